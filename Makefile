@@ -1,0 +1,48 @@
+# `make demo` and `make test` do all the set-up on a fresh machine. PYTHON picks the interpreter (3.11 to 3.13).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Byte code makes the command start fast; a shell may have switched it off.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test lint unit system-packages speed clean
+
+demo: $(VENV)/.demo
+	@FAIRMILE=$(BIN)/fairmile PYTHON=$(BIN)/python bash demo/demo.sh
+
+test: system-packages $(VENV)/.dev lint unit
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest -n auto --dist loadfile
+
+# The tests start a real sshd and real git repositories.
+system-packages:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { [ -x /usr/sbin/sshd ] && command -v git >/dev/null; }; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssh-client openssh-server git; \
+	fi
+
+speed: $(VENV)/.dev
+	$(BIN)/python speed/start.py
+	$(BIN)/python speed/search.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -c constraints.txt -e '.[interop]'
+	$(BIN)/python -m compileall -q src/fairmile
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -q src/fairmile
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo/out

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The main job end to end, as a user types it, in a folder of its own.
+set -euo pipefail
+: "${FAIRMILE:=fairmile}" "${PYTHON:=python3}"
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export FAIRMILE_HOME="$work/home"
+
+step() { printf '\n\033[1m# %s\033[0m\n' "$1"; }
+run() { printf '$ fairmile %s\n' "$*"; "$FAIRMILE" "$@"; }
+
+step "Where is it? One search over every catalog."
+run search cosmology kind:model
+step "What is it?"
+run show model/cosmoflow
+step "How FAIR is it, and what raises it?"
+run show model/cosmoflow --fair
+step "Which data does it accept, and why?"
+run match --model cosmoflow
+step "A description in somebody else's format comes in; its traps become warnings."
+run catalog add "$here/ptychography.json"
+run search ptychography
+step "And goes out in a format whose own validator accepts it."
+run catalog export dataset/mnist --to croissant -o "$work/out"
+"$PYTHON" "$here/validate_export.py" croissant "$work/out/croissant.json"

@@ -1,0 +1,103 @@
+"""Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
+
+`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`) and nouns (`fm.catalog`,
+`fm.models`, `fm.datasets`, `fm.workflows`), all of the workspace that the settings name. Code that
+works with another one opens it: `fm.Workspace.open(...)`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = [
+    "Card",
+    "FairmileError",
+    "Workspace",
+    "catalog",
+    "datasets",
+    "match",
+    "models",
+    "search",
+    "show",
+    "workflows",
+]
+
+if TYPE_CHECKING:
+    from fairmile.base.errors import FairmileError
+    from fairmile.catalog.card import Card
+    from fairmile.catalog.catalog import Catalog
+    from fairmile.catalog.match import Match
+    from fairmile.catalog.results import SearchResult
+    from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.workspace import Workspace
+
+    # The name is also that of a folder; the noun is what `fm.catalog` gives.
+    catalog: Catalog
+    models: Models
+    datasets: Datasets
+    workflows: Workflows
+
+_NOUNS = ("catalog", "models", "datasets", "workflows")
+
+
+def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> SearchResult:
+    """Return the assets that match words, `field:value`, `prefix*` and `/regex/`."""
+    return _workspace().catalog.search(text, kind=kind, limit=limit)
+
+
+def show(name: str, *, kind: str | None = None) -> Card:
+    """Return the card that a name, handle, id, DOI or digest means."""
+    return _workspace().catalog.show(name, kind=kind)
+
+
+def match(
+    *, model: str | None = None, dataset: str | None = None, domain: str | None = None, limit: int = 20
+) -> list[Match]:
+    """Return which data sets a model accepts, which models a data set trains, and why."""
+    return _workspace().catalog.match(model=model, dataset=dataset, domain=domain, limit=limit)
+
+
+def _workspace() -> Workspace:
+    from fairmile.workspace import Workspace
+
+    return Workspace.open()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Workspace":
+        from fairmile.workspace import Workspace
+
+        return Workspace
+    if name == "Card":
+        from fairmile.catalog.card import Card
+
+        return Card
+    if name == "FairmileError":
+        from fairmile.base.errors import FairmileError
+
+        return FairmileError
+    raise AttributeError(f"module 'fairmile' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+class _Fairmile(ModuleType):
+    """Serves the nouns; a folder of the same name, once imported, would otherwise stand in their place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _NOUNS:
+            super().__setattr__(name, value)
+
+
+def _noun(name: str) -> property:
+    return property(lambda module: getattr(_workspace(), name))
+
+
+for _name in _NOUNS:
+    setattr(_Fairmile, _name, _noun(_name))
+sys.modules[__name__].__class__ = _Fairmile

@@ -1,0 +1,116 @@
+"""The one error tree; each error says what happened, may carry a hint, and knows its exit code.
+
+FairmileError                          3  something outside the program went wrong
+├── UsageError      (ValueError)       2  the caller gave something that cannot be used
+│   └── InvalidDocument                2  a document breaks its rules; lists every problem
+├── NotFound        (LookupError)      2  a name leads nowhere
+├── Conflict                           2  what is there already contradicts what is asked for
+├── Unsupported     (NotImplementedError)  3  an extra is missing, or this system lacks the feature
+├── SystemFailure   (OSError)          3  a command is missing, a disk is full, a folder is read-only
+├── Transient       (ConnectionError)  3  a retry makes sense
+├── Integrity                          4  bytes are not what their digest says
+└── RunFailed       (RuntimeError)     1  the experiment itself failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+
+class FairmileError(Exception):
+    """Every error that Fairmile raises on purpose."""
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        # Second bases such as OSError read several arguments as errno and file name: they get exactly one.
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message,), self.__dict__
+
+
+class UsageError(FairmileError, ValueError):
+    """The caller gave something that cannot be used."""
+
+    exit_code = 2
+
+
+class NotFound(FairmileError, LookupError):
+    """A name leads nowhere."""
+
+    exit_code = 2
+
+
+class Conflict(FairmileError):
+    """What is there already contradicts what is asked for."""
+
+    exit_code = 2
+
+
+class Unsupported(FairmileError, NotImplementedError):
+    """An extra is missing, or this system lacks the feature."""
+
+
+class SystemFailure(FairmileError, OSError):
+    """The machine cannot do it: a command is missing, a disk is full, a folder is read-only."""
+
+
+class Transient(FairmileError, ConnectionError):
+    """The other side did not answer as it should; a retry makes sense."""
+
+
+class Integrity(FairmileError):
+    """Bytes are not what their digest says."""
+
+    exit_code = 4
+
+
+class RunFailed(FairmileError, RuntimeError):
+    """The experiment itself failed."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a document, and where."""
+
+    message: str
+    field: str = ""
+    severity: Literal["error", "warning"] = "error"
+    file: str = ""
+    line: int | None = None
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = self.file
+        if self.line is not None:
+            place = f"{self.file}:{self.line}" if self.file else f"line {self.line}"
+        place = " ".join(part for part in (place, self.field) if part)
+        return f"{place}: {self.message}" if place else self.message
+
+
+class InvalidDocument(UsageError):
+    """A document breaks its rules; `problems` lists all that was found, the message names the first error."""
+
+    def __init__(self, problems: Sequence[Problem], *, hint: str | None = None) -> None:
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        if self.problems:
+            first = next((p for p in self.problems if p.severity == "error"), self.problems[0])
+            message, hint = str(first), hint or first.hint or None
+            if len(self.problems) > 1:
+                message += f" (and {len(self.problems) - 1} more)"
+        else:
+            message = "the document is invalid"
+        super().__init__(message, hint=hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems,), self.__dict__

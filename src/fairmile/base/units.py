@@ -1,0 +1,131 @@
+"""Sizes and durations as people write them, turned into bytes and seconds and back."""
+
+from __future__ import annotations
+
+import re
+from decimal import Context, Decimal
+
+from fairmile.base.errors import UsageError
+
+_POWERS = "kmgtpezy"
+_SIZE = re.compile(
+    r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?)(e[+-]?[0-9]{1,2})?"
+    r"\s*(?:(bytes?)|([kmgtpezy]?)(i?)(b?))",
+    re.IGNORECASE,
+)
+_CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,2}))?(?::([0-9]{1,2}(?:\.[0-9]+)?))?")
+_SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+")
+_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµμ]+)[\s,]*", re.IGNORECASE)
+_UNIT_NAMES = {
+    604800.0: ("w", "week", "weeks"),
+    86400.0: ("d", "day", "days"),
+    3600.0: ("h", "hr", "hrs", "hour", "hours"),
+    60.0: ("m", "min", "mins", "minute", "minutes"),
+    1.0: ("s", "sec", "secs", "second", "seconds"),
+    1e-3: ("ms", "millisecond", "milliseconds"),
+    1e-6: ("us", "µs", "μs", "microsecond", "microseconds"),
+    1e-9: ("ns", "nanosecond", "nanoseconds"),
+}
+_UNITS = {name: seconds for seconds, names in _UNIT_NAMES.items() for name in names}
+_LONGEST_TEXT = 100
+
+
+def parse_size(text: str | int) -> int:
+    """Return the number of bytes that `text` states: K, KB, M, … count in thousands, KiB, MiB, … in 1024s."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        if text < 0:
+            raise UsageError(f"a size cannot be negative: {text}")
+        return text
+    shown = str(text)
+    match = _SIZE.fullmatch(shown.strip()) if len(shown) <= _LONGEST_TEXT else None
+    if match is None or (match[5] and not match[4]):
+        raise UsageError(
+            f"{shown[:_LONGEST_TEXT]!r} is no size", hint="write a number and a unit, such as '12 GB' or '1.5 TiB'"
+        )
+    number = Decimal(match[1].replace(",", "") + (match[2] or ""))
+    power = _POWERS.index(match[4].lower()) + 1 if match[4] else 0
+    # The default precision of 28 digits would round large sizes.
+    exact = Context(prec=3 * _LONGEST_TEXT)
+    return int(exact.to_integral_value(exact.multiply(number, Decimal((1024 if match[5] else 1000) ** power))))
+
+
+def format_size(n: int) -> str:
+    """Return a number of bytes as a short text in powers of 1024, such as '5.5 GiB'."""
+    sign, rest = ("-", -n) if n < 0 else ("", n)
+    if rest < 1024:
+        return f"{sign}{rest} B"
+    value = float(rest)
+    for letter in _POWERS.upper():
+        value /= 1024
+        if round(value, 1) < 1024 or letter == "Y":
+            break
+    return f"{sign}{value:.1f} {letter}iB"
+
+
+def parse_duration(text: str | float) -> float:
+    """Return the seconds that `text` states: '90', '1:30', '1:30:00', '2d3h', '500ms' or Slurm's '1-12:00:00'.
+
+    One colon separates minutes and seconds, two separate hours, minutes and seconds. After a number of days and
+    a dash come hours, hours:minutes or hours:minutes:seconds.
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        if not 0 <= text < float("inf"):
+            raise UsageError(f"{text!r} is no duration: it must be finite and not negative")
+        return float(text)
+    shown = str(text)
+    plain = shown.strip()
+    if len(shown) <= _LONGEST_TEXT:
+        if _SECONDS.fullmatch(plain):
+            return float(plain)
+        seconds = _clock_seconds(plain)
+        if seconds is None:
+            seconds = _unit_seconds(plain)
+        if seconds is not None:
+            return seconds
+    raise UsageError(f"{shown[:_LONGEST_TEXT]!r} is no duration", hint="write '90', '1:30:00', '2d3h' or '500ms'")
+
+
+def _clock_seconds(text: str) -> float | None:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        return None
+    days, first, second, third = match.groups()
+    if any(part is not None and float(part) >= 60 for part in (second, third)):
+        return None
+    if days is not None:
+        if int(first) >= 24:
+            return None
+        return int(days) * 86400 + int(first) * 3600 + int(second or 0) * 60 + float(third or 0)
+    if third is not None:
+        return int(first) * 3600 + int(second) * 60 + float(third)
+    return float(int(first) * 60 + int(second or 0))
+
+
+def _unit_seconds(text: str) -> float | None:
+    total, at, smallest = 0.0, 0, float("inf")
+    while at < len(text):
+        match = _PART.match(text, at)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None or unit >= smallest:  # large to small, each unit once
+            return None
+        total, at, smallest = total + float(match[1]) * unit, match.end(), unit
+    return total if text else None
+
+
+def format_duration(s: float) -> str:
+    """Return seconds as a short text with the two largest units, such as '350 ms', '45.2 s', '3h 12m' or '2d 3h'."""
+    if s < 0:
+        return "-" + format_duration(-s)
+    if s == 0:
+        return "0 s"
+    for unit, scale in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        value = float(f"{s / scale:.3g}")
+        if value < (60 if unit == "s" else 1000):
+            return f"{value:g} {unit}"
+    # The smaller unit is rounded first, so that 3599.7 s becomes 1h and not 59m 60s.
+    for large, small, size, inner in (("m", "s", 60, 1), ("h", "m", 3600, 60), ("d", "h", 86400, 3600)):
+        count = round(s / inner)
+        whole, part = divmod(count, size // inner)
+        if large == "d" or whole < (60 if large == "m" else 24):
+            return f"{whole}{large} {part}{small}" if part else f"{whole}{large}"
+    raise AssertionError("days have no upper bound")

@@ -1,0 +1,198 @@
+"""What an importer hands over, and the one place that turns it into a card."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.digest import ni, parse_checksum, sha256_hex
+from fairmile.base.documents import load_json
+from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
+from fairmile.base.units import parse_size
+from fairmile.base.yaml import load as load_yaml
+from fairmile.catalog.card import Card, as_list, text_of
+from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, is_iri, mint_iri
+from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, PROFILE_IRI
+from fairmile.catalog.licences import licence_iri
+
+MAX_DOCUMENT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Document:
+    """A foreign file as it came: its name, its bytes, and readings of them."""
+
+    name: str
+    data: bytes
+
+    @classmethod
+    def from_file(cls, path: Path, *, name: str | None = None) -> Document:
+        """Read the file; refuses what is too large to be a description."""
+        try:
+            if path.stat().st_size > MAX_DOCUMENT_BYTES:
+                raise UsageError(f"{path} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description of an asset")
+            return cls(name or str(path), path.read_bytes())
+        except OSError as error:
+            if isinstance(error, SystemFailure):
+                raise
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    @property
+    def file_name(self) -> str:
+        return self.name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_hex(self.data)
+
+    @cached_property
+    def text(self) -> str:
+        try:
+            return self.data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = self.data.count(b"\n", 0, error.start) + 1
+            raise InvalidDocument([Problem("is not UTF-8 text", file=self.name, line=line)]) from error
+
+    def json(self) -> Any:
+        """Return the document read as JSON; each call gives a fresh copy the caller may take apart."""
+        return load_json(self.text, file=self.name)
+
+    def yaml(self) -> Any:
+        """Return the document read as YAML 1.2."""
+        return load_yaml(self.text, file=self.name)
+
+    def refuse(self, message: str, *, field: str = "", hint: str = "") -> InvalidDocument:
+        """Return the error that says why this document cannot be imported."""
+        return InvalidDocument([Problem(message, field=field, file=self.name, hint=hint)])
+
+
+@dataclass
+class Draft:
+    """One asset as an importer read it.
+
+    `body` holds properties of the profile, `foreign` every key the profile has no place for, verbatim.
+    A trap of the source becomes an entry of `warnings`, by `warn`.
+    """
+
+    kind: str
+    body: dict[str, Any]
+    foreign: dict[str, Any] = field(default_factory=dict)
+    warnings: list[dict[str, str]] = field(default_factory=list)
+
+    def warn(self, field: str, message: str) -> None:
+        """Record a trap of the source document on the card."""
+        self.warnings.append({"field": field, "message": message})
+
+    def put(self, key: str, value: Any) -> None:
+        """Set the property unless there is nothing to set."""
+        if value not in (None, "", [], {}):
+            self.body[key] = value
+
+    def add_file(
+        self,
+        *,
+        name: str | None = None,
+        url: str | None = None,
+        size: Any = None,
+        media_type: str | None = None,
+        checksums: Mapping[str, Any] | None = None,
+        type: str = "FileObject",
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Append a file to the distribution; sizes and checksums that are none become warnings."""
+        files = self.body.setdefault("distribution", [])
+        where = f"distribution[{len(files)}]"
+        label = name or (Path(url).name if url else "") or f"file-{len(files) + 1}"
+        entry: dict[str, Any] = {"@type": type, "@id": label, "name": label}
+        if url:
+            entry["contentUrl"] = url
+        entry.update(self._size(size, where))
+        guessed = media_type or mimetypes.guess_type(label)[0]
+        if guessed:
+            entry["encodingFormat"] = guessed
+        for algorithm, value in (checksums or {}).items():
+            if value in (None, "", []):
+                continue
+            checksum = parse_checksum(value, algorithm) if isinstance(value, str) else None
+            if checksum is None or checksum.algorithm != algorithm:
+                self.warn(f"{where}.{algorithm}", f"{str(value)[:120]!r} is not a {algorithm} checksum; left out")
+                self.foreign.setdefault("checksums", {}).setdefault(label, {})[algorithm] = value
+            else:
+                if checksum.hex != value:
+                    self.warn(f"{where}.{algorithm}", f"written as {value!r} in the source; read as hex {checksum.hex}")
+                entry[algorithm] = checksum.hex
+        entry.update({key: value for key, value in more.items() if value not in (None, "", [], {})})
+        files.append(entry)
+        return entry
+
+    def _size(self, size: Any, where: str) -> dict[str, str]:
+        texts = [text for value in as_list(size) if (text := text_of(value)) is not None]
+        if not texts:
+            return {}
+        for text in texts:
+            try:
+                parsed = parse_size(text)
+            except UsageError:
+                continue
+            if len(texts) > 1 or not text.replace(" B", "").strip().isdigit():
+                self.warn(f"{where}.contentSize", f"size {size!r} read as {parsed} B")
+            return {"contentSize": f"{parsed} B"}
+        self.warn(f"{where}.contentSize", f"{size!r} is not a size; left out")
+        self.foreign.setdefault("sizes", {})[where] = size
+        return {}
+
+
+def finish(draft: Draft, document: Document, format_name: str, *, base: str = "") -> Card:
+    """Return the card of a draft: id, types, licence, provenance and warnings filled in."""
+    body = dict(draft.body)
+    kind = KINDS[draft.kind]
+    if not body.get("name"):
+        body["name"] = Path(document.file_name).stem
+        draft.warn("name", f"the source gives no name; called {body['name']!r} after its file")
+    if not body.get("version") and draft.kind != "run":
+        body["version"] = DIGEST_VERSION_PREFIX + document.sha256[:12]
+        draft.warn("version", "the source gives no version; named by the digest of the source document")
+    _licence(body, draft)
+    identifier = body.pop("@id", None)
+    minted = mint_iri(draft.kind, str(body["name"]), str(body.get("version", "")), base=base, origin=document.sha256)
+    own = identifier if is_iri(identifier) and "//example.org/" not in str(identifier) else minted
+    if identifier and own is minted:
+        key = "sameAs" if is_iri(identifier) else "identifier"
+        body[key] = [*as_list(body.get(key)), identifier]
+    profiles = [PROFILE_IRI, *(text for value in as_list(body.pop("conformsTo", None)) if (text := text_of(value)))]
+    head = {"@context": CONTEXT_IRI, "conformsTo": list(dict.fromkeys(profiles)), "@id": own}
+    body.setdefault("@type", list(kind.types) if len(kind.types) > 1 else kind.types[0])
+    body["sourceDocument"] = {
+        "name": document.file_name,
+        "encodingFormat": format_name,
+        "sha256": document.sha256,
+        "contentSize": f"{len(document.data)} B",
+        "identifier": ni(document.sha256),
+    }
+    if draft.foreign:
+        body["foreign"] = {format_name: draft.foreign}
+    if draft.warnings:
+        body["warnings"] = draft.warnings
+    card = Card({**head, **body})
+    if card.content and "contentDigest" not in body:
+        card.body["contentDigest"] = card.content
+    return card
+
+
+def _licence(body: dict[str, Any], draft: Draft) -> None:
+    raw = [text for value in as_list(body.pop("license", None)) if (text := text_of(value))]
+    if not raw:
+        return
+    found = [iri for text in raw if (iri := licence_iri(text))]
+    if found:
+        body["license"] = found[0] if len(found) == 1 else found
+    unknown = [text for text in raw if licence_iri(text) is None]
+    if unknown:
+        draft.warn("license", f"{unknown[0]!r} is not an SPDX licence; kept as given")
+        body.setdefault("license", unknown[0] if len(unknown) == 1 else unknown)
+    if [text for text in raw if text not in found]:
+        body["licenseRaw"] = raw[0] if len(raw) == 1 else raw

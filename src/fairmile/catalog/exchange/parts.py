@@ -1,0 +1,125 @@
+"""Taking a mapping of a lenient format apart: what is understood is popped, what is not stays where it was."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from fairmile.base.yaml import dump
+
+T = TypeVar("T")
+
+
+def as_text(value: Any) -> str | None:
+    """Return the value as one text when it is a text that is not blank, or a number."""
+    if isinstance(value, str):
+        return value.strip() or None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return None
+
+
+def take_each(node: dict[str, Any], key: str, convert: Callable[[Any], T | None]) -> list[T]:
+    """Pop every value under the key that `convert` understands, and return what it made of them.
+
+    `convert` returns None for what it does not understand and must then have popped nothing; of a mapping it
+    understands it pops what it uses. What remains keeps its place in the list.
+    """
+    value = node.get(key)
+    items = value if isinstance(value, list) else [value]
+    taken: list[T] = []
+    rest: list[Any] = []
+    something_remains = False
+    for item in items:
+        made = None if item is None else convert(item)
+        if made is not None:
+            taken.append(made)
+        if made is None or isinstance(item, dict):
+            rest.append(item)
+            something_remains = something_remains or made is None or bool(item)
+    if taken and not something_remains:
+        del node[key]
+    elif taken:
+        node[key] = rest if isinstance(value, list) else rest[0]
+    return taken
+
+
+def take_one(node: dict[str, Any], key: str, convert: Callable[[Any], T | None]) -> T | None:
+    """Pop the value under the key when it is one alone and `convert` understands it."""
+    value = node.get(key)
+    if isinstance(value, list) and len(value) != 1:
+        return None
+    return next(iter(take_each(node, key, convert)), None)
+
+
+def take_text(node: dict[str, Any], *keys: str) -> str | None:
+    """Pop the one text under the first of the keys that holds one."""
+    return next((text for key in keys if (text := take_one(node, key, as_text)) is not None), None)
+
+
+def take_texts(node: dict[str, Any], key: str) -> list[str]:
+    """Pop every text under the key, be it one or a list of them."""
+    return take_each(node, key, as_text)
+
+
+def take_value(node: dict[str, Any], key: str) -> Any:
+    """Pop the texts and the filled mappings under the key, in the shape they have; None when there is none."""
+    many = isinstance(node.get(key), list)
+    kept = take_each(node, key, _pop_whole)
+    if not kept:
+        return None
+    return kept if many else kept[0]
+
+
+def _pop_whole(value: Any) -> Any:
+    if isinstance(value, dict) and value:
+        whole = dict(value)
+        value.clear()
+        return whole
+    return value if as_text(value) is not None else None
+
+
+def one_or_many(values: list[Any]) -> Any:
+    """Return the only value itself, several as a list without repeats, none as None."""
+    unique = [value for index, value in enumerate(values) if value not in values[:index]]
+    return unique[0] if len(unique) == 1 else unique or None
+
+
+def plain(value: Any) -> Any:
+    """Return a YAML value as JSON holds it: keys are texts, and a number that is not finite is a text."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else yaml_text(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return yaml_text(value)
+    return value
+
+
+def yaml_text(value: Any) -> str:
+    """Return a YAML scalar as it is written."""
+    return dump(value).strip()
+
+
+def number_as_written(text: str, key: str, value: str) -> str:
+    """Return the spelling a number has in the text of its document: 1.10 is read as the number 1.1."""
+    found = re.search(rf'^[\s{{,]*"?{re.escape(key)}"?\s*:\s*([0-9][0-9.]*)\s*(?:[,}}#]|$)', text, re.MULTILINE)
+    try:
+        return found[1] if found and float(found[1]) == float(value) else value
+    except ValueError:
+        return value
+
+
+def with_rest(made: Any, rest: Any) -> Any:
+    """Return what was made with the remainder of its source laid over it; what was made wins."""
+    if isinstance(made, dict) and isinstance(rest, Mapping):
+        merged = {key: with_rest(value, rest[key]) if key in rest else value for key, value in made.items()}
+        return {
+            **merged,
+            **{key: value for key, value in rest.items() if key not in made and value not in (None, "", [], {})},
+        }
+    if isinstance(made, list) and isinstance(rest, list) and len(made) == len(rest):
+        return [with_rest(value, more) for value, more in zip(made, rest, strict=True)]
+    return made

@@ -1,0 +1,129 @@
+"""Taking a foreign mapping apart: what a reader asks for is taken out, what remains is kept verbatim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairmile.base.errors import InvalidDocument
+from fairmile.catalog.exchange.draft import Document, Draft
+
+_NAMES = {dict: "a mapping", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+
+
+def kind_of(value: object) -> str:
+    """Return what a value of JSON or YAML is, in words."""
+    return "nothing" if value is None else _NAMES.get(type(value), type(value).__name__)
+
+
+def as_text(value: Any) -> str | None:
+    """Return a scalar as text, None for anything else; JSON's own spelling for true and false."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (str, int, float)) else None
+
+
+def keep(draft: Draft, rest: dict[str, Any]) -> None:
+    """Put what the profile has no place for on the draft, beside what is kept there already."""
+    for key, value in rest.items():
+        name = key
+        while name in draft.foreign:
+            name += "'"
+        draft.foreign[name] = value
+
+
+class Fields:
+    """A mapping of a document that is read by taking keys out of it.
+
+    Each method takes the key out and returns its value, or refuses the document with the path of the key when
+    the value is of the wrong kind. A key that is absent, null or an empty list gives nothing: several services
+    write a missing value as one. `rest` returns what nobody took.
+    """
+
+    def __init__(self, document: Document, data: Any, path: str = "") -> None:
+        self.document = document
+        self.path = path
+        if not isinstance(data, dict):
+            raise document.refuse(f"expected a mapping, found {kind_of(data)}", field=path)
+        self.data: dict[Any, Any] = dict(data)
+        self._taken: dict[str, Fields | list[Fields]] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return self.data.get(key) is not None
+
+    def where(self, key: str) -> str:
+        """Return the path of the key in the document."""
+        return f"{self.path}.{key}" if self.path else key
+
+    def refuse(self, key: str, message: str, *, hint: str = "") -> InvalidDocument:
+        """Return the error that names this key."""
+        return self.document.refuse(message, field=self.where(key), hint=hint)
+
+    def take(self, key: str) -> Any:
+        """Return the value, whatever it is."""
+        return self.data.pop(key, None)
+
+    def text(self, key: str) -> str | None:
+        """Return the value as text; a number is taken as it is written."""
+        value = self.data.get(key)
+        if value in (None, "", []):
+            self.data.pop(key, None)
+            return None
+        text = as_text(value)
+        if text is None or isinstance(value, bool):
+            raise self.refuse(key, f"expected a text, found {kind_of(value)}")
+        del self.data[key]
+        return text
+
+    def texts(self, key: str) -> list[str]:
+        """Return one text or a list of them as a list."""
+        value = self.take(key)
+        values = value if isinstance(value, list) else [value]
+        found: list[str] = []
+        for number, each in enumerate(values):
+            if each is None or each == "":
+                continue
+            text = as_text(each)
+            if text is None or isinstance(each, bool):
+                place = f"{key}[{number}]" if isinstance(value, list) else key
+                raise self.refuse(place, f"expected a text, found {kind_of(each)}")
+            found.append(text)
+        return found
+
+    def mapping(self, key: str) -> Fields | None:
+        """Return the mapping under the key, to be taken apart in turn."""
+        value = self.data.get(key)
+        if value in (None, []):
+            self.data.pop(key, None)
+            return None
+        inner = Fields(self.document, value, self.where(key))
+        del self.data[key]
+        self._taken[key] = inner
+        return inner
+
+    def mappings(self, key: str) -> list[Fields]:
+        """Return one mapping or a list of them, each to be taken apart in turn."""
+        value = self.data.get(key)
+        if value in (None, "", []):
+            self.data.pop(key, None)
+            return []
+        if isinstance(value, list):
+            many = [Fields(self.document, each, f"{self.where(key)}[{number}]") for number, each in enumerate(value)]
+        else:
+            many = [Fields(self.document, value, self.where(key))]
+        del self.data[key]
+        self._taken[key] = many
+        return many
+
+    def rest(self) -> dict[str, Any]:
+        """Return every key that was not taken, verbatim and in its place; lists keep their positions."""
+        remains = dict(self.data)
+        for key, inner in self._taken.items():
+            left: Any
+            if isinstance(inner, Fields):
+                left = inner.rest()
+            else:
+                left = [each.rest() for each in inner]
+                left = left if any(left) else []
+            if left:
+                remains[key] = left
+        return remains

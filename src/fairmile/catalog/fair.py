@@ -1,0 +1,393 @@
+"""How FAIR an asset is: a score with evidence and advice, computed from its card and its catalog alone.
+
+Three views of the same findings: HPCFAIR's Table I (F1–F4, A1–A4, I1–I3, R1–R3), the scheme of 47 indicators that the
+HPCFAIR authors merged from RDA's 41 and F-UJI's 17 (8 F, 13 A, 14 I, 12 R; score = points/47), and how completely the
+card says what its kind should say. Published of the 47 is only how many each letter has and that six of them come from
+F-UJI alone; which six is our choice: the F-UJI metrics that have no equal among RDA's indicators (FsF-F2-01M,
+FsF-A1-01M, FsF-I1-01M, FsF-I2-01M, FsF-R1-01MD, FsF-R1.3-02D).
+
+Nothing is fetched: an address counts as declared, never as probed. A test that makes no sense for a kind leaves the
+score's denominator; it does not leave the 47, which are fixed. The tests are in `principles`, their texts and weights
+in `data/fair.json`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from fairmile.catalog.card import Card
+from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, rules
+
+__all__ = ["Assessment", "Finding", "Indicator", "Part", "Richness", "Row", "Surroundings", "assess"]
+
+Outcome = Literal["pass", "partial", "fail", "not applicable"]
+LETTERS = {"F": "Findable", "A": "Accessible", "I": "Interoperable", "R": "Reusable"}
+# Only a reader of the format can be sure of these; they follow from what the card declares, or stay open.
+DATA_LEVEL = frozenset(
+    {"RDA-I1-01D", "RDA-I1-02D", "RDA-I2-01D", "RDA-I3-01D", "RDA-I3-02D", "RDA-R1.3-01D"},
+)
+_CONTEXT = {
+    "ftr": "https://w3id.org/ftr#",
+    "dqv": "http://www.w3.org/ns/dqv#",
+    "prov": "http://www.w3.org/ns/prov#",
+    "dct": "http://purl.org/dc/terms/",
+    "sio": "http://semanticscience.org/resource/",
+    "xsd": "http://www.w3.org/2001/XMLSchema#",
+}
+_TESTS_IRI = "https://w3id.org/fairmile/fair/"
+_PRINCIPLES_IRI = "https://w3id.org/fair/principles/terms/"
+_CC0 = "https://creativecommons.org/publicdomain/zero/1.0/"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one test found: how far it got, the value it saw, and the command that would help."""
+
+    id: str
+    letter: str
+    principle: str
+    title: str
+    severity: str
+    weight: float
+    outcome: Outcome
+    points: float
+    evidence: str
+    fix: str
+    maps_to: tuple[str, ...]
+    table_one: tuple[str, ...]
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        return self.outcome != "not applicable"
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """One of the 47: a statement, whether it holds, and the tests it follows from."""
+
+    id: str
+    letter: str
+    statement: str
+    answer: Literal["yes", "no", "not assessed"]
+    evidence: str
+    tests: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """One line of HPCFAIR's Table I; the percentage is None where no test applies."""
+
+    title: str
+    percent: float | None
+    tests: tuple[str, ...]
+
+
+class Richness(NamedTuple):
+    """Which of the properties that a kind should have are there."""
+
+    kind: str
+    present: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def percent(self) -> float:
+        total = len(self.present) + len(self.missing)
+        return round(100 * len(self.present) / total, 1) if total else 0.0
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """The findings about one asset, and the views of them."""
+
+    name: str
+    iri: str
+    kind: str
+    findings: tuple[Finding, ...]
+    indicators: tuple[Indicator, ...]
+    richness: Richness
+
+    @property
+    def score(self) -> float:
+        """The weighted share of points over the tests that apply, 0 to 100."""
+        return _percent(self.findings) or 0.0
+
+    @property
+    def letters(self) -> dict[str, float]:
+        """The score of each letter by itself."""
+        return {letter: _percent(f for f in self.findings if f.letter == letter) or 0.0 for letter in LETTERS}
+
+    @property
+    def table_one(self) -> dict[str, Row]:
+        """HPCFAIR's Table I: each requirement with its percentage and the tests behind it."""
+        rows = {}
+        for key, title in rules()["table_one"].items():
+            behind = [finding for finding in self.findings if key in finding.table_one]
+            rows[key] = Row(title, _percent(behind), tuple(finding.id for finding in behind))
+        return rows
+
+    @property
+    def indicator_score(self) -> float:
+        """The share of the 47 indicators that hold, 0 to 100."""
+        return round(100 * sum(each.answer == "yes" for each in self.indicators) / len(self.indicators), 1)
+
+    def gain(self, finding: Finding) -> float:
+        """Return how many points of the score the asset wins when the finding becomes a pass."""
+        total = sum(each.weight for each in self.findings if each.counts)
+        return 100 * finding.weight * (1 - finding.points) / total if finding.counts and total else 0.0
+
+    @property
+    def open_findings(self) -> list[Finding]:
+        """The findings that a command would raise, most gain first."""
+        return sorted((finding for finding in self.findings if finding.fix), key=lambda each: -self.gain(each))
+
+    @property
+    def advice(self) -> list[str]:
+        """The commands that raise the score, most gain first; none asks for what another one asks for already.
+
+        Words in capitals stand for what only the user knows; the remark says which tests a command helps.
+        """
+        steps: list[_Step] = []
+        asked: dict[tuple[str, str], _Step] = {}
+        for finding in self.open_findings:
+            command, changes = _changes(finding.fix)
+            new = [change for change in changes if _subject(change) not in asked]
+            if new:
+                steps.append(_Step(command, new))
+                asked.update({_subject(change): steps[-1] for change in new})
+            step = steps[-1] if new else asked[_subject(changes[0])]
+            step.tests.append(finding.id)
+            step.gain += self.gain(finding)
+        steps.sort(key=lambda step: -step.gain)
+        return [f"{step.text()}  # up to +{step.gain:.1f} by {', '.join(step.tests)}" for step in steps]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "asset": self.name,
+            "@id": self.iri,
+            "kind": self.kind,
+            "score": self.score,
+            "letters": self.letters,
+            "findings": [_finding_dict(finding, self.gain(finding)) for finding in self.findings],
+            "tableOne": {
+                key: {"title": row.title, "percent": row.percent, "tests": list(row.tests)}
+                for key, row in self.table_one.items()
+            },
+            "indicators": {
+                "score": self.indicator_score,
+                "yes": sum(each.answer == "yes" for each in self.indicators),
+                "of": len(self.indicators),
+                "notAssessed": [each.id for each in self.indicators if each.answer == "not assessed"],
+                "list": [{**vars(each), "tests": list(each.tests)} for each in self.indicators],
+            },
+            "richness": {
+                "kind": self.richness.kind,
+                "percent": self.richness.percent,
+                "present": list(self.richness.present),
+                "missing": list(self.richness.missing),
+            },
+            "advice": self.advice,
+        }
+
+    def to_jsonld(self, *, generated_at: str = "") -> dict[str, Any]:
+        """Return the findings as FAIR test results (FTR) with data quality measurements (DQV)."""
+        return _jsonld(self, generated_at)
+
+
+@dataclass
+class _Step:
+    """One line of advice while it is put together."""
+
+    command: str
+    changes: list[tuple[str, str]]
+    tests: list[str] = field(default_factory=list)
+    gain: float = 0.0
+
+    def text(self) -> str:
+        return " ".join([self.command, *(f"{flag} {shlex.quote(what)}".strip() for flag, what in self.changes)])
+
+
+def _changes(fix: str) -> tuple[str, list[tuple[str, str]]]:
+    """Split a command into what it does and the changes it makes."""
+    words = shlex.split(fix)
+    at = next((at for at, word in enumerate(words) if word in ("--set", "--add")), len(words) - 1)
+    if words[at] not in ("--set", "--add"):
+        return shlex.join(words[:at]), [("", words[at])]
+    return shlex.join(words[:at]), list(zip(words[at::2], words[at + 1 :: 2], strict=True))
+
+
+def _subject(change: tuple[str, str]) -> tuple[str, str]:
+    """Return what a change is about: a property that is set once, or one value that is added."""
+    flag, what = change
+    key, _, value = what.partition("=")
+    return (key, value) if flag == "--add" else (key, "")
+
+
+def assess(card: Card, surroundings: Surroundings) -> Assessment:
+    """Return how FAIR the asset is that the card describes."""
+    facts = Facts(card, surroundings)
+    verdicts = {test["id"]: CHECKS[test["id"]](facts) for test in rules()["tests"]}
+    findings = tuple(_finding(test, verdicts[test["id"]]) for test in rules()["tests"])
+    signals = _signals(verdicts)
+    indicators = tuple(_indicator(each, signals) for each in rules()["indicators"])
+    missing = facts.missing(facts.rich)
+    present = tuple(key for key in facts.rich if key not in missing)
+    richness = Richness(facts.kind, present, tuple(missing))
+    return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness)
+
+
+def _percent(findings: Iterable[Finding]) -> float | None:
+    counted = [finding for finding in findings if finding.counts]
+    total = sum(finding.weight for finding in counted)
+    return round(100 * sum(each.weight * each.points for each in counted) / total, 1) if total else None
+
+
+def _finding(test: Mapping[str, Any], verdict: Verdict) -> Finding:
+    points = 0.0 if verdict.points is None else round(min(1.0, max(0.0, verdict.points)), 4)
+    outcome: Outcome = "partial"
+    if verdict.points is None:
+        outcome = "not applicable"
+    elif points in (0, 1):
+        outcome = "pass" if points else "fail"
+    return Finding(
+        id=test["id"],
+        letter=test["letter"],
+        principle=test["principle"],
+        title=test["title"],
+        severity=test["severity"],
+        weight=test["weight"],
+        outcome=outcome,
+        points=points,
+        evidence=verdict.evidence,
+        fix=verdict.fix if outcome in ("partial", "fail") else "",
+        maps_to=tuple(test["maps_to"]),
+        table_one=tuple(test["table_one"]),
+        parts=verdict.parts,
+    )
+
+
+def _signals(verdicts: Mapping[str, Verdict]) -> dict[str, Part]:
+    """Return everything an indicator may refer to: each test and each part of one, by its id."""
+    found = {}
+    for name, verdict in verdicts.items():
+        found[name] = Part(name, verdict.points, verdict.evidence)
+        found.update({part.id: part for part in verdict.parts})
+    return found
+
+
+def _indicator(rule: Mapping[str, Any], signals: Mapping[str, Part]) -> Indicator:
+    """Judge one indicator: each of its ways lists what must reach how many points; one way suffices."""
+    ways: list[Mapping[str, float]] = rule["ways"]
+    unjudged = 0
+    blocking: Part | None = None
+    answer: Literal["yes", "no", "not assessed"] = "no"
+    for way in ways:
+        seen = [(signals.get(name) or Part(name, None, "nothing is declared"), least) for name, least in way.items()]
+        unknown = next((part for part, _ in seen if part.points is None), None)
+        short = next((part for part, least in seen if part.points is not None and part.points < least - 1e-9), None)
+        if unknown is None and short is None:
+            answer, blocking = "yes", seen[0][0]
+            break
+        unjudged += short is None
+        blocking = short or blocking or unknown
+    else:
+        answer = "not assessed" if unjudged == len(ways) else "no"
+    evidence = blocking.evidence if blocking else ""
+    if answer == "not assessed":
+        why = "needs a reader of the format" if rule["id"] in DATA_LEVEL else "does not apply"
+        evidence = f"{why}, counted as 0: {evidence}"
+    tests = dict.fromkeys(name if name in CHECKS else _test_of(name) for way in ways for name in way)
+    return Indicator(rule["id"], rule["id"].split("-")[1][0], rule["statement"], answer, evidence, tuple(tests))
+
+
+def _test_of(part: str) -> str:
+    """Return the test that a part such as `F2b.keywords` or `R1.1a` belongs to."""
+    return max((name for name in CHECKS if part.startswith(name)), key=len)
+
+
+def _finding_dict(finding: Finding, gain: float) -> dict[str, Any]:
+    return {
+        **vars(finding),
+        "maps_to": list(finding.maps_to),
+        "table_one": list(finding.table_one),
+        "parts": [part._asdict() for part in finding.parts],
+        "gain": round(gain, 1),
+    }
+
+
+def _jsonld(assessment: Assessment, generated_at: str) -> dict[str, Any]:
+    target = assessment.iri or f"urn:fairmile:{assessment.name}"
+    entity = {"@id": target, "@type": "prov:Entity", "dct:identifier": target}
+
+    def name(part: str) -> str:
+        return f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{target}#{part}')}"
+
+    when = {"prov:generatedAtTime": {"@value": generated_at, "@type": "xsd:dateTime"}} if generated_at else {}
+    results = [_result(finding, name(finding.id), target, when) for finding in assessment.findings]
+    measured = {"score": assessment.score, **assessment.letters, "indicators": assessment.indicator_score}
+    measures = [
+        {
+            "@id": name(f"measure-{key}"),
+            "@type": "dqv:QualityMeasurement",
+            "dqv:isMeasurementOf": {"@id": f"{_TESTS_IRI}metric/{key}"},
+            "dqv:computedOn": {"@id": target},
+            "dqv:value": {"@value": str(value), "@type": "xsd:decimal"},
+        }
+        for key, value in measured.items()
+    ]
+    results_set = {
+        "@id": name("set"),
+        "@type": ["ftr:TestResultSet", "prov:Collection"],
+        "dct:identifier": name("set"),
+        "dct:title": f"FAIR assessment of {assessment.name}",
+        "dct:description": f"{assessment.score} of 100 from the card and its catalog; addresses are not probed",
+        "dct:license": {"@id": _CC0},
+        "ftr:assessmentTarget": {"@id": target},
+        "prov:hadMember": [{"@id": result["@id"]} for result in results],
+        **when,
+    }
+    tests = [_test(finding) for finding in assessment.findings]
+    return {"@context": dict(_CONTEXT), "@graph": [results_set, entity, *results, *tests, *measures]}
+
+
+def _result(finding: Finding, identifier: str, target: str, when: Mapping[str, Any]) -> dict[str, Any]:
+    value = {"pass": "pass", "not applicable": "indeterminate"}.get(finding.outcome, "fail")
+    result: dict[str, Any] = {
+        "@id": identifier,
+        "@type": ["ftr:TestResult", "dqv:QualityMeasurement"],
+        "dct:identifier": identifier,
+        "dct:title": f"{finding.id}: {finding.title}",
+        "dct:description": f"{finding.outcome}, {finding.points:g} of 1 point",
+        "dct:license": {"@id": _CC0},
+        "prov:value": value,
+        "ftr:log": finding.evidence,
+        "ftr:completion": {"@value": "100" if finding.counts else "0", "@type": "xsd:integer"},
+        "ftr:outputFromTest": {"@id": f"{_TESTS_IRI}test/{finding.id}"},
+        "ftr:assessmentTarget": {"@id": target},
+        "dqv:isMeasurementOf": {"@id": f"{_TESTS_IRI}metric/{finding.id}"},
+        "dqv:computedOn": {"@id": target},
+        "dqv:value": {"@value": f"{finding.points:g}", "@type": "xsd:decimal"},
+        **when,
+    }
+    if finding.fix:
+        result["ftr:suggestion"] = {"@type": "ftr:GuidanceContext", "dct:description": finding.fix}
+    return result
+
+
+def _test(finding: Finding) -> dict[str, Any]:
+    return {
+        "@id": f"{_TESTS_IRI}test/{finding.id}",
+        "@type": "ftr:Test",
+        "dct:identifier": finding.id,
+        "dct:title": finding.title,
+        "sio:SIO_000233": {
+            "@id": f"{_TESTS_IRI}metric/{finding.id}",
+            "@type": "dqv:Metric",
+            "dqv:inDimension": {"@id": _PRINCIPLES_IRI + finding.principle},
+            "dct:references": list(finding.maps_to),
+        },
+    }

@@ -1,0 +1,137 @@
+"""A catalog on disk: plain folders of cards that survive `rsync`; every card is one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairmile.base.errors import NotFound, SystemFailure
+from fairmile.base.files import write_atomic
+from fairmile.catalog.card import Card
+from fairmile.catalog.identity import Handle
+
+CARD_SUFFIX = ".jsonld"
+TOMBSTONE_SUFFIX = ".tombstone.json"
+
+
+class Stamp(NamedTuple):
+    """What tells a changed file from an unchanged one without reading it."""
+
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class CatalogFolder:
+    """The files of one catalog: `cards/KIND/NAME/VERSION.jsonld`, tombstones beside them, raw documents by digest."""
+
+    name: str
+    root: Path
+    writable: bool = False
+
+    @property
+    def cards_root(self) -> Path:
+        return self.root / "cards"
+
+    @property
+    def generation_file(self) -> Path:
+        return self.root / "generation"
+
+    def generation(self) -> str:
+        """Return a text that changes whenever the cards of this catalog change."""
+        try:
+            return self.generation_file.read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+
+    def touch_generation(self) -> str:
+        """Mark the catalog as changed, before the change: an index that misses it can tell."""
+        token = os.urandom(8).hex()
+        write_atomic(self.generation_file, token + "\n")
+        return token
+
+    def relative_path(self, handle: Handle) -> str:
+        return f"{handle.kind}/{handle.name}/{handle.version}{CARD_SUFFIX}"
+
+    def path(self, handle: Handle) -> Path:
+        return self.cards_root / self.relative_path(handle)
+
+    def scan(self) -> Iterator[tuple[str, Stamp]]:
+        """Yield the relative path and stamp of every card and tombstone."""
+        stack = [""]
+        while stack:
+            below = stack.pop()
+            try:
+                entries = list(os.scandir(self.cards_root / below))
+            except FileNotFoundError:
+                continue
+            for entry in entries:
+                relative = f"{below}/{entry.name}" if below else entry.name
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(relative)
+                elif entry.name.endswith((CARD_SUFFIX, TOMBSTONE_SUFFIX)):
+                    status = entry.stat()
+                    yield relative, Stamp(status.st_size, status.st_mtime_ns)
+
+    def read(self, relative: str) -> Card:
+        """Return the card in the file."""
+        path = self.cards_root / relative
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotFound(f"the card {path} is gone", hint="run `fairmile catalog reindex`") from None
+        except OSError as error:
+            raise SystemFailure(f"the card {path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise SystemFailure(
+                f"the card {path} is damaged: {error}",
+                hint="`fairmile catalog check` shows where; restore it or sync again",
+            ) from error
+        return Card(body, catalog=self.name)
+
+    def write(self, card: Card, *, replace: bool = False) -> Path:
+        """Write the card; FileExistsError when the handle is taken and `replace` is not given."""
+        path = self.path(card.handle)
+        write_atomic(path, card.to_json(), exclusive=not replace)
+        return path
+
+    def keep_raw(self, data: bytes, sha256: str) -> None:
+        """Keep the document a card was imported from, by its digest."""
+        path = self.root / "raw" / sha256[:2] / sha256
+        if not path.exists():
+            write_atomic(path, data)
+
+    def raw(self, sha256: str) -> bytes | None:
+        """Return the kept document with that digest."""
+        try:
+            return (self.root / "raw" / sha256[:2] / sha256).read_bytes()
+        except OSError:
+            return None
+
+    def tombstone_path(self, handle: Handle) -> Path:
+        return self.cards_root / handle.kind / handle.name / f"{handle.version}{TOMBSTONE_SUFFIX}"
+
+    def bury(self, card: Card, facts: dict[str, Any]) -> Path:
+        """Replace the card by a tombstone that keeps it, with the reason and the date."""
+        path = self.tombstone_path(card.handle)
+        write_atomic(path, json.dumps({**card.body, "tombstone": facts}, indent=1, ensure_ascii=False) + "\n")
+        self.path(card.handle).unlink(missing_ok=True)
+        return path
+
+    def remove(self, relative: str) -> None:
+        """Delete one file and the folders it leaves empty."""
+        path = self.cards_root / relative
+        path.unlink(missing_ok=True)
+        for parent in path.parents:
+            if parent == self.cards_root:
+                break
+            try:
+                parent.rmdir()
+            except OSError:
+                break

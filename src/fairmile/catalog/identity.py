@@ -1,0 +1,114 @@
+"""How assets are named: handles, IRIs, content and card digests."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, ni, parse_checksum, sha256_hex
+from fairmile.base.errors import UsageError
+from fairmile.base.words import slug
+
+# Facts that change while the asset does not; they stay out of the digest so that it is stable.
+VOLATILE_KEYS = frozenset({"cardDigest", "catalog", "usageCount", "tombstone", "trustLevel"})
+DIGEST_VERSION_PREFIX = "sha256-"
+_IRI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+$")
+_DOI = re.compile(r"^(?:doi:|https?://(?:dx\.)?doi\.org/)(10\.\d{4,9}/\S+)$", re.IGNORECASE)
+# Random, fixed once: the name space in which ids of cards that bring none are derived.
+_NAMESPACE = uuid.UUID("6f0c5e7a-1a43-5f3b-9c1e-3d2f8d0b7a51")
+
+
+class Handle(NamedTuple):
+    """The name people type: `catalog/kind/name@version`."""
+
+    catalog: str
+    kind: str
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.catalog}/{self.kind}/{self.name}@{self.version}"
+
+
+class Reference(NamedTuple):
+    """What a user typed: any part of a handle may be missing."""
+
+    catalog: str | None
+    kind: str | None
+    name: str
+    version: str | None
+
+
+def version_slug(version: str) -> str:
+    """Return the version as it stands in a handle and a file name."""
+    return slug(version.replace("+", "-"), keep_case=True)
+
+
+def parse_reference(text: str, kinds: Sequence[str]) -> Reference:
+    """Split `[catalog/][kind/]name[@version]` as a user may shorten it."""
+    path, _, version = text.strip().partition("@")
+    parts = path.split("/")
+    if not all(parts) or len(parts) > 3:
+        raise UsageError(
+            f"{text!r} is not a name of an asset",
+            hint="expected [catalog/][kind/]name[@version], as in model/cosmoflow@1.0",
+        )
+    catalog = kind = None
+    if len(parts) == 3:
+        catalog, kind = parts[0], parts[1]
+    elif len(parts) == 2:
+        catalog, kind = (None, parts[0]) if parts[0] in kinds else (parts[0], None)
+    if kind is not None and kind not in kinds:
+        raise UsageError(f"{kind!r} in {text!r} is not a kind of asset", hint=f"kinds: {', '.join(kinds)}")
+    return Reference(catalog, kind, slug(parts[-1]), version_slug(version) if version else None)
+
+
+def is_iri(text: object) -> bool:
+    """Tell whether the text is an absolute IRI."""
+    return isinstance(text, str) and bool(_IRI.match(text))
+
+
+def doi_of(text: object) -> str | None:
+    """Return the bare DOI of a DOI in any of its spellings."""
+    match = _DOI.match(text.strip()) if isinstance(text, str) else None
+    return match.group(1) if match else None
+
+
+def mint_iri(kind: str, name: str, version: str, *, base: str = "", origin: str = "") -> str:
+    """Return the id of a card that brings none: below the site's base address, else a derived urn:uuid."""
+    if base:
+        return f"{base.rstrip('/')}/a/{kind}/{slug(name)}/{version_slug(version)}"
+    return f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'{origin}|{kind}|{slug(name)}|{version}')}"
+
+
+def card_digest(body: Mapping[str, Any]) -> str:
+    """Return the `ni:` digest of the card's canonical bytes without its volatile keys."""
+    stable = {key: value for key, value in body.items() if key not in VOLATILE_KEYS}
+    return ni(sha256_hex(canonical_json(stable)))
+
+
+def content_digest(files: Sequence[tuple[str, int, str]]) -> str | None:
+    """Return the `ni:` digest of the content: the file's own for one file, the Merkle root for many.
+
+    Each file is (name, size in bytes, sha256 in hex); None when there is no file.
+    """
+    if not files:
+        return None
+    if len(files) == 1:
+        return ni(files[0][2])
+    return ni(merkle_root(ManifestEntry(name, size, digest, 0o644) for name, size, digest in files))
+
+
+def valid_sha256(text: object) -> str | None:
+    """Return the lower-case hex sha256 in the text, or None when it holds none."""
+    checksum = parse_checksum(text, "sha256") if isinstance(text, str) else None
+    return checksum.hex if checksum and checksum.algorithm == "sha256" else None
+
+
+def version_key(version: str) -> str:
+    """Return a text that sorts as versions do: 1.10 after 1.9, 1.0rc1 before 1.0."""
+    parts = re.findall(r"\d+|[a-z]+", version.lower().removeprefix("v"))
+    keys = [f"2{int(part):020d}" if part.isdigit() else f"0{part}" for part in parts]
+    return ".".join([*keys, "1"])

@@ -1,0 +1,404 @@
+"""What the FAIR tests look at: a card read once, and what its catalog knows about it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairmile.base.digest import parse_checksum
+from fairmile.catalog.card import Card, File, as_list, format_name, id_of, text_of
+from fairmile.catalog.identity import doi_of, is_iri
+from fairmile.catalog.kinds import KINDS, kind_of_types
+from fairmile.catalog.terms import Reading, read_terms
+
+# Kinds whose content is files, and kinds whose content is code.
+DATA_KINDS = frozenset({"dataset", "model"})
+CODE_KINDS = frozenset({"program", "workflow"})
+# Anyone can implement these; what stands in AUTHENTICATED can also ask who you are.
+OPEN_SCHEMES = frozenset(
+    {
+        "https",
+        "http",
+        "ftp",
+        "ftps",
+        "sftp",
+        "scp",
+        "ssh",
+        "rsync",
+        "s3",
+        "gs",
+        "git",
+        "git+https",
+        "git+ssh",
+        "doi",
+        "hdl",
+        "ark",
+        "swh",
+        "ipfs",
+        "oci",
+        "oras",
+        "docker",
+    }
+)
+AUTHENTICATED = frozenset(
+    {
+        "https",
+        "ftps",
+        "sftp",
+        "scp",
+        "ssh",
+        "rsync",
+        "s3",
+        "gs",
+        "git+https",
+        "git+ssh",
+        "oci",
+        "oras",
+        "docker",
+        "globus",
+    }
+)
+# A strong digest names the content; md5 and sha1 only guard against accidents.
+CHECKSUMS = {"sha256": 1.0, "sha512": 1.0, "sha1": 0.5, "md5": 0.5}
+# Who made it and when, wherever a kind says so: one list for the citation and for the provenance.
+WHO = ("creator", "agent", "contributor", "submitter", "sharedBy", "maintainer")
+WHEN = ("datePublished", "dateCreated", "dateModified", "startTime", "endTime")
+_PERSISTENT = (
+    ("DOI", re.compile(r"^10\.\d{4,9}/\S+$")),
+    ("ARK", re.compile(r"^(?:https?://[^/\s]+/)?ark:/?\d{5,9}/\S+$", re.IGNORECASE)),
+    ("Handle", re.compile(r"^(?:hdl:|https?://hdl\.handle\.net/)\S+/\S+$", re.IGNORECASE)),
+    ("SWHID", re.compile(r"^(?:https?://[^/\s]+/)?swh:1:(?:cnt|dir|rev|rel|snp):[0-9a-f]{40}", re.IGNORECASE)),
+    ("w3id", re.compile(r"^https?://(?:www\.)?w3id\.org/\S+$", re.IGNORECASE)),
+    ("PURL", re.compile(r"^https?://purl\.(?:org|obolibrary\.org)/\S+$", re.IGNORECASE)),
+)
+_CLOSED_LEVELS = frozenset({"registered", "restricted", "embargoed", "closed"})
+_LEVEL_NAMES = {
+    "open": "public",
+    "openaccess": "public",
+    "c_abf2": "public",
+    "c_16ec": "restricted",
+    "c_f1cf": "embargoed",
+    "c_14cb": "closed",
+    "non_public": "closed",
+}
+_SCP = re.compile(r"^[\w.-]+@[\w.-]+:\S+$")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+_SHOWN = 80
+_ASKED = 50
+_WORDS = 5
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the catalogs know about an asset beyond its card."""
+
+    resolves: Callable[[str], bool]
+    versions: int = 1
+    indexed_in: tuple[str, ...] = ()
+    tombstones: bool = True
+    runs: int = 0
+
+
+class Part(NamedTuple):
+    """One thing a test looks at; its points are None where the card declares nothing to judge."""
+
+    id: str
+    points: float | None
+    evidence: str
+
+
+class Verdict(NamedTuple):
+    """What a test found; its points are None where the test does not apply."""
+
+    points: float | None
+    evidence: str
+    fix: str = ""
+    parts: tuple[Part, ...] = ()
+
+
+class Access(NamedTuple):
+    """Who may have the content: a level as stated, whether it bars the public, and the conditions."""
+
+    level: str
+    stated: str
+    restricted: bool
+    conditions: str
+
+
+@cache
+def rules() -> Mapping[str, Any]:
+    """Return the tables of the assessment: tests, indicators, formats, vocabularies."""
+    table: Mapping[str, Any] = json.loads(
+        (Path(__file__).parent.parent / "data" / "fair.json").read_text(encoding="utf-8")
+    )
+    return table
+
+
+@cache
+def _formats(group: str) -> frozenset[str]:
+    return frozenset(rules()["formats"][group])
+
+
+def shown(value: object) -> str:
+    """Return the value as it is quoted in evidence: one line, bounded."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def persistent_scheme(text: str) -> str | None:
+    """Return the registry that keeps the id, such as DOI, or None when none does."""
+    text = text.strip()
+    if doi_of(text):
+        return "DOI"
+    return next((name for name, pattern in _PERSISTENT if pattern.match(text)), None)
+
+
+def scheme_of(address: str) -> str:
+    """Return the scheme of the address in lower case; a relative path has none."""
+    if is_iri(address):
+        return address.partition(":")[0].lower()
+    return "ssh" if _SCP.match(address) else ""
+
+
+def format_class(name: str) -> str:
+    """Return open, pickle, container or unknown for the short name of a format."""
+    if name in _formats("pickle") or "pickle" in name:
+        return "pickle"
+    if name in _formats("open") or name.endswith(("+json", "+xml")):
+        return "open"
+    return "container" if name in _formats("container") else "unknown"
+
+
+def is_format(name: str, group: str) -> bool:
+    """Tell whether the format is in the group `community` or `described`."""
+    return name in _formats(group)
+
+
+def digest_strength(entry: Mapping[str, Any]) -> float:
+    """Return what the best digest of a file is worth: 1 for a strong one, 0 for none."""
+    good = [
+        worth
+        for name, worth in CHECKSUMS.items()
+        if isinstance(entry.get(name), str) and parse_checksum(entry[name], name)
+    ]
+    return max(good, default=0.0)
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return the number with its noun, in the singular or the plural."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def not_for(facts: Facts, why: str = "") -> Verdict:
+    """Return the verdict of a test that makes no sense for the asset."""
+    return Verdict(None, why or f"does not apply to a {facts.noun}")
+
+
+class Facts:
+    """A card as the tests see it; every part is read once, when first asked for."""
+
+    def __init__(self, card: Card, surroundings: Surroundings) -> None:
+        self.card = card
+        self.around = surroundings
+        self.kind = kind_of_types(card.types) or ""
+        self._answers: dict[str, bool] = {}
+
+    @cached_property
+    def name(self) -> str:
+        """What the asset is called in a command."""
+        return str(self.card.handle) if self.kind else self.card.iri or self.card.title or "CARD"
+
+    @property
+    def noun(self) -> str:
+        return self.kind or "asset of unknown kind"
+
+    def has(self, key: str) -> bool:
+        """Tell whether the card says anything under the key."""
+        return any(value not in (None, "", [], {}) for value in as_list(self.card.body.get(key)))
+
+    def any_of(self, keys: Iterable[str]) -> str:
+        """Return the first of the keys that the card fills in, or an empty text."""
+        return next((key for key in keys if self.has(key)), "")
+
+    def quote(self, key: str) -> str:
+        """Return what the card says under the key, as evidence."""
+        values = as_list(self.card.body.get(key))
+        first = text_of(values[0]) if values else ""
+        more = f" and {len(values) - 1} more" if len(values) > 1 else ""
+        return shown(first if first is not None else json.dumps(values[0], default=str)) + more
+
+    def update(self, *changes: str) -> str:
+        """Return the command that makes the changes, each `set KEY=VALUE` or `add KEY=VALUE`; none without changes."""
+        words = [f"--{verb} {shlex.quote(what)}" for verb, _, what in (change.partition(" ") for change in changes)]
+        return " ".join(["fairmile catalog update", shlex.quote(self.name), *words]) if words else ""
+
+    def fill(self, *keys: str) -> str:
+        """Return the command that fills in the keys that are missing."""
+        wanted = rules()["placeholders"]
+        return self.update(*(f"set {key}={wanted.get(key, 'VALUE')}" for key in keys if not self.has(key)))
+
+    def define(self, words: Iterable[str]) -> str:
+        """Return the command that gives the unknown words of the card a meaning."""
+        few = list(words)[:_WORDS]
+        terms = {word: f"https://w3id.org/YOUR-VOCABULARY#{word}" for word in few if not word.startswith("@")}
+        changes = [f"add @context={json.dumps(terms, ensure_ascii=False)}"] if terms else []
+        # A word with @ in front belongs to JSON-LD itself: no context can define it.
+        return self.update(*changes, *(f"set {word}=null" for word in few if word.startswith("@")))
+
+    def name_agent(self) -> str:
+        """Return the command that names the first person or organisation of the card by a registered id."""
+        key = self.any_of(WHO) or ("agent" if self.kind == "run" else "creator")
+        value = self.card.body.get(key)
+        place = f"{key}[0]" if isinstance(value, list) else key
+        first = next(iter(as_list(value)), None)
+        if isinstance(first, Mapping):
+            organisation = "Organization" in [str(each) for each in as_list(first.get("@type"))]
+            return self.update(
+                f"set {place}.@id=" + ("https://ror.org/ROR" if organisation else "https://orcid.org/ORCID")
+            )
+        agent = {"@type": "Person", "@id": "https://orcid.org/ORCID", "name": shown(text_of(first) or "NAME")}
+        return self.update(f"set {place}={json.dumps(agent, ensure_ascii=False, separators=(',', ':'))}")
+
+    def resolves(self, target: str) -> bool:
+        """Tell whether a catalog knows the target; each is asked for once."""
+        if target not in self._answers:
+            self._answers[target] = len(target) <= 300 and bool(self.around.resolves(target))
+        return self._answers[target]
+
+    @cached_property
+    def terms(self) -> Reading:
+        return read_terms(self.card.body, tuple(rules()["registered"]["authorities"]))
+
+    @cached_property
+    def access(self) -> Access:
+        conditions = shown(self.card.text("conditionsOfAccess"))
+        rights = self.card.text("accessRights")
+        if rights:
+            word = rights.rstrip("/").rsplit("/", 1)[-1].rsplit("#", 1)[-1].lower()
+            level = _LEVEL_NAMES.get(word, word)
+            return Access(level, f"accessRights {shown(rights)!r}", level in _CLOSED_LEVELS, conditions)
+        free = self.card.body.get("isAccessibleForFree")
+        if isinstance(free, bool):
+            return Access(
+                "public" if free else "registered", f"isAccessibleForFree {str(free).lower()}", not free, conditions
+            )
+        return Access("", "", False, conditions)
+
+    @property
+    def granted(self) -> bool:
+        """Whether the asset is restricted and says how one is let in: then no public address is asked for."""
+        return self.access.restricted and bool(self.access.conditions)
+
+    @cached_property
+    def files(self) -> list[tuple[Mapping[str, Any], File]]:
+        """The files that are fetched as such, not those that lie inside another one."""
+        return [pair for pair in self.all_files if not pair[0].get("containedIn")] or self.all_files
+
+    @cached_property
+    def all_files(self) -> list[tuple[Mapping[str, Any], File]]:
+        """Every file of the distribution, as written and as read."""
+        entries = [entry for entry in as_list(self.card.body.get("distribution")) if isinstance(entry, Mapping)]
+        return list(zip(entries, self.card.files, strict=True))
+
+    def path_of(self, lacks: Callable[[Mapping[str, Any]], bool], key: str) -> str:
+        """Return the path of the key in the first file that lacks it, as a command writes it."""
+        value = self.card.body.get("distribution")
+        if not isinstance(value, list):
+            return f"distribution.{key}"
+        at = next((at for at, entry in enumerate(value) if isinstance(entry, Mapping) and lacks(entry)), 0)
+        return f"distribution[{at}].{key}"
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """Every address the card gives for its content, files first."""
+        found = [file.url for _, file in self.files if file.url]
+        for key in ("contentUrl", "downloadUrl", "installUrl", "codeRepository", "url"):
+            found += self.card.texts(key)
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def bad_checksums(self) -> list[tuple[str, str, str]]:
+        """Every (file, algorithm, value) that is given as a checksum and is none."""
+        found: list[tuple[str, str, str]] = []
+        good: set[tuple[str, str]] = set()
+        for entry, file in self.all_files:
+            for algorithm in CHECKSUMS:
+                for value in as_list(entry.get(algorithm)):
+                    if isinstance(value, str) and parse_checksum(value, algorithm):
+                        good.add((file.name, algorithm))
+                    else:
+                        found.append((file.name, algorithm, shown(text_of(value) or value)))
+        # Importers move what is no checksum out of the file; it counts until the file has a right one.
+        foreign = self.card.body.get("foreign")
+        for document in foreign.values() if isinstance(foreign, Mapping) else ():
+            sums = document.get("checksums") if isinstance(document, Mapping) else None
+            for name, values in sums.items() if isinstance(sums, Mapping) else ():
+                for algorithm, value in values.items() if isinstance(values, Mapping) else ():
+                    if (str(name), str(algorithm)) not in good:
+                        found.append((str(name), str(algorithm), shown(value)))
+        return found
+
+    @cached_property
+    def formats(self) -> list[str]:
+        """Short names of the formats of the content; the file name counts where no media type is given."""
+        found = [format_name(text) for text in self.card.texts("modelFormat")]
+        for entry, file in self.all_files:
+            declared = [text for value in as_list(entry.get("encodingFormat")) if (text := text_of(value))]
+            found += [format_name(text) for text in declared] or [_suffix(file.name)]
+        return [name for name in dict.fromkeys(found) if name]
+
+    @cached_property
+    def fields(self) -> list[Mapping[str, Any]]:
+        """The fields of the record sets and the measured variables that are described as objects."""
+        found = []
+        for records in as_list(self.card.body.get("recordSet")):
+            if isinstance(records, Mapping):
+                found += [field for field in as_list(records.get("field")) if isinstance(field, Mapping)]
+        return found
+
+    @cached_property
+    def links(self) -> list[tuple[str, str]]:
+        """The first links to other assets, papers included, as (relation, target)."""
+        found = list(self.card.links)
+        for key in ("citation", "referencePublication"):
+            found += [(key, target) for value in as_list(self.card.body.get(key)) if (target := _paper(value))]
+        return [pair for pair in dict.fromkeys(found) if pair[1] != self.card.iri][:_ASKED]
+
+    def reached(self, target: str) -> str:
+        """Return how the target of a link is reached, or an empty text when nothing known leads there."""
+        if self.resolves(target):
+            return "in a catalog"
+        scheme = persistent_scheme(target)
+        if scheme:
+            return f"by its {scheme}, not probed"
+        return "as a package" if target.startswith("pkg:") and "@" in target else ""
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Return those of the keys that the card does not fill in."""
+        return [key for key in keys if not self.has(key)]
+
+    @cached_property
+    def rich(self) -> tuple[str, ...]:
+        return KINDS[self.kind].rich if self.kind else ()
+
+
+def _suffix(name: str) -> str:
+    lowered = name.lower()
+    for ending in _COMPRESSED:
+        if lowered.endswith(ending) and "." in lowered.removesuffix(ending):
+            lowered = lowered.removesuffix(ending)
+    stem, dot, suffix = lowered.rpartition(".")
+    return format_name(suffix) if dot and stem and suffix.isalnum() and len(suffix) <= 12 else ""
+
+
+def _paper(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        texts = [text_of(value.get(key)) for key in ("@id", "identifier", "sameAs", "url")]
+        return next((text for text in texts if text), None) or id_of(value)
+    return id_of(value)

@@ -1,0 +1,310 @@
+"""Reusable: what the content is, what its kind should say, licence, provenance, standards, repetition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from fairmile.catalog.card import LINKS, SPDX_PREFIX, as_list, text_of
+from fairmile.catalog.identity import is_iri
+from fairmile.catalog.kinds import KINDS, PROFILE_IRI
+from fairmile.catalog.licences import grants_reuse, spdx_expression
+from fairmile.catalog.principles.facts import (
+    CODE_KINDS,
+    DATA_KINDS,
+    OPEN_SCHEMES,
+    WHEN,
+    WHO,
+    Facts,
+    Part,
+    Verdict,
+    counted,
+    digest_strength,
+    not_for,
+    rules,
+    scheme_of,
+    shown,
+)
+
+# A package without a version, or with a lower bound only, is another one tomorrow.
+_PINNED = re.compile(
+    r"^pkg:[^@\s]+@\S+|^[^\s<>=!~@]+\s*={1,3}\s*[\w.]|(?:^|\s)/[0-9a-z]{7,32}$|@sha256:[0-9a-f]{64}|^[\w.+-]+@[\w.+-]+$"
+)
+_COMMIT = re.compile(r"^(?:git-|g)?[0-9a-f]{7,40}$|\bswh:1:(?:rev|rel|dir|snp):[0-9a-f]{40}", re.IGNORECASE)
+_PROV = ("wasGeneratedBy", "wasDerivedFrom", "wasRevisionOf")
+_FROM = (
+    *_PROV,
+    "isBasedOn",
+    "trainedOn",
+    "fineTunedFrom",
+    "hasPart",
+    "instrument",
+    "object",
+    "measurementTechnique",
+    "codeRepository",
+)
+_AGAIN = {
+    "benchmark": {
+        "command": ("command", "instrument", "step"),
+        "environment": ("environment", "softwareRequirements", "containerImage"),
+        "inputs": ("matchSpec", "object", "input", "hasPart"),
+    },
+    "run": {
+        "command": ("command", "instrument"),
+        "environment": ("environment", "softwareRequirements", "containerImage"),
+        "inputs": ("object", "evaluationDataset"),
+    },
+    "workflow": {
+        "command": ("step", "command", "mainEntity", "hasPart"),
+        "environment": ("softwareRequirements", "environment", "containerImage"),
+        "inputs": ("input", "object"),
+    },
+    "program": {
+        "command": ("command", "usageInstructions", "readme", "buildInstructions", "softwareHelp"),
+        "environment": ("softwareRequirements", "environment", "containerImage"),
+    },
+    "model": {
+        "command": ("usageInstructions", "codeSampleSnippet", "command", "wasGeneratedBy", "isBasedOn"),
+        "environment": ("softwareRequirements", "environment", "containerImage"),
+        "inputs": ("trainedOn", "testedOn", "acceptsDataset", "evaluatedOn"),
+    },
+}
+
+
+def _r1a(facts: Facts) -> Verdict:
+    if not facts.files and facts.kind not in DATA_KINDS:
+        return not_for(facts, f"this {facts.noun} declares no file")
+    total = max(1, len(facts.files))
+    sized = sum(file.size_bytes is not None for _, file in facts.files)
+    typed = sum(bool(as_list(entry.get("encodingFormat"))) for entry, _ in facts.files)
+    parts = [
+        Part("R1a.type", float(bool(facts.kind)), f"type {', '.join(facts.card.types)}"),
+        Part("R1a.size", sized / total, f"{sized} of {counted(len(facts.files), 'size')}"),
+        Part("R1a.media", typed / total, f"{typed} of {counted(len(facts.files), 'media type')}"),
+    ]
+    if facts.kind in DATA_KINDS:
+        key = facts.any_of(
+            ("variableMeasured", "recordSet") if facts.kind == "dataset" else ("signature", "variableMeasured")
+        )
+        parts.append(Part("R1a.variables", float(bool(key)), f"{key} given" if key else "no variables"))
+    points = sum(part.points or 0.0 for part in parts) / len(parts)
+    wanted = []
+    if not facts.files:
+        wanted.append(f"set distribution={rules()['placeholders']['distribution']}")
+    else:
+        if sized < total:
+            path = facts.path_of(lambda entry: not as_list(entry.get("contentSize")), "contentSize")
+            wanted.append(f"set {path}=BYTES")
+        if typed < total:
+            path = facts.path_of(lambda entry: not as_list(entry.get("encodingFormat")), "encodingFormat")
+            wanted.append(f"set {path}=MEDIA/TYPE")
+    if facts.kind in DATA_KINDS and not parts[-1].points:
+        key = "variableMeasured" if facts.kind == "dataset" else "signature"
+        wanted.append(f"set {key}={rules()['placeholders'][key]}")
+    return Verdict(
+        points, ", ".join(part.evidence for part in parts), facts.update(*wanted) if points < 1 else "", tuple(parts)
+    )
+
+
+def _r1b(facts: Facts) -> Verdict:
+    if not facts.kind:
+        return Verdict(
+            0, f"@type {facts.quote('@type') or 'is missing'} is no kind of asset", facts.update("set @type=Dataset")
+        )
+    missing = facts.missing(facts.rich)
+    there = len(facts.rich) - len(missing)
+    seen = f"{there} of {len(facts.rich)} properties that a {facts.kind} should have"
+    if missing:
+        seen += f"; missing: {', '.join(missing)}"
+    points = there / len(facts.rich)
+    parts: tuple[Part, ...] = ()
+    if facts.kind == "environment":
+        pinned = _pinned(facts)
+        parts = (Part("R1b.pinned", pinned, f"{pinned:.0%} of the software is pinned"),)
+        points = (there + pinned) / (len(facts.rich) + 1)
+        seen = f"{seen}; {parts[0].evidence}"
+        if not missing and pinned < 1:
+            return Verdict(points, seen, facts.update("add softwareRequirements=pkg:pypi/PACKAGE@VERSION"), parts)
+    return Verdict(points, seen, facts.fill(*missing), parts)
+
+
+def _pinned(facts: Facts) -> float:
+    """Return the share of an environment that is fixed: an image by digest, or packages by version."""
+    for image in as_list(facts.card.body.get("containerImage")):
+        text = text_of(image) or ""
+        if "@sha256:" in text or (isinstance(image, Mapping) and digest_strength(image) == 1):
+            return 1.0
+    needs = facts.card.texts("softwareRequirements")
+    return sum(bool(_PINNED.search(text)) or facts.resolves(text) for text in needs) / len(needs) if needs else 0.0
+
+
+def _r11(facts: Facts) -> Verdict:
+    if facts.kind == "system":
+        return not_for(facts)
+    texts = facts.card.texts("license")
+    if not texts:
+        raw = facts.card.text("licenseRaw")
+        absent = "no licence" if not raw else f"licenseRaw {shown(raw)!r}, but no license"
+        parts = tuple(Part(name, 0.0, absent) for name in ("R1.1a", "R1.1b", "R1.1c", "R1.1.address"))
+        return Verdict(
+            0, absent, facts.update("set license=" + ("Apache-2.0" if facts.kind in CODE_KINDS else "CC-BY-4.0")), parts
+        )
+    expression = next(
+        (found for text in texts if (found := spdx_expression(text.removeprefix(SPDX_PREFIX).removesuffix(".html")))),
+        None,
+    )
+    grants = expression is not None and grants_reuse(expression)
+    seen = f"license {shown(texts[0])}"
+    named = f"SPDX {expression}" if expression else f"{shown(texts[0])!r} is no SPDX licence"
+    allows = "anyone may reuse and change it" if grants else "it bars some reuse" if expression else "not known"
+    parts = (
+        Part("R1.1a", 1.0, seen),
+        Part("R1.1b", float(expression is not None), named),
+        Part("R1.1c", float(grants), allows),
+        Part("R1.1.address", float(expression is not None and any(is_iri(text) for text in texts)), seen),
+    )
+    if expression is None:
+        return Verdict(0.4, f"{seen}: {named}", facts.update("set license=SPDX-ID"), parts)
+    # Which rights to grant is the owner's decision: no advice, and little weight.
+    return Verdict(1.0 if grants else 0.8, f"{seen}: {named}, {allows}", "", parts)
+
+
+def _r12(facts: Facts) -> Verdict:
+    slots = {"who": facts.any_of((*WHO, "publisher")), "when": facts.any_of(WHEN)}
+    if facts.kind != "system":
+        origin = _FROM + (("softwareRequirements", "containerImage") if facts.kind == "environment" else ())
+        slots["from what"] = facts.any_of(origin)
+    said = ", ".join(f"{slot}: {key} {facts.quote(key)}" if key else f"{slot}: not said" for slot, key in slots.items())
+    basic = sum(bool(key) for key in slots.values()) / len(slots)
+    formal, how = _formal(facts)
+    parts = (Part("R1.2a", basic, said), Part("R1.2b", formal, how))
+    points = basic if formal is None else 0.6 * basic + 0.4 * formal
+    wanted = []
+    if not slots["who"]:
+        wanted.append("agent" if facts.kind == "run" else "creator")
+    if not slots["when"]:
+        wanted.append("startTime" if facts.kind == "run" else "datePublished")
+    if facts.kind == "run":
+        wanted += ["instrument", "object", "result"]
+    elif facts.kind in CODE_KINDS:
+        wanted.append("codeRepository")
+    elif formal is not None and formal < 1:
+        wanted.append("wasGeneratedBy" if facts.kind == "model" else "wasDerivedFrom")
+    elif not slots.get("from what", "n/a"):
+        wanted.append("softwareRequirements" if facts.kind == "environment" else "isBasedOn")
+    fix = facts.fill(*wanted)
+    if not fix:
+        key = facts.any_of(_PROV)
+        fix = facts.update(
+            "add identifier=swh:1:rev:HASH" if facts.kind in CODE_KINDS else f"set {key}=IRI-OF-THE-SOURCE"
+        )
+    return Verdict(points, f"{said}; {how}", fix, parts)
+
+
+def _formal(facts: Facts) -> tuple[float | None, str]:
+    """Return how far the provenance is stated in PROV or as a run; None for kinds that have no such history."""
+    if facts.kind == "run":
+        given = [key for key in ("instrument", "object", "result") if facts.has(key)]
+        return len(given) / 3, f"run with {', '.join(given)}" if given else "no instrument, object or result"
+    for key in _PROV:
+        target = facts.card.text(key)
+        if target and (is_iri(target) or facts.resolves(target)):
+            return 1.0, f"PROV: {key} {facts.quote(key)}"
+    if facts.kind in ("system", "environment", "benchmark"):
+        return None, f"a {facts.kind} has no derivation to state"
+    if facts.kind in CODE_KINDS:
+        # The history of code is kept by its repository; a commit says where in it this version stands.
+        commit = next((text for text in [*facts.card.identifiers, facts.card.version] if _COMMIT.search(text)), "")
+        known = facts.has("codeRepository")
+        said = f"codeRepository {facts.quote('codeRepository')}" if known else "no repository"
+        return (known + bool(commit)) / 2, f"{said}, {f'commit {shown(commit)}' if commit else 'no commit'}"
+    key = facts.any_of(_PROV)
+    return (0.5, f"{key} {facts.quote(key)} is no address") if key else (0.0, "no PROV statement")
+
+
+def _r13(facts: Facts) -> Verdict:
+    profiles = facts.card.texts("conformsTo")
+    follows = PROFILE_IRI in profiles
+    others = [text for text in profiles if text != PROFILE_IRI and is_iri(text)]
+    standard = rules()["standards"].get(facts.kind)
+    required = KINDS[facts.kind].required if facts.kind else ("@type",)
+    missing = facts.missing(required) if facts.kind else ["@type"]
+    filled = 1 - len(missing) / len(required)
+    community = float(bool(others)) if standard else float(follows or bool(others))
+    seen = f"conformsTo {shown(', '.join(profiles))}" if profiles else "no conformsTo"
+    said = f"required but missing: {', '.join(missing)}" if missing else "all that its kind requires is there"
+    parts = (
+        Part("R1.3.profile", float(follows or bool(others)), seen),
+        Part("R1.3.community", community, f"community standard {shown(others[0])}" if others else seen),
+        Part("R1.3.required", filled, said),
+    )
+    points = 0.3 * (follows or bool(others)) + 0.3 * community + 0.4 * filled
+    wanted = [] if follows or others else [f"add conformsTo={PROFILE_IRI}"]
+    wanted += [f"add conformsTo={standard}"] if standard and not others else []
+    placeholders = rules()["placeholders"]
+    wanted += [f"set {key}={placeholders.get(key, 'VALUE')}" for key in missing if key != "@type"]
+    return Verdict(min(1.0, points), f"{seen}; {said}", facts.update(*wanted), parts)
+
+
+def _r2a(facts: Facts) -> Verdict:
+    slots = _AGAIN.get(facts.kind)
+    if slots is None:
+        return not_for(facts)
+    parts, wanted = [], []
+    for slot, keys in slots.items():
+        key = max(keys, key=lambda each: _usable(facts, each))
+        worth = _usable(facts, key)
+        state = f"{slot}: {key} {facts.quote(key)}" if worth else f"no {slot}"
+        parts.append(Part(f"R2a.{slot}", worth, state + (", which leads nowhere known" if worth == 0.5 else "")))
+        if not worth:
+            wanted.append(keys[0])
+    points = sum(part.points or 0.0 for part in parts) / len(parts)
+    fix = facts.fill(*wanted)
+    if points < 1 and not fix:
+        fix = "fairmile catalog add CARD-OF-WHAT-IT-NEEDS.json"
+    return Verdict(points, "; ".join(part.evidence for part in parts), fix, tuple(parts))
+
+
+def _usable(facts: Facts, key: str) -> float:
+    """Return 1 when what the key gives can be had, a half when it only has a name, 0 when it is missing."""
+    if not facts.has(key):
+        return 0.0
+    if key not in LINKS:
+        return 1.0
+    values = as_list(facts.card.body.get(key))[:20]
+    if key == "environment" and any(isinstance(value, Mapping) for value in values):
+        return 1.0
+    texts = [
+        text
+        for value in values
+        if (text := text_of({"@id": value["@id"]} if isinstance(value, Mapping) and "@id" in value else value))
+    ]
+    known = any(facts.reached(text) or _PINNED.search(text) or scheme_of(text) in OPEN_SCHEMES for text in texts)
+    return 1.0 if known else 0.5
+
+
+def _r2b(facts: Facts) -> Verdict:
+    if facts.kind not in _AGAIN:
+        return not_for(facts)
+    tolerance = facts.quote("tolerance") if facts.has("tolerance") else ""
+    within = f" within {tolerance}" if tolerance else ""
+    if facts.around.runs > 0:
+        return Verdict(1, f"{counted(facts.around.runs, 'independent run')} on record{within}")
+    fix = facts.update("add reproducedBy=RUN")
+    if facts.has("reproducedBy"):
+        known = [text for text in facts.card.texts("reproducedBy") if facts.resolves(text)]
+        if known:
+            return Verdict(1, f"reproducedBy {shown(known[0])}{within}")
+        return Verdict(0.5, f"reproducedBy {facts.quote('reproducedBy')}, which no catalog knows", fix)
+    return Verdict(0, "no independent run is on record", fix)
+
+
+CHECKS: Mapping[str, Callable[[Facts], Verdict]] = {
+    "R1a": _r1a,
+    "R1b": _r1b,
+    "R1.1": _r11,
+    "R1.2": _r12,
+    "R1.3": _r13,
+    "R2a": _r2a,
+    "R2b": _r2b,
+}

@@ -1,0 +1,369 @@
+"""Where catalogs come from: a folder, a git repository, a web address; nothing in them is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import urljoin, urlsplit
+
+from fairmile.base.commands import Runner
+from fairmile.base.digest import sha256_hex
+from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, SystemFailure, Transient, UsageError
+from fairmile.base.files import Lock, write_atomic
+from fairmile.catalog import exchange
+from fairmile.catalog.card import Card
+from fairmile.catalog.exchange.draft import MAX_DOCUMENT_BYTES, Document
+from fairmile.catalog.folder import CatalogFolder
+from fairmile.catalog.kinds import CONTEXT_IRI
+from fairmile.catalog.profile import check_text
+
+SourceType = Literal["folder", "git", "web"]
+INDEX_FILE = "index.json"
+# File names and endings that may hold a card or a description in a foreign format.
+_ENDINGS = (".jsonld", ".json", ".yaml", ".yml", ".cff", ".xml", ".ttl")
+_NAMES = ("MLmodel", "README.md")
+_SKIPPED_FOLDERS = (".git", "node_modules", "__pycache__", ".venv")
+_MAX_FILES = 200_000
+_WEB_TIMEOUT_S = 30.0
+_WEB_CONNECTIONS = 8
+# A repository must not bring its own programs into the fetch: no hooks, no helpers, no `ext::` transport.
+_GIT = (
+    *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"),
+    *("-c", "protocol.file.allow=always", "-c", "credential.interactive=false", "-c", "core.askPass="),
+)
+_GIT_TIMEOUT_S = 600.0
+
+
+class SourceSpec(NamedTuple):
+    """A source as the settings declare it."""
+
+    name: str
+    location: str
+    type: SourceType
+    revision: str = ""
+
+
+@dataclass
+class SyncReport:
+    """What a sync of one source brought; `error` says why it failed, and then the last copy still serves."""
+
+    name: str
+    location: str
+    type: str
+    revision: str = ""
+    cards: int = 0
+    changed: int = 0
+    removed: int = 0
+    skipped: int = 0
+    problems: list[str] = field(default_factory=list)
+    error: str = ""
+    synced_at: str = ""
+
+
+class Source(Protocol):
+    """Brings the documents of a source."""
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every document that may describe an asset; names are relative to the source."""
+        ...
+
+    def revision(self) -> str:
+        """Return what pins the state that `documents` gave."""
+        ...
+
+
+def source_type(location: str) -> SourceType:
+    """Guess what a location is: a git repository, a web address or a folder."""
+    path = location.split("#")[0].rstrip("/")
+    if path.endswith(".git") or path.startswith(("git@", "git+", "ssh://", "git://")) or (Path(path) / ".git").exists():
+        return "git"
+    return "web" if path.startswith(("http://", "https://")) else "folder"
+
+
+def source_spec(name: str, settings: Any, *, origin: str = "") -> SourceSpec:
+    """Read one source from the settings: a location, or a mapping with location, type and revision."""
+    where = f"{origin} sources.{name}".strip()
+    if isinstance(settings, str):
+        settings = {"location": settings}
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("location"), str):
+        raise UsageError(
+            f"{where}: expected a location or a mapping with `location`", hint="sources: {name: {location: https://…}}"
+        )
+    unknown = set(settings) - {"location", "type", "revision"}
+    if unknown:
+        raise UsageError(f"{where}: unknown key {sorted(unknown)[0]!r}", hint="known: location, type, revision")
+    location = settings["location"]
+    kind = settings.get("type") or source_type(location)
+    if kind not in ("folder", "git", "web"):
+        raise UsageError(f"{where}: no type named {kind!r}", hint="types: folder, git, web")
+    if location.startswith("-") or str(settings.get("revision", "")).startswith("-"):
+        raise UsageError(f"{where}: a location or revision cannot start with a dash")
+    return SourceSpec(
+        name, location.removeprefix("git+") if kind == "git" else location, kind, str(settings.get("revision", ""))
+    )
+
+
+def open_source(spec: SourceSpec, cache: Path, runner: Runner) -> Source:
+    """Return the source a specification means; `cache` is a folder it may keep things in."""
+    if spec.type == "git":
+        return GitSource(spec.location, spec.revision, cache / "git", runner)
+    if spec.type == "web":
+        return WebSource(spec.location, cache / "web")
+    return FolderSource(Path(spec.location).expanduser())
+
+
+class FolderSource:
+    """A folder of cards and foreign descriptions."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def documents(self) -> Iterator[Document]:
+        if not self._root.is_dir():
+            raise SystemFailure(f"the folder {self._root} is not there")
+        count = 0
+        for below, folders, names in os.walk(self._root):
+            folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+            for name in sorted(names):
+                path = Path(below) / name
+                if not may_describe(name) or path.is_symlink():
+                    continue
+                count += 1
+                if count > _MAX_FILES:
+                    raise UsageError(
+                        f"the folder {self._root} holds more than {_MAX_FILES} descriptions: not a catalog"
+                    )
+                yield Document.from_file(path, name=str(path.relative_to(self._root)))
+
+    def revision(self) -> str:
+        return ""
+
+
+class GitSource:
+    """A git repository at one revision, read from its objects without a work tree."""
+
+    def __init__(self, location: str, revision: str, cache: Path, runner: Runner) -> None:
+        if location.startswith("ext::") or "::" in location.split("/")[0]:
+            raise UsageError(f"git location {location!r} would run a command", hint="use an https, ssh or file address")
+        self._location = location
+        self._wanted = revision or "HEAD"
+        self._cache = cache
+        self._runner = runner
+        self._revision = ""
+
+    def _git(self, *arguments: str) -> str:
+        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
+        argv = [*_GIT, *arguments]
+        return self._runner.run(argv, cwd=self._cache, env=environment, timeout_s=_GIT_TIMEOUT_S).stdout
+
+    def documents(self) -> Iterator[Document]:
+        self._cache.mkdir(parents=True, exist_ok=True)
+        if not (self._cache / "HEAD").exists():
+            self._git("init", "--quiet", "--bare", ".")
+        self._git("fetch", "--quiet", "--no-tags", "--depth=1", "--force", "--", self._location, self._wanted)
+        self._revision = self._git("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
+        archive = self._cache / f"snapshot.{os.getpid()}.tar"
+        try:
+            self._git("archive", "--format=tar", "-o", str(archive), self._revision)
+            yield from _tar_documents(archive)
+        finally:
+            archive.unlink(missing_ok=True)
+
+    def revision(self) -> str:
+        return self._revision
+
+
+class WebSource:
+    """A web address with a static `index.json` that lists cards with their sha256."""
+
+    def __init__(self, address: str, cache: Path) -> None:
+        self._index_url = address if address.endswith(".json") else address.rstrip("/") + "/" + INDEX_FILE
+        self._cache = cache
+        self._revision = ""
+
+    def documents(self) -> Iterator[Document]:
+        data = _download(self._index_url)
+        self._revision = sha256_hex(data)
+        entries = _index_entries(Document(self._index_url, data))
+        with ThreadPoolExecutor(_WEB_CONNECTIONS) as pool:
+            yield from pool.map(self._document, entries)
+
+    def _document(self, entry: tuple[str, str]) -> Document:
+        path, sha256 = entry
+        kept = self._cache / sha256[:2] / sha256
+        if kept.exists():
+            data = kept.read_bytes()
+            if sha256_hex(data) == sha256:
+                return Document(path, data)
+        data = _download(urljoin(self._index_url, path))
+        if sha256_hex(data) != sha256:
+            raise Integrity(f"{urljoin(self._index_url, path)} is not the card its index lists: sha256 differs")
+        write_atomic(kept, data)
+        return Document(path, data)
+
+    def revision(self) -> str:
+        return self._revision
+
+
+def sync(
+    spec: SourceSpec, folder: CatalogFolder, runner: Runner, *, base: str = "", clock: Callable[[], float] = time.time
+) -> SyncReport:
+    """Bring the copy of a source up to date; when the source fails, the last copy stays and the report says why."""
+    report = SyncReport(spec.name, spec.location, spec.type)
+    folder.root.mkdir(parents=True, exist_ok=True)
+    with Lock(folder.root / "sync.lock", timeout_s=600.0):
+        source = open_source(spec, folder.root / "cache", runner)
+        cards: dict[str, Card] = {}
+        try:
+            for document in source.documents():
+                _collect(document, folder, cards, report, base)
+        except (FairmileError, OSError) as error:
+            report.error = str(error)
+            _write_state(folder, {**state(folder), "error": report.error})
+            return report
+        report.revision = source.revision()
+        report.cards = len(cards)
+        _replace(folder, cards, report)
+        report.synced_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock()))
+        _write_state(folder, report.__dict__)
+    return report
+
+
+def state(folder: CatalogFolder) -> dict[str, Any]:
+    """Return what the last sync left on record."""
+    try:
+        found: dict[str, Any] = json.loads((folder.root / "state.json").read_text(encoding="utf-8"))
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def _write_state(folder: CatalogFolder, facts: Mapping[str, Any]) -> None:
+    write_atomic(folder.root / "state.json", json.dumps(dict(facts), indent=1) + "\n")
+
+
+def _collect(document: Document, folder: CatalogFolder, cards: dict[str, Card], report: SyncReport, base: str) -> None:
+    try:
+        found = _cards(document, base)
+    except FairmileError as error:
+        report.problems.append(str(error))
+        return
+    if found is None:
+        report.skipped += 1
+        return
+    for card in found:
+        placed = Card(card.body, catalog=folder.name)
+        relative = folder.relative_path(placed.handle)
+        if relative in cards and cards[relative].digest != placed.digest:
+            report.problems.append(
+                f"{document.name}: {placed.handle} is described twice, differently; the first one stands"
+            )
+            continue
+        cards[relative] = placed
+    if found and "sourceDocument" in found[0]:
+        folder.keep_raw(document.data, document.sha256)
+
+
+def _cards(document: Document, base: str) -> list[Card] | None:
+    """Return the cards of a document; None when it describes no asset."""
+    if CONTEXT_IRI.encode() in document.data:
+        card, problems = check_text(document.text, file=document.name)
+        if card is None:
+            raise InvalidDocument([problem for problem in problems if problem.severity == "error"])
+        return [card]
+    name = exchange.recognise(document)
+    return None if name is None else exchange.read(document, name, base=base)
+
+
+def _replace(folder: CatalogFolder, cards: Mapping[str, Card], report: SyncReport) -> None:
+    present = {relative for relative, _ in folder.scan()}
+    changes = [(relative, card) for relative, card in cards.items() if not _same(folder, relative, card, present)]
+    gone = sorted(present - set(cards))
+    if not changes and not gone:
+        return
+    folder.touch_generation()
+    for _, card in changes:
+        folder.write(card, replace=True)
+    for relative in gone:
+        folder.remove(relative)
+    report.changed, report.removed = len(changes), len(gone)
+
+
+def _same(folder: CatalogFolder, relative: str, card: Card, present: set[str]) -> bool:
+    return relative in present and (folder.cards_root / relative).read_text(encoding="utf-8") == card.to_json()
+
+
+def may_describe(name: str) -> bool:
+    """Tell by its name whether a file may describe an asset."""
+    return not name.startswith(".") and (name.lower().endswith(_ENDINGS) or name in _NAMES)
+
+
+def _tar_documents(archive: Path) -> Iterator[Document]:
+    with tarfile.open(archive) as tar:
+        for number, member in enumerate(tar):
+            if number > _MAX_FILES:
+                raise UsageError(f"the repository holds more than {_MAX_FILES} files: not a catalog")
+            name = PurePosixPath(member.name)
+            if not member.isreg() or not may_describe(name.name) or set(name.parts) & set(_SKIPPED_FOLDERS):
+                continue
+            if member.size > MAX_DOCUMENT_BYTES:
+                continue
+            stream = tar.extractfile(member)
+            if stream is not None:
+                yield Document(member.name, stream.read())
+
+
+def _index_entries(document: Document) -> list[tuple[str, str]]:
+    data = document.json()
+    entries = data.get("cards") if isinstance(data, dict) else None
+    if not isinstance(entries, list):
+        raise document.refuse("expected a list", field="cards", hint="write one with `fairmile catalog publish FOLDER`")
+    if len(entries) > _MAX_FILES:
+        raise document.refuse(f"lists more than {_MAX_FILES} cards", field="cards")
+    found = []
+    for number, entry in enumerate(entries):
+        path, sha256 = (entry.get("path"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(path, str) or not isinstance(sha256, str) or len(sha256) != 64 or not sha256.isalnum():
+            raise document.refuse("expected path and sha256", field=f"cards[{number}]")
+        if urlsplit(path).scheme or path.startswith(("/", "\\")) or ".." in path.split("/"):
+            raise document.refuse(f"{path!r} leads out of the catalog", field=f"cards[{number}].path")
+        found.append((path, sha256))
+    return found
+
+
+def _download(url: str) -> bytes:
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"{url!r} is not a web address")
+    try:
+        with urlopen(Request(url, headers={"User-Agent": "fairmile"}), timeout=_WEB_TIMEOUT_S) as answer:
+            data: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
+    except HTTPError as error:
+        raise Transient(f"{url} answers {error.code} {error.reason}") from error
+    except (URLError, TimeoutError, OSError) as error:
+        raise Transient(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from error
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise UsageError(f"{url} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description")
+    return data
+
+
+def publish(cards: Sequence[Card], target: Path) -> int:
+    """Write the cards and an `index.json` to a folder that any web server can offer as a source."""
+    entries = []
+    for card in cards:
+        handle = card.handle
+        relative = f"{handle.kind}/{handle.name}/{handle.version}.jsonld"
+        text = card.to_json()
+        write_atomic(target / relative, text)
+        entries.append({"path": relative, "sha256": sha256_hex(text.encode())})
+    write_atomic(target / INDEX_FILE, json.dumps({"cards": entries}, indent=1) + "\n")
+    return len(entries)

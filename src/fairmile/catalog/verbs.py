@@ -1,0 +1,73 @@
+"""The verbs of each noun: list, look up, search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairmile.catalog.card import as_list, id_of
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.results import SearchResult
+
+_ALL = 1_000_000
+
+
+class _Kind:
+    """What every kind of asset can be asked."""
+
+    kind: str
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def _list(self) -> list[str]:
+        return sorted(hit.row.name for hit in self._catalog.find(self.kind, limit=_ALL))
+
+    def get_metadata(self, name: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the JSON-LD description of one asset, or of each in a list."""
+        if isinstance(name, str):
+            return dict(self._catalog.get(name, kind=self.kind))
+        return [dict(self._catalog.get(each, kind=self.kind)) for each in name]
+
+    def search(
+        self, text: str = "", *, tags: Sequence[str] = (), regex: str | None = None, limit: int = 20
+    ) -> SearchResult:
+        """Return the assets of this kind that match words, every tag and a regular expression on names."""
+        parts = [text, *(f'tag:"{tag}"' for tag in tags), *([f"/{regex}/"] if regex else [])]
+        return self._catalog.search(" ".join(parts), kind=self.kind, limit=limit)
+
+
+class Models(_Kind):
+    """Models of every catalog."""
+
+    kind = "model"
+
+    def list_models(self) -> list[str]:
+        """Return the names of all models."""
+        return self._list()
+
+
+class Datasets(_Kind):
+    """Data sets of every catalog."""
+
+    kind = "dataset"
+
+    def list_datasets(self) -> list[str]:
+        """Return the names of all data sets."""
+        return self._list()
+
+    def list_supporting_files(self, name: str) -> list[str]:
+        """Return the programs and scripts that belong to a data set, and its files."""
+        card = self._catalog.get(name, kind=self.kind)
+        parts = [text for value in as_list(card.get("hasPart")) if (text := id_of(value))]
+        return list(dict.fromkeys([*parts, *(file.name for file in card.files)]))
+
+
+class Workflows(_Kind):
+    """Workflows of every catalog."""
+
+    kind = "workflow"
+
+    def list_workflows(self) -> list[str]:
+        """Return the names of all workflows."""
+        return self._list()

@@ -1,0 +1,48 @@
+"""Groups whose commands are imported when they are called, and that know the nearest word."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairmile.base.words import did_you_mean
+
+if TYPE_CHECKING:
+    from fairmile.cli.main import Entry
+
+
+class LazyGroup(click.Group):
+    """A group over a table of commands; listing them imports none."""
+
+    def __init__(self, *args: Any, entries: Mapping[str, Entry] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._entries = dict(entries or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._entries, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        names = self.list_commands(ctx)
+        if word not in names and not word.startswith("-"):
+            near = did_you_mean(word, names)
+            ctx.fail(f"no command named {word!r}; {near or 'commands: ' + ', '.join(names)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, entry.summary) for name, entry in self._entries.items()]
+        rows += [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

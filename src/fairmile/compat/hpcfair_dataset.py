@@ -1,0 +1,32 @@
+"""`hpcfair.hpcfair_dataset` as published: list_datasets, get_metadata, search, list_supporting_files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairmile.compat.listing import hpcfair_listing
+from fairmile.workspace import Workspace
+
+
+def list_datasets() -> list[str]:
+    """Return the names of all data sets."""
+    return Workspace.open().datasets.list_datasets()
+
+
+def get_metadata(name: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return the listing of one data set, or of each in a list."""
+    catalog = Workspace.open().catalog
+    if isinstance(name, str):
+        return hpcfair_listing(catalog.get(name, kind="dataset"))
+    return [hpcfair_listing(catalog.get(each, kind="dataset")) for each in name]
+
+
+def search(pattern: str) -> list[str]:
+    """Return the names of the data sets whose name or keywords match a regular expression."""
+    return [hit.row.name for hit in Workspace.open().datasets.search(regex=pattern, limit=10_000)]
+
+
+def list_supporting_files(name: str) -> list[str]:
+    """Return the scripts and files that belong to a data set."""
+    return Workspace.open().datasets.list_supporting_files(name)

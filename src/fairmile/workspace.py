@@ -1,0 +1,102 @@
+"""The workspace: settings and folders, and the nouns that live in them. No logic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.commands import Here
+from fairmile.base.config import Config, Option
+from fairmile.base.errors import UsageError
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.verbs import Datasets, Models, Workflows
+
+PROJECT_FILE = "fairmile.yaml"
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise UsageError(f"expected a folder, found {value!r}")
+    return Path(value).expanduser()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"expected a text, found {value!r}")
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"expected name: location pairs, found {value!r}")
+    return dict(value)
+
+
+def options(environ: Mapping[str, str]) -> dict[str, Option]:
+    """Return every setting with its default and its meaning."""
+    data = Path(environ.get("XDG_DATA_HOME") or Path(environ.get("HOME", "~")) / ".local" / "share")
+    return {
+        "home": Option(data / "fairmile", _path, "folder that holds cards, sources and the index"),
+        "catalog.base": Option("", _text, "address below which new cards get their ids; empty: urn:uuid"),
+        "sources": Option({}, _mapping, "catalogs of others: name: location, or name: {location, type, revision}"),
+    }
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Hands out the nouns over one set of settings."""
+
+    config: Config
+    user_file: Path
+    on_progress: Callable[[int, int], None] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        overrides: Mapping[str, str] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Workspace:
+        """Read the settings: site file, user file, nearest project file, environment, overrides; the last one wins."""
+        environ = os.environ if environ is None else environ
+        home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")) / ".config").expanduser()
+        user_file = home / "fairmile" / "config.yaml"
+        here = Path.cwd() if cwd is None else cwd
+        project = next((f for folder in (here, *here.parents) if (f := folder / PROJECT_FILE).is_file()), None)
+        files = [Path("/etc/fairmile/config.yaml"), user_file, *([project] if project else [])]
+        config = Config.load(options(environ), files=files, environ=environ, overrides=overrides or {})
+        return cls(config, user_file, on_progress)
+
+    @property
+    def home(self) -> Path:
+        home: Path = self.config["home"]
+        return home
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return Catalog(
+            self.home,
+            sources=self.config["sources"],
+            settings_file=self.user_file,
+            base=self.config["catalog.base"],
+            runner=Here(),
+            on_progress=self.on_progress,
+        )
+
+    @property
+    def models(self) -> Models:
+        return Models(self.catalog)
+
+    @property
+    def datasets(self) -> Datasets:
+        return Datasets(self.catalog)
+
+    @property
+    def workflows(self) -> Workflows:
+        return Workflows(self.catalog)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairmile.base.errors import UsageError
+from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("97.73 TiB", round(97.73 * 2**40)),
+        ("36.809 KB", 36809),
+        ("5943306240 B", 5943306240),
+        ("12", 12),
+        (12, 12),
+        ("1,024 MB", 1024 * 10**6),
+        ("1.5G", 1_500_000_000),
+        ("2 gib", 2 * 2**30),
+        ("1 byte", 1),
+        ("3 bytes", 3),
+        ("1.5e3 B", 1500),
+        (" 7 kB ", 7000),
+        ("0", 0),
+        ("1 YiB", 2**80),
+    ],
+)
+def test_sizes_as_people_write_them(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", [" B", "90 pages", "", "-1 B", "1,5 GB", "1 iB", "nan", "inf GB", "1e999 B", "12 MBit", "1" * 200, -1, True]
+)
+def test_what_is_no_size_is_refused_with_a_hint_or_reason(text: str | int) -> None:
+    with pytest.raises(UsageError, match=r"size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (5943306240, "5.5 GiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (-2048, "-2.0 KiB"),
+        (2**90, "1024.0 YiB"),
+    ],
+)
+def test_sizes_are_shown_short(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@given(st.integers(0, 2**80))
+def test_a_shown_size_reads_back_within_its_precision(size: int) -> None:
+    assert math.isclose(parse_size(format_size(size)), size, rel_tol=0.05)
+
+
+@given(st.integers(0, 2**70), st.sampled_from(["B", "KiB", "MB", "GiB", "T"]))
+def test_whole_sizes_are_exact(number: int, unit: str) -> None:
+    factor = {"B": 1, "KiB": 2**10, "MB": 10**6, "GiB": 2**30, "T": 10**12}[unit]
+    assert parse_size(f"{number} {unit}") == number * factor
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("1.5", 1.5),
+        (90, 90),
+        ("1:30", 90),
+        ("1:30:00", 5400),
+        ("100:00:00", 360000),
+        ("2d3h", 2 * 86400 + 3 * 3600),
+        ("1-12:00:00", 129600),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        ("500ms", 0.5),
+        ("1h 30m", 5400),
+        ("2 days, 3 hours", 183600),
+        ("1.5h", 5400),
+        ("0:00:00.5", 0.5),
+        ("12 µs", 12e-6),
+    ],
+)
+def test_durations_as_people_write_them(text: str | float, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "-5",
+        "1:90:00",
+        "1:00:61",
+        "1-25:00:00",
+        "3h2d",
+        "1h1h",
+        "1:2:3:4",
+        "UNLIMITED",
+        -1,
+        math.inf,
+        math.nan,
+    ],
+)
+def test_what_is_no_duration_is_refused(text: str | float) -> None:
+    with pytest.raises(UsageError, match="no duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.35, "350 ms"),
+        (12e-6, "12 µs"),
+        (45.2, "45.2 s"),
+        (90, "1m 30s"),
+        (3599.7, "1h"),
+        (5400, "1h 30m"),
+        (86399, "1d"),
+        (183600, "2d 3h"),
+        (-90, "-1m 30s"),
+    ],
+)
+def test_durations_are_shown_short(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@given(st.floats(1e-9, 1e9))
+def test_a_shown_duration_reads_back_within_its_precision(seconds: float) -> None:
+    assert math.isclose(parse_duration(format_duration(seconds)), seconds, rel_tol=0.03)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import random
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairmile.base.words import closest, did_you_mean, slug
+
+SCHEDULERS = ["local", "slurm", "pbs", "lsf", "flux"]
+
+
+def test_a_transposed_word_finds_its_neighbour() -> None:
+    assert closest("slrum", SCHEDULERS)[0] == "slurm"
+
+
+def test_case_is_ignored_and_the_spelling_of_the_candidate_is_kept() -> None:
+    assert closest("COSMOFLW", ["CosmoFlow", "deepcam"]) == ["CosmoFlow"]
+
+
+def test_nothing_near_gives_nothing() -> None:
+    assert closest("zzzz", SCHEDULERS) == []
+    assert did_you_mean("zzzz", SCHEDULERS) == ""
+    assert closest("", SCHEDULERS) == []
+
+
+def test_did_you_mean_is_one_question() -> None:
+    assert did_you_mean("slrum", SCHEDULERS) == "did you mean 'slurm'?"
+
+
+def test_the_count_is_bounded_and_the_best_comes_first() -> None:
+    assert closest("resnet-50", ["resnet-18", "resnet-51", "resnet-50", "resnet-34"], 2) == ["resnet-50", "resnet-51"]
+
+
+@pytest.mark.parametrize("typo", ["cosmoflwo-v7", "cosmoflow-v", "cosmflow-v7", "Cosmoflow_v7"])
+def test_the_target_is_found_among_fifty_thousand_names(typo: str) -> None:
+    rng = random.Random(7)
+    names = ["".join(rng.choices(string.ascii_lowercase + "-", k=rng.randint(4, 30))) for _ in range(50_000)]
+    assert closest(typo, [*names, "cosmoflow-v7"])[0] == "cosmoflow-v7"
+
+
+def test_the_target_is_found_among_thousands_that_look_alike() -> None:
+    names = [f"simulation-run-{i:05d}" for i in range(20_000)]
+    assert "simulation-run-01234" in closest("simulatoin-run-01234", names)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Cosmo Flow", "cosmo-flow"),
+        ("a - b", "a-b"),
+        ("a--b", "a--b"),
+        ("v1.0_rc-2", "v1.0_rc-2"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("ﬁne ²", "fine-2"),
+        ("naïve", "na-ve"),
+        ("--rm -rf", "rm-rf"),
+        ("Hello!", "hello"),
+        ("", "unnamed"),
+        ("...", "unnamed"),
+        ("日本", "unnamed"),
+    ],
+)
+def test_a_slug_is_safe_in_paths_and_addresses(text: str, name: str) -> None:
+    assert slug(text) == name
+
+
+def test_a_slug_may_keep_its_case() -> None:
+    assert slug("ResNet 50", keep_case=True) == "ResNet-50"
+
+
+@given(st.text())
+def test_a_slug_is_short_never_empty_and_its_own_slug(text: str) -> None:
+    name = slug(text)
+    assert 0 < len(name.encode()) <= 120
+    assert set(name) <= set(string.ascii_lowercase + string.digits + "._-")
+    assert name[0] not in ".-"
+    assert slug(name) == name
