@@ -275,12 +275,13 @@ def test_a_refused_key_is_named_with_the_host(sshd: Any, tmp_path: Path) -> None
         Ssh("there", config=stranger, options=["-i", str(tmp_path / "other")]).run(["true"])
 
 
-def test_a_connection_that_breaks_is_worth_a_retry(sshd: Any) -> None:
+def test_a_connection_that_breaks_is_worth_a_retry_and_leaves_nothing_running(sshd: Any, tmp_path: Path) -> None:
     ssh = Ssh("there", config=sshd.config)
-    # The parent of the shell over there is the server's process for this connection.
-    script = "kill -9 $(ps -o ppid= -p $(ps -o ppid= -p $$)); sleep 1000"
+    # The parent of our shell's parent over there is the server's process for this connection.
+    script = 'echo $$ > "$1"; set -- $(cat /proc/$PPID/stat); kill -9 $4; sleep 1000'
     with pytest.raises(Transient, match="the connection to there failed"):
-        ssh.run(sh(script), timeout_s=60)
+        ssh.run(sh(script, str(tmp_path / "pid")), timeout_s=60)
+    assert until(lambda: not lives(int((tmp_path / "pid").read_text())))
 
 
 def test_our_own_notes_do_not_show_in_the_output(sshd: Any) -> None:

@@ -155,6 +155,7 @@ class Ssh:
             )
         if result.exit_code == 255 and "exit" not in process.notes:
             said = _tail(result.stderr) or "ssh gave no reason"
+            self._end_there(process.notes)  # else a retry would run beside what the lost connection left behind
             raise Transient(
                 f"the connection to {self.host} failed: {said}",
                 hint=f"check that `ssh -o BatchMode=yes {self.host} true` works, then try again",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairmile.base import yaml
 from fairmile.base.errors import FairmileError, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
@@ -39,14 +39,13 @@ class Setting:
     origin: str
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(NamedTuple):
     """A raw value as one layer states it; `where` is the origin as a later reader sees it."""
 
     key: str
     raw: Any
     where: str
-    lines: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = _NOTHING
 
 
 class Config:

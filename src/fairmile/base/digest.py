@@ -218,6 +218,8 @@ def _line(name: str, size_bytes: int, digest: str, mode: int) -> str:
 
 
 def _escape(path: str) -> str:
+    if path.isprintable() and "\\" not in path:
+        return path
     out = path.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
     # os.fsdecode hides a byte that is not UTF-8 in U+DC80 to U+DCFF.
     return re.sub("[\udc80-\udcff]", lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", out)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from fairmile.base.errors import SystemFailure, UsageError
 
@@ -93,8 +92,7 @@ def safe_join(root: Path, relative: str) -> Path:
     return joined
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
+class _Holder(NamedTuple):
     token: str
     host: str = "unknown host"
     pid: int = 0

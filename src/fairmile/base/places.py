@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 
-@dataclass(slots=True)
 class Place:
     """The line (from 1) of a key or item, and the places of what is inside it."""
 
-    line: int
-    inside: dict[str | int | float, Place] = field(default_factory=dict)
+    __slots__ = ("inside", "line")
+
+    def __init__(self, line: int, inside: dict[str | int | float, Place] | None = None) -> None:
+        self.line = line
+        self.inside = {} if inside is None else inside
 
     def find(self, path: Sequence[str | int]) -> int:
         """Return the line of the part at `path`, or of the nearest part that holds it."""

@@ -38,16 +38,16 @@ def load_json(text: str, *, file: str = "") -> Any:
     """
     text = text.removeprefix("\ufeff")
     try:
-        value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded
-        )
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise _syntax_error(text, file, error) from error
     except _Refused as error:
         raise _refusal(text, file, str(error)) from error
+    except ValueError as error:  # Python bounds the digits of a whole number, since reading it takes squared time
+        raise _refusal(text, file, "a whole number has too many digits") from error
     except RecursionError as error:
         raise _refusal(text, file, f"brackets are nested more than {DEEPEST} deep") from error
-    if text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST:
+    if text.count("[") + text.count("{") > DEEPEST and _is_too_deep(value):
         raise _refusal(text, file, f"brackets are nested more than {DEEPEST} deep")
     try:
         text.encode()
@@ -66,7 +66,8 @@ def scan(text: str) -> Place:
 class _Scanner:
     """Walk over the tokens of a JSON text, note where each key and item stands, and the first thing we refuse."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, strict: bool = False) -> None:
+        self._strict = strict
         self.places = Place(1)
         self.refused: tuple[int, str] | None = None  # line and, for a repeated key, the key
         self._stack: list[Place] = []
@@ -95,7 +96,7 @@ class _Scanner:
             self._start_key(token, line)
         else:
             self._value(line)
-            if not _is_plain(token):
+            if self._strict and not _is_plain(token):
                 self._refuse(line, "")
 
     def _start_key(self, token: str, line: int) -> None:
@@ -107,7 +108,7 @@ class _Scanner:
             self._refuse(line, key)
         self._key = key
         self._stack[-1].inside[key] = Place(line)
-        if not _is_plain(token):
+        if self._strict and not _is_plain(token):
             self._refuse(line, "")
 
     def _value(self, line: int) -> Place:
@@ -130,7 +131,7 @@ class _Scanner:
 def _is_plain(token: str) -> bool:
     """Tell whether load_json accepts a scalar token as far as one token can tell."""
     try:
-        value = json.loads(token, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded)
+        value = json.loads(token, parse_constant=_no_constant, parse_float=_finite)
         if isinstance(value, str):
             value.encode()
     except (ValueError, RecursionError):
@@ -160,20 +161,14 @@ def _finite(text: str) -> float:
     return value
 
 
-def _bounded(text: str) -> int:
-    if len(text) > 1000:
-        raise _Refused(f"the number {text[:40]}… has more than 1000 digits")
-    return int(text)
-
-
-def _depth(value: Any) -> int:
-    deepest, todo = 0, [(value, 1)]
-    while todo:
-        part, level = todo.pop()
-        if isinstance(part, (dict, list)):
-            deepest = max(deepest, level)
-            todo.extend((inner, level + 1) for inner in (part.values() if isinstance(part, dict) else part))
-    return deepest
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inner = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list))]
+        if not inner:
+            return False
+        level = [part for parts in inner for part in parts]
+    return True
 
 
 def _syntax_error(text: str, file: str, error: json.JSONDecodeError) -> InvalidDocument:
@@ -188,5 +183,5 @@ def _syntax_error(text: str, file: str, error: json.JSONDecodeError) -> InvalidD
 
 
 def _refusal(text: str, file: str, message: str) -> InvalidDocument:
-    refused = _Scanner(text).refused
+    refused = _Scanner(text, strict=True).refused
     return InvalidDocument([Problem(message, file=file, line=refused[0] if refused else None)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _CUTOFF = 0.6  # difflib's own default: below it the suggestions look random
-_BY_LETTERS = 1500
-_BY_PAIRS = 120
+_BY_PROBES = 1500
+_BY_PAIRS = 80
 _SLUG_BYTES = 120
 
 
@@ -55,22 +55,47 @@ def slug(text: str, *, keep_case: bool = False) -> str:
 
 
 def _shortlist(wanted: str, candidates: Iterable[str]) -> list[tuple[str, str]]:
-    # difflib needs about 20 µs for a pair, too slow for a whole catalog. Two cheap counts done in C
-    # (letters shared, then pairs of letters shared) leave it a bounded number of pairs.
+    """Return candidates, folded and as given, that are worth the exact and slow comparison (about 50 µs each)."""
     size = len(wanted)
     # ratio = 2·matches/(a+b) and matches <= min(a, b) bound the lengths that can reach the cutoff.
     shortest, longest = size * _CUTOFF / (2 - _CUTOFF), size * (2 - _CUTOFF) / _CUTOFF
-    pairs = [(text.casefold(), text) for text in candidates if shortest <= len(text) <= longest]
-    if len(pairs) > _BY_LETTERS:
-        shared_letters = set(wanted).intersection
-        pairs = _best(pairs, [len(shared_letters(folded)) * 8 - abs(len(folded) - size) for folded, _ in pairs])
-    if len(pairs) > _BY_PAIRS:
-        bigrams = {wanted[i : i + 2] for i in range(size - 1)}
-        scores = [sum(map(folded.__contains__, bigrams)) * 8 - abs(len(folded) - size) for folded, _ in pairs]
-        pairs = _best(pairs, scores, _BY_PAIRS)
-    return pairs
+    originals = [text for text in candidates if shortest <= len(text) <= longest]
+    folded = "\n".join(originals).casefold().split("\n")  # one call instead of one for each
+    if len(folded) != len(originals):
+        folded = [text.casefold() for text in originals]
+    chosen = list(range(len(originals)))
+    if len(chosen) > _BY_PROBES:
+        # Written out because a loop over the probes takes twice as long, and this is the whole cost.
+        a, b, c, d, e, f = _probes(wanted)
+        scores = [(a in x) + (b in x) + (c in x) + (d in x) + (e in x) + (f in x) for x in folded]
+        chosen = _best(chosen, scores, folded, size, _BY_PROBES)
+    if len(chosen) > _BY_PAIRS:
+        pairs = {wanted[i : i + 2] for i in range(size - 1)}
+        scores = [0] * len(folded)
+        for i in chosen:
+            scores[i] = sum(map(folded[i].__contains__, pairs))
+        chosen = _best(chosen, scores, folded, size, _BY_PAIRS)
+    return [(folded[i], originals[i]) for i in chosen]
 
 
-def _best(pairs: list[tuple[str, str]], scores: list[int], count: int = _BY_LETTERS) -> list[tuple[str, str]]:
-    order = sorted(range(len(pairs)), key=scores.__getitem__, reverse=True)
-    return [pairs[i] for i in order[:count]]
+def _probes(wanted: str) -> list[str]:
+    """Return six pieces spread over the word, of which one typing error spoils few."""
+    width = 1 if len(wanted) <= 5 else 2 if len(wanted) <= 10 else 3
+    last = len(wanted) - width
+    return [wanted[at : at + width] for at in (round(last * i / 5) for i in range(6))]
+
+
+def _best(chosen: list[int], scores: list[int], folded: list[str], size: int, count: int) -> list[int]:
+    """Return up to `count` of `chosen` with the highest scores above 0, of equals those nearest in length."""
+    level, above = max(scores), 0
+    while level > 1 and above + scores.count(level) <= count:
+        above += scores.count(level)
+        level -= 1
+    best = [i for i in chosen if scores[i] > level]
+    tied = [i for i in chosen if scores[i] == level > 0]
+    if len(best) + len(tied) > count:
+        near = [i for i in tied if -2 < len(folded[i]) - size < 2]
+        tied = (
+            near if len(best) + len(near) >= count else near + [i for i in tied if not -2 < len(folded[i]) - size < 2]
+        )
+    return best + tied[: count - len(best)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from fairmile.base import strict_json
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
@@ -146,24 +145,23 @@ def _indents(text: str) -> dict[str, int]:
     }
 
 
-@dataclass(slots=True)
 class _Open:
     """A mapping or list whose end is not read yet."""
 
-    value: dict[Any, Any] | list[Any]
-    place: Place
-    anchor: str | None
-    size: int = 1
-    depth: int = 1
-    key: Any = None
-    key_line: int = 0
-    has_key: bool = False
-    merged: list[dict[Any, Any]] = field(default_factory=list)
-    merges: bool = False
+    def __init__(self, value: dict[Any, Any] | list[Any], place: Place, anchor: str | None) -> None:
+        self.value = value
+        self.place = place
+        self.anchor = anchor
+        self.size = 1
+        self.depth = 1
+        self.key: Any = None
+        self.key_line = 0
+        self.has_key = False
+        self.merges = False  # whether the key is '<<'
+        self.merged: list[dict[Any, Any]] = []
 
 
-@dataclass(slots=True)
-class _Anchored:
+class _Anchored(NamedTuple):
     value: Any
     place: Place
     size: int

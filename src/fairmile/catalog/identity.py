@@ -92,13 +92,17 @@ def card_digest(body: Mapping[str, Any]) -> str:
 def content_digest(files: Sequence[tuple[str, int, str]]) -> str | None:
     """Return the `ni:` digest of the content: the file's own for one file, the Merkle root for many.
 
-    Each file is (name, size in bytes, sha256 in hex); None when there is no file.
+    Each file is (name, size in bytes, sha256 in hex); None when there is no file, or no tree has these names.
     """
     if not files:
         return None
     if len(files) == 1:
         return ni(files[0][2])
-    return ni(merkle_root(ManifestEntry(name, size, digest, 0o644) for name, size, digest in files))
+    try:
+        return ni(merkle_root([ManifestEntry(name, size, digest, 0o644) for name, size, digest in files]))
+    except UsageError:
+        # Two files of one name, or a name that leads out of the folder, are no tree.
+        return None
 
 
 def valid_sha256(text: object) -> str | None:

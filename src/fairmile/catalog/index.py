@@ -20,20 +20,19 @@ from urllib.parse import quote
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.files import Lock
 from fairmile.base.words import closest, slug
-from fairmile.catalog.card import Card, as_list, text_of
+from fairmile.catalog.card import Card
+from fairmile.catalog.extract import aliases_of, facets_of, summary_of, texts_of
 from fairmile.catalog.folder import TOMBSTONE_SUFFIX, CatalogFolder, Stamp
-from fairmile.catalog.identity import Reference, doi_of, version_key
+from fairmile.catalog.identity import Reference, version_key
 from fairmile.catalog.query import Query, facet_token, facet_words, fts_expression, normal
 
 SCHEMA_VERSION = "1"
-# Matches that are ranked; a word in every card of 100,000 then costs 8 ms instead of 160 (speed/search.py).
-_RANKED_MATCHES = 1000
-_NAME_MATCHES = 500
+# Where the words stand decides the rank; each step takes in one more column.
+_STEPS = ("name", "name keywords", "name keywords description", "name keywords description rest")
+# Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
+_STEP_MATCHES = 150
 _CHUNK_CARDS = 512
-_MAX_REST_CHARACTERS = 20_000
 _MAX_REGEX_CHARACTERS = 200
-# Column weights of bm25: name, keywords, description, rest, facets.
-_WEIGHTS = "10.0, 5.0, 2.0, 1.0, 0.0"
 _SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE card(
@@ -42,6 +41,7 @@ CREATE TABLE card(
   digest TEXT, content TEXT, gone INTEGER, latest INTEGER, uses INTEGER, summary TEXT);
 CREATE UNIQUE INDEX card_path ON card(catalog, path);
 CREATE INDEX card_name ON card(name, kind);
+CREATE INDEX card_rank ON card(id, gone, uses, name, version_key);
 CREATE TABLE alias(value TEXT, what TEXT, card INTEGER);
 CREATE INDEX alias_value ON alias(value);
 CREATE INDEX alias_card ON alias(card);
@@ -51,10 +51,13 @@ CREATE INDEX facet_card ON facet(card);
 CREATE TABLE link(card INTEGER, relation TEXT, target TEXT);
 CREATE INDEX link_target ON link(target);
 CREATE INDEX link_card ON link(card);
-CREATE TABLE names(chunk INTEGER PRIMARY KEY, text TEXT);
+CREATE TABLE names(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
 CREATE TABLE word(id INTEGER PRIMARY KEY, word TEXT UNIQUE);
 CREATE VIRTUAL TABLE gram USING fts5(word, tokenize='trigram', content='', detail=none);
-CREATE VIRTUAL TABLE text USING fts5(
+"""
+# Latest versions and older ones are apart, so that a search need not sift the older ones out.
+_TEXT_SCHEMA = """
+CREATE VIRTUAL TABLE {} USING fts5(
   name, keywords, description, rest, facets, tokenize='porter unicode61 remove_diacritics 2', prefix='3');
 """
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
@@ -76,7 +79,13 @@ class Row(NamedTuple):
     gone: bool
     latest: bool
     uses: int
-    summary: dict[str, Any]
+    summary_json: str
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What a list of results shows of the card."""
+        summary: dict[str, Any] = json.loads(self.summary_json)
+        return summary
 
     @property
     def handle(self) -> str:
@@ -138,7 +147,7 @@ class Index:
         return index
 
     def _create(self) -> None:
-        self._db.executescript(_SCHEMA)
+        self._db.executescript(_SCHEMA + _TEXT_SCHEMA.format("latest") + _TEXT_SCHEMA.format("older"))
         self._set_meta("schema", SCHEMA_VERSION)
 
     def close(self) -> None:
@@ -268,19 +277,19 @@ class Index:
             (
                 *(old[0] if old else None, card.catalog, path, stamp.size_bytes, stamp.mtime_ns),
                 *(handle.kind, handle.name, handle.version, version_key(card.version), card.iri, card.title),
-                *(card.digest, card.content, gone, alone, uses, json.dumps(_summary(card), ensure_ascii=False)),
+                *(card.digest, card.content, gone, alone, uses, json.dumps(summary_of(card), ensure_ascii=False)),
             ),
         )
         number = cursor.lastrowid
         assert number is not None
-        self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in _aliases(card)])
+        self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in aliases_of(card)])
         self._db.executemany("INSERT INTO facet VALUES (?, ?, ?)", [(f, normal(v), number) for f, v in facets])
         self._db.executemany("INSERT INTO link VALUES (?, ?, ?)", [(number, r, t) for r, t in card.links])
         tokens = {facet_token(facet, word): None for facet, value in facets for word in facet_words(value)}
-        words = " ".join(["card", *(["latest"] if alone else []), *tokens])
         self._db.execute(
-            "INSERT INTO text(rowid, name, keywords, description, rest, facets) VALUES (?, ?, ?, ?, ?, ?)",
-            (number, *_texts(card), words),
+            f"INSERT INTO {'latest' if alone else 'older'}(rowid, name, keywords, description, rest, facets)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (number, *texts_of(card), " ".join(["card", *tokens])),
         )
         if not gone:
             self._put_names(number, card)
@@ -290,11 +299,12 @@ class Index:
         return self._db.execute(sql, (catalog, kind, name)).fetchall()
 
     def _put_names(self, number: int, card: Card) -> None:
-        fields = [str(number), card.title, card.name, *card.texts("alternateName"), *card.keywords]
+        fields = [card.title, card.name, *card.texts("alternateName"), *card.keywords]
         line = "\t".join(" ".join(text.split()) for text in fields) + "\n"
         self._db.execute(
-            "INSERT INTO names VALUES (?, ?) ON CONFLICT(chunk) DO UPDATE SET text = text || excluded.text",
-            (number // _CHUNK_CARDS, line),
+            "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT(chunk) DO UPDATE"
+            " SET ids = ids || ' ' || excluded.ids, lines = CAST(lines || excluded.lines AS BLOB)",
+            (number // _CHUNK_CARDS, str(number), line.encode()),
         )
         words = {word for text in (card.title, *card.keywords) for word in re.findall(r"[^\W_]{3,40}", text.lower())}
         for word in words:
@@ -311,17 +321,26 @@ class Index:
             if row is None:
                 continue
             count += 1
-            self._db.execute("DELETE FROM text WHERE rowid = ?", (row[0],))
+            self._db.execute("DELETE FROM latest WHERE rowid = ?", (row[0],))
+            self._db.execute("DELETE FROM older WHERE rowid = ?", (row[0],))
             for table in ("alias", "facet", "link"):
                 self._db.execute(f"DELETE FROM {table} WHERE card = ?", (row[0],))
             self._db.execute("DELETE FROM card WHERE id = ?", (row[0],))
-            chunk = row[0] // _CHUNK_CARDS
-            old = self._db.execute("SELECT text FROM names WHERE chunk = ?", (chunk,)).fetchone()
-            if old:
-                kept = [line for line in old[0].splitlines(keepends=True) if not line.startswith(f"{row[0]}\t")]
-                self._db.execute("UPDATE names SET text = ? WHERE chunk = ?", ("".join(kept), chunk))
+            self._forget_names(row[0])
             self._mark_latest(catalog, row[1], row[2])
         return count
+
+    def _forget_names(self, number: int) -> None:
+        chunk = number // _CHUNK_CARDS
+        old = self._db.execute("SELECT ids, lines FROM names WHERE chunk = ?", (chunk,)).fetchone()
+        if old is None:
+            return
+        pairs = zip(old[0].split(), old[1].splitlines(keepends=True), strict=True)
+        kept = [(each, line) for each, line in pairs if each != str(number)]
+        self._db.execute("DELETE FROM names WHERE chunk = ?", (chunk,))
+        if kept:
+            ids, lines = " ".join(each for each, _ in kept), b"".join(line for _, line in kept)
+            self._db.execute("INSERT INTO names VALUES (?, ?, ?)", (chunk, ids, lines))
 
     def _mark_latest(self, catalog: str, kind: str, name: str) -> None:
         rows = self._versions(catalog, kind, name)
@@ -330,9 +349,10 @@ class Index:
             if latest == wanted:
                 continue
             self._db.execute("UPDATE card SET latest = ? WHERE id = ?", (wanted, number))
-            (tokens,) = self._db.execute("SELECT facets FROM text WHERE rowid = ?", (number,)).fetchone()
-            words = [word for word in tokens.split() if word != "latest"] + (["latest"] if wanted else [])
-            self._db.execute("UPDATE text SET facets = ? WHERE rowid = ?", (" ".join(words), number))
+            here, there = ("latest", "older") if wanted else ("older", "latest")
+            columns = "rowid, name, keywords, description, rest, facets"
+            self._db.execute(f"INSERT INTO {here}({columns}) SELECT {columns} FROM {there} WHERE rowid = ?", (number,))
+            self._db.execute(f"DELETE FROM {there} WHERE rowid = ?", (number,))
 
     def count_use(self, kind: str, name: str) -> None:
         """Count one more use of the asset."""
@@ -343,7 +363,7 @@ class Index:
 
     def _rows(self, where: str, values: Sequence[Any] = ()) -> list[Row]:
         found = self._db.execute(f"SELECT {_COLUMNS} FROM card WHERE {where}", values)
-        return [Row._make((*row[:10], bool(row[10]), bool(row[11]), row[12], json.loads(row[13]))) for row in found]
+        return [Row._make(row) for row in found]
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """Return the cards with these row numbers, in their order."""
@@ -403,55 +423,67 @@ class Index:
         return [(name, rows[number]) for number, name in found if number in rows]
 
     def search(self, query: Query, *, limit: int = 20) -> list[Row]:
-        """Return the best matches: by relevance, then by use."""
+        """Return the best matches: by where the words stand, then by use."""
         ids = self._matching_names(query, limit) if query.regexes else self._ranked(query, limit)
         return self.rows(ids)
 
     def _ranked(self, query: Query, limit: int) -> list[int]:
         worded = query.words or query.prefixes or query.phrases
-        if not worded:
-            sql = "SELECT rowid FROM text WHERE text MATCH ? LIMIT ?"
-            ids = [row[0] for row in self._db.execute(sql, (fts_expression(query), _RANKED_MATCHES))]
-            marks = ",".join(map(str, ids))
-            order = (
-                f"SELECT id FROM card WHERE id IN ({marks}) ORDER BY gone, uses DESC, name, version_key DESC LIMIT ?"
-            )
-            return [row[0] for row in self._db.execute(order, (limit,))] if ids else []
-        sql = f"SELECT rowid, bm25(text, {_WEIGHTS}) FROM text WHERE text MATCH ? LIMIT ?"
-        scores = dict(self._db.execute(sql, (fts_expression(query), _RANKED_MATCHES)))
-        if len(scores) == _RANKED_MATCHES:
-            in_name = fts_expression(query, only="name keywords")
-            scores |= dict(self._db.execute(sql, (in_name, _NAME_MATCHES)))
-        best = sorted(scores, key=scores.__getitem__)[: limit + 40]
-        marks = ",".join(map(str, best))
-        found = self._db.execute(f"SELECT id, gone, uses FROM card WHERE id IN ({marks})") if best else ()
-        known = {number: (gone, used) for number, gone, used in found}
-        # One decimal of relevance decides; among equals the more used one comes first.
-        best.sort(key=lambda number: (known[number][0], round(scores[number], 1), -known[number][1], number))
-        return best[:limit]
+        steps = _STEPS if worded else ("",)
+        found: dict[int, int] = {}
+        for step, columns in enumerate(steps):
+            for number in self._matches(fts_expression(query, only=columns), query, limit + _STEP_MATCHES):
+                found.setdefault(number, step)
+            if len(found) >= limit + _STEP_MATCHES:
+                break
+        marks = ",".join(map(str, found))
+        facts = self._db.execute(
+            f"SELECT gone, id, uses, name, version_key FROM card INDEXED BY card_rank WHERE id IN ({marks})"
+        )
+        exact = slug(" ".join((*query.words, *query.phrases))) if worded else ""
+        order = [
+            ((gone, found[number] if name != exact else -1, -uses, len(name), name), version, number)
+            for gone, number, uses, name, version in (facts if found else ())
+        ]
+        order.sort(key=lambda entry: entry[1], reverse=True)
+        order.sort(key=lambda entry: entry[0])
+        return [number for _, _, number in order[:limit]]
+
+    def _matches(self, expression: str, query: Query, limit: int) -> list[int]:
+        tables = ("latest", "older") if query.all_versions else ("latest",)
+        return [
+            row[0]
+            for table in tables
+            for row in self._db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT ?", (expression, limit))
+        ]
 
     def _matching_names(self, query: Query, limit: int) -> list[int]:
         patterns = [_linear_regex(text) for text in query.regexes]
-        allowed = self._allowed(query)
         found: list[int] = []
-        for (text,) in self._db.execute("SELECT text FROM names ORDER BY chunk"):
-            if not all(pattern.search(text) for pattern in patterns):
+        for chunk, ids, lines in self._db.execute("SELECT chunk, ids, lines FROM names ORDER BY chunk"):
+            places = [_matching_lines(pattern, lines) for pattern in patterns]
+            common = sorted(set.intersection(*places))
+            if not common:
                 continue
-            for line in text.splitlines():
-                number, _, names = line.partition("\t")
-                if all(pattern.search(names) for pattern in patterns) and allowed(int(number)):
-                    found.append(int(number))
-                    if len(found) == limit:
-                        return found
-        return found
+            allowed = self._allowed(query, chunk)
+            numbers = ids.split()
+            found += [number for place in common if (number := int(numbers[place])) in allowed]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
-    def _allowed(self, query: Query) -> Callable[[int], bool]:
-        plain = query.all_versions and not (query.words or query.prefixes or query.phrases or query.facets)
-        if plain and not (query.not_words or query.not_facets):
-            return lambda number: True
-        sql = "SELECT 1 FROM text WHERE text MATCH ? AND rowid = ?"
+    def _allowed(self, query: Query, chunk: int) -> set[int]:
+        """Return the cards of a chunk that the query admits, its patterns left aside."""
+        first, last = chunk * _CHUNK_CARDS, (chunk + 1) * _CHUNK_CARDS - 1
         expression = fts_expression(query)
-        return lambda number: self._db.execute(sql, (expression, number)).fetchone() is not None
+        tables = ("latest", "older") if query.all_versions else ("latest",)
+        return {
+            row[0]
+            for table in tables
+            for row in self._db.execute(
+                f"SELECT rowid FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ?", (expression, first, last)
+            )
+        }
 
     def clashes(self, order: Sequence[str]) -> dict[str, list[str]]:
         """Return, for each catalog, the assets whose card differs from one of higher precedence."""
@@ -493,7 +525,8 @@ def rebuild(
     def fill(index: Index) -> None:
         nonlocal report
         report = index.refresh(folders, uses, on_card=on_card)
-        index._db.execute("INSERT INTO text(text) VALUES ('optimize')")
+        for table in ("latest", "older"):
+            index._db.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
 
     with _lock(path):
         _create_aside(path, fill)
@@ -546,7 +579,7 @@ def _linear_regex(pattern: str) -> Any:
     options.log_errors = False
     options.max_mem = 8 << 20
     try:
-        return re2.compile(f"(?m:{pattern})", options)
+        return re2.compile(f"(?m:{pattern})".encode(), options)
     except re2.error as error:
         text = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
         raise UsageError(
@@ -554,98 +587,20 @@ def _linear_regex(pattern: str) -> Any:
         ) from error
 
 
-def facets_of(card: Card) -> list[tuple[str, str]]:
-    """Return every (facet, value) the card can be found by."""
-    machines = card.texts("targetMachine") + card.texts("runsOn")
-    gpus = card.texts("gpuModel") + card.texts("gpuArchitecture")
-    access = [text.rsplit("/", 1)[-1] for text in card.texts("accessRights")]
-    values = {
-        "kind": [card.kind],
-        "catalog": [card.catalog],
-        "domain": card.domains,
-        "task": card.tasks,
-        "framework": card.frameworks,
-        "format": card.formats,
-        "licence": [card.licence] if card.licence else card.texts("license"),
-        "tag": card.keywords,
-        "creator": card.texts("creator"),
-        "project": [*card.texts("project"), *_inner(card, "project", "alternateName")],
-        "funder": [*card.texts("funder"), *_inner(card, "funding", "funder"), *_inner(card, "project", "funder")],
-        "machine": machines,
-        "gpu": [*gpus, *card.texts("processorRequirements")],
-        "language": card.texts("programmingLanguage"),
-        "access": access,
-        "category": card.texts("modelCategory"),
-    }
-    pairs = [(facet, value) for facet, found in values.items() for value in found if value and len(value) <= 200]
-    return list(dict.fromkeys(pairs))
-
-
-def _inner(card: Card, key: str, inner: str) -> list[str]:
-    objects = [value for value in as_list(card.get(key)) if isinstance(value, Mapping)]
-    return [text for each in objects for value in as_list(each.get(inner)) if (text := text_of(value))]
-
-
-def _aliases(card: Card) -> list[tuple[str, str]]:
-    found = [(text, "id") for text in card.identifiers]
-    found += [(doi, "id") for text in card.identifiers if (doi := doi_of(text))]
-    found += [(card.digest, "card")]
-    if card.content:
-        found.append((card.content, "content"))
-    for file in card.files:
-        if file.url:
-            found.append((file.url, "url"))
-        if file.sha256:
-            found.append((file.sha256, "sha256"))
-    if repository := card.text("codeRepository"):
-        found.append((repository, "repository"))
-    source = card.get("sourceDocument")
-    if isinstance(source, Mapping) and isinstance(source.get("sha256"), str):
-        found.append((source["sha256"], "document"))
-    return list(dict.fromkeys(found))
-
-
-def _summary(card: Card) -> dict[str, Any]:
-    summary: dict[str, Any] = {
-        "description": card.text("description")[:300],
-        "licence": card.licence or card.text("license") or None,
-        "domains": card.domains,
-        "tasks": card.tasks,
-        "frameworks": card.frameworks,
-        "formats": card.formats,
-        "size_bytes": sum(file.size_bytes or 0 for file in card.files) or None,
-        "warnings": len(card.warnings),
-    }
-    if "tombstone" in card:
-        summary["tombstone"] = card["tombstone"]
-    return {key: value for key, value in summary.items() if value}
-
-
-def _texts(card: Card) -> tuple[str, str, str, str]:
-    name = " ".join([card.title, card.name.replace("-", " "), *card.texts("alternateName")])
-    keywords = " ".join(
-        [*card.keywords, *card.domains, *card.tasks, *card.frameworks, *card.formats, *card.texts("modelCategory")]
-    )
-    skip = {"@context", "conformsTo", "name", "keywords", "description", "alternateName", "sourceDocument", "warnings"}
-    rest: list[str] = []
-    left = _MAX_REST_CHARACTERS
-    for text in _leaves({key: value for key, value in card.items() if key not in skip}):
-        left -= len(text)
-        if left < 0:
+def _matching_lines(pattern: Any, lines: bytes) -> set[int]:
+    """Return the numbers of the lines that match; each line is judged alone, the rest is skipped at once."""
+    found: set[int] = set()
+    start, number = 0, 0
+    while (hit := pattern.search(lines, start)) is not None:
+        number += lines.count(b"\n", start, hit.start())
+        begin = lines.rfind(b"\n", 0, hit.start()) + 1
+        end = lines.find(b"\n", hit.start())
+        if end < 0:
             break
-        rest.append(text)
-    return name, keywords, card.text("description") or card.text("abstract"), " ".join(rest)
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for each in value.values():
-            yield from _leaves(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _leaves(each)
-    elif isinstance(value, str):
-        yield value
+        if pattern.search(lines[begin:end]) is not None:
+            found.add(number)
+        start, number = end + 1, number + 1
+    return found
 
 
 def target_names(row_or_card: Row | Card) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from typing import Any
+from urllib.parse import unquote
 
 from fairmile.catalog.card import SPDX_PREFIX
 
@@ -12,7 +13,8 @@ from fairmile.catalog.card import SPDX_PREFIX
 _HOST = r"^(?:https?://)?(?:www\.)?"
 _CREATIVE_COMMONS = re.compile(
     _HOST
-    + r"creativecommons\.org/licenses/(by(?:-nc)?(?:-sa|-nd)?)/(\d\.\d)(?:/([a-z]{2,3}))?/?(?:(?:deed|legalcode)[\w.-]*)?/?$",
+    + r"creativecommons\.org/licenses/(by(?:-nc)?(?:-sa|-nd)?)/(\d\.\d)(?:/([a-z]{2,3}))?"
+    + r"/?(?:(?:deed|legalcode)[\w.-]*)?/?$",
     re.IGNORECASE,
 )
 _BY_ADDRESS = tuple(
@@ -92,7 +94,7 @@ def spdx_expression(text: str) -> str | None:
     elif "://" in text:
         return None
     text = _from_name(text) or text
-    if text.lower() in _FAMILIES:
+    if not _is_expression(text) or _FAMILIES & set(re.findall(r"[\w.+-]+", text.lower())):
         return None
     from license_expression import ExpressionError
 
@@ -101,6 +103,22 @@ def spdx_expression(text: str) -> str | None:
     except (ExpressionError, AttributeError):
         return None
     return str(parsed) if parsed is not None else None
+
+
+def _is_expression(text: str) -> bool:
+    """Tell whether ids, operators and brackets stand in an order that the parser can bear."""
+    depth, wants_id = 0, True
+    for token in re.findall(r"[()]|[^\s()]+", text):
+        operator = token.upper() in ("AND", "OR", "WITH")
+        if token == "(" and wants_id:
+            depth += 1
+        elif token == ")" and not wants_id and depth:
+            depth -= 1
+        elif token in "()" or operator == wants_id:
+            return False
+        else:
+            wants_id = operator
+    return depth == 0 and not wants_id
 
 
 def _from_name(text: str) -> str | None:
@@ -123,6 +141,8 @@ def _from_address(text: str) -> str | None:
     gnu = _GNU_ADDRESS.match(text)
     if gnu:
         return gnu[1].upper()
+    if text.startswith(SPDX_PREFIX) and " " in unquote(text):
+        return unquote(text.removeprefix(SPDX_PREFIX))
     by_id = _ID_ADDRESS.match(text)
     if by_id:
         return re.sub(r"-(\d)-(\d)(?=-|$)", r"-\1.\2", by_id[1].removesuffix("-license"))
@@ -137,6 +157,8 @@ def licence_iri(text: str) -> str | None:
 
 def grants_reuse(expression: str) -> bool:
     """Tell whether every licence of the expression lets anyone reuse and change the work."""
-    keys = [str(key) for key in _licensing().license_keys(expression)]
-    barred = ("-NC", "-ND", "Noncommercial", "LicenseRef", "Proprietary")
-    return bool(keys) and not any(word in key for key in keys for word in barred)
+    known = spdx_expression(expression)
+    if known is None:
+        return False
+    keys = [str(key) for key in _licensing().license_keys(known)]
+    return not any(word in key for key in keys for word in ("-NC", "-ND", "Noncommercial"))

@@ -140,8 +140,6 @@ def fts_expression(query: Query, *, only: str = "") -> str:
     terms = [f"{scope}{text}" for text in quoted]
     terms += [f"{scope}{text} *" for word in query.prefixes if (text := _quote(word))]
     terms += [f"facets : {facet_token(name, value)}" for name, value in query.facets]
-    if not query.all_versions:
-        terms.append("facets : latest")
     refused = [text for word in query.not_words if (text := _quote(word))]
     refused += [f"facets : {facet_token(name, value)}" for name, value in query.not_facets]
     if not terms:

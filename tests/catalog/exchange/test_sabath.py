@@ -99,9 +99,15 @@ def test_a_checksum_that_is_none_becomes_a_warning_and_is_kept() -> None:
 
 
 def test_fragments_with_one_file_name_get_names_of_their_own() -> None:
-    urls = ["https://x.example.net/one/in.yaml", "https://x.example.net/two/in.yaml", "https://x.example.net/three/in.yaml"]
+    urls = [
+        "https://x.example.net/one/in.yaml",
+        "https://x.example.net/two/in.yaml",
+        "https://x.example.net/three/in.yaml",
+    ]
     sha256 = "d7a8fbb307d7809469ca9abcb0082e4f8d5651e46d3cdb762d02d0bf37c9e592"
-    fragments = [{"url": url, "id": f"part {n}", "size": 3, "checksum": {"sha256": sha256}} for n, url in enumerate(urls)]
+    fragments = [
+        {"url": url, "id": f"part {n}", "size": 3, "checksum": {"sha256": sha256}} for n, url in enumerate(urls)
+    ]
     card = cards(written({"name": "thing", "fragments": fragments}))[0]
     assert [file.name for file in card.files] == ["in.yaml", "part-1/in.yaml", "part-2/in.yaml"]
     assert card.content is not None
@@ -279,7 +285,7 @@ def test_broken_json_is_recognised_by_its_keys_and_refused_with_the_line() -> No
         b'{"@context": "x", "fragments": []}',
         b'{"run": 1}',
         b'{"name": "pkg", "scripts": {"run": "x"}}',
-        b"# a README with \"run\": in it",
+        b'# a README with "run": in it',
     ],
 )
 def test_other_documents_are_not_recognised(data: bytes) -> None:

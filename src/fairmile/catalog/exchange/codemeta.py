@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument
-from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, text_of
+from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.exchange.agents import agent_from_text, agents_of, doi_iri, is_date, orcid_iri, orcid_is_sound
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.parts import (
     as_text,
+    given_version,
     number_as_written,
     one_or_many,
     take_each,
@@ -140,10 +141,13 @@ def _graph(node: dict[str, Any], document: Document) -> list[Draft]:
     node["@graph"] = [entry for entry in entries if not any(entry is each for each in software)]
     drafts = [_software(entry, known, document) for entry in software]
     if drafts:
-        context = node.pop("@context", None)
-        drafts[0].put("conformsTo", list(_addresses(context)))
-        more = {"@context": context, **node} if not isinstance(context, str) else node
-        drafts[0].foreign.update({key: value for key, value in more.items() if value not in (None, [])})
+        addresses = list(_addresses(node.get("@context")))
+        drafts[0].put("conformsTo", addresses)
+        if isinstance(node.get("@context"), str) and addresses:
+            del node["@context"]
+        if not node["@graph"]:
+            del node["@graph"]
+        drafts[0].foreign.update(node)
     return drafts
 
 
@@ -343,14 +347,14 @@ def write(card: Card) -> dict[str, str]:
     body: dict[str, Any] = {"@context": CONTEXT, "@type": _TYPES[card.kind]}
     if card.kind == "program" and "SoftwareApplication" in card.types and "SoftwareSourceCode" not in card.types:
         body["@type"] = "SoftwareApplication"
-    made: dict[str, Any] = {"@id": card.iri, "name": card.title, "version": card.text("version")}
+    made: dict[str, Any] = {"@id": card.iri, "name": card.title, "version": given_version(card)}
     made |= {
         key: card.get(key)
         for key in (*_TEXTS[:2], *_DATES, *_ADDRESSES, *_SHARED, "codeRepository", "isAccessibleForFree")
     }
     made["author"] = agents_of(card.get("creator"))
     made |= {key: agents_of(card.get(key)) for key in ("contributor", "maintainer")}
-    made["license"] = SPDX_PREFIX + card.licence if card.licence else card.get("licenseRaw", card.get("license"))
+    made["license"] = card.get("license") if card.licence else card.get("licenseRaw", card.get("license"))
     made["identifier"] = card.get("identifier")
     made["keywords"] = list(dict.fromkeys([*card.keywords, *card.tasks]))
     made["applicationCategory"] = card.get("applicationCategory") or card.get("scienceDomain")

@@ -153,7 +153,7 @@ class _Reading:
         found = [text for text in texts if text]
         if found:
             self.draft.body["license"] = found if isinstance(value, list) else found[0]
-        if any(not isinstance(each, str) for each in values):
+        if any(not isinstance(each, str) and not (isinstance(each, dict) and set(each) == {"@id"}) for each in values):
             keep(self.draft, key, value)
 
     def _citation(self) -> None:

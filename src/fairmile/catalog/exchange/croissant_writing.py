@@ -345,7 +345,7 @@ def _target(source: Any) -> str | None:
 
 
 def _is_joined(fields: list[Any]) -> bool:
-    """Tell whether every two sources of the record set are joined by a field that has the one and references the other."""
+    """Tell whether any two sources of the record set are joined by a field of the one that references the other."""
     sources: set[str] = set()
     joins: set[frozenset[str]] = set()
     for field in fields:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairmile.base.errors import UsageError
-from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, id_of, text_of
 from fairmile.catalog.exchange.agents import agents_of, is_date, orcid_iri, ror_iri
-from fairmile.catalog.exchange.parts import with_rest
+from fairmile.catalog.exchange.parts import given_version, with_rest
 from fairmile.catalog.identity import doi_of, is_iri
 
 KINDS = ("dataset", "model", "program", "workflow", "benchmark")
@@ -215,7 +215,7 @@ def _about(card: Card) -> dict[str, Any]:
         "language": card.text("inLanguage"),
         "sizes": [size] if size else [],
         "formats": list(dict.fromkeys(formats)),
-        "version": card.text("version"),
+        "version": given_version(card),
         "rightsList": _rights(card),
         "descriptions": [{"description": text, "descriptionType": kind} for kind, text in described if text],
     }
@@ -233,19 +233,12 @@ def _subject(value: Any) -> dict[str, Any] | None:
 
 def _rights(card: Card) -> list[dict[str, Any]]:
     rights: list[dict[str, Any]] = []
-    if card.licence:
-        known = {
-            "rightsIdentifier": card.licence,
-            "rightsIdentifierScheme": "SPDX",
-            "schemeUri": "https://spdx.org/licenses/",
-        }
-        address = (
-            {"rightsUri": f"https://spdx.org/licenses/{card.licence}.html"}
-            if re.fullmatch(r"[\w.+-]+", card.licence)
-            else {}
-        )
-        rights.append({"rights": card.licence, **address, **known})
-    else:
+    for licence in (text.removeprefix(SPDX_PREFIX) for text in card.texts("license") if text.startswith(SPDX_PREFIX)):
+        known = {"rightsIdentifier": licence, "rightsIdentifierScheme": "SPDX", "schemeUri": SPDX_PREFIX}
+        # An expression of several licences has no page of its own.
+        address = {"rightsUri": f"{SPDX_PREFIX}{licence}.html"} if re.fullmatch(r"[\w.+-]+", licence) else {}
+        rights.append({"rights": licence, **address, **known})
+    if not rights:
         texts = card.texts("licenseRaw") or card.texts("license")
         rights += [{"rights": text, **({"rightsUri": text} if is_iri(text) else {})} for text in texts]
     word = {"public": "open", "registered": "restricted"}.get(card.text("accessRights"), card.text("accessRights"))
@@ -303,8 +296,8 @@ def _place(value: Any) -> dict[str, Any] | None:
     return made or None
 
 
-def _numbers(value: Any) -> list[float]:
+def _numbers(value: Any) -> list[int | float]:
     try:
-        return [float(part) for part in str(value).split()]
+        return [int(part) if part.lstrip("-").isdigit() else float(part) for part in str(value).split()]
     except ValueError:
         return []

@@ -148,7 +148,9 @@ class _Reading:
             self.by_id[key] = Draft(kind, {"@id": key} if not key.startswith("_:") else {})
             if kind == "system":
                 names = [local_name(each) for each in self.nodes[key].types]
-                self.by_id[key].body["@type"] = next((name for name in names if name in ("Cluster", "Computer")), "SuperComputer")
+                self.by_id[key].body["@type"] = next(
+                    (name for name in names if name in ("Cluster", "Computer")), "SuperComputer"
+                )
         for key, draft in self.by_id.items():
             self._describe(draft, self.nodes[key], key)
         for key in self.nodes:

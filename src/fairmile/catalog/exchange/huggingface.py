@@ -22,7 +22,16 @@ from fairmile.catalog.exchange.markdown import (
     title_of,
     unify_lines,
 )
-from fairmile.catalog.exchange.parts import as_text, one_or_many, plain, take_each, take_one, take_text, take_texts
+from fairmile.catalog.exchange.parts import (
+    as_text,
+    number_as_written,
+    one_or_many,
+    plain,
+    take_each,
+    take_one,
+    take_text,
+    take_texts,
+)
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.licences import licence_iri
 
@@ -126,7 +135,12 @@ def _name(draft: Draft, node: dict[str, Any], readme: Readme, document: Document
     elif folder not in ("", ".", ".."):
         draft.put("name", folder)
         draft.warn("name", f"the card has no title; called {folder!r} after its folder")
-    draft.put("version", take_text(node, "version") if isinstance(node.get("version"), str) else None)
+    number = not isinstance(node.get("version"), str)
+    version = take_text(node, "version")
+    if version and number:
+        version = number_as_written(readme.front, "version", version)
+        draft.warn("version", f"is a number in the source; read as {version!r}")
+    draft.put("version", version)
 
 
 def _text(draft: Draft, readme: Readme) -> None:

@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from fairmile.base.yaml import dump
-from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, id_of, text_of
 from fairmile.catalog.exchange.agents import agents_of
 from fairmile.catalog.exchange.huggingface_data import configs_of, dataset_info_of
 from fairmile.catalog.exchange.markdown import title_of
-from fairmile.catalog.exchange.parts import one_or_many, with_rest
-from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, is_iri
+from fairmile.catalog.exchange.parts import given_version, one_or_many, with_rest
+from fairmile.catalog.identity import is_iri
 
 KINDS = ("model", "dataset")
 _HUB = "https://huggingface.co/"
@@ -68,20 +68,20 @@ def write(card: Card) -> dict[str, str]:
     made = {"language": one_or_many(card.texts("inLanguage")), **_licence(card)}
     made |= _model(card) if card.kind == "model" else _dataset(card, rest)
     made |= _access(card)
-    if not card.version.startswith(DIGEST_VERSION_PREFIX):
-        made["version"] = card.text("version")
+    made["version"] = given_version(card)
     front = with_rest({key: value for key, value in made.items() if value not in (None, "", [], {})}, rest)
     text = card.text("text") or _text(card)
     return {"README.md": f"---\n{dump(front) if front else ''}---\n\n{text}\n"}
 
 
 def _licence(card: Card) -> dict[str, Any]:
-    if card.licence:
-        name = _LICENCE_NAMES.get(card.licence, card.licence.lower())
-        if name in _LICENCES or card.licence in _LICENCE_NAMES:
-            return {"license": name}
-        link = f"https://spdx.org/licenses/{card.licence}.html" if " " not in card.licence else None
-        return {"license": "other", "license_name": card.licence, "license_link": link}
+    known = [text.removeprefix(SPDX_PREFIX) for text in card.texts("license") if text.startswith(SPDX_PREFIX)]
+    names = [_LICENCE_NAMES.get(licence, licence.lower()) for licence in known]
+    if names and all(name in _LICENCES or name in _LICENCE_NAMES.values() for name in names):
+        return {"license": one_or_many(names)}
+    if known:
+        link = f"{SPDX_PREFIX}{known[0]}.html" if len(known) == 1 and " " not in known[0] else None
+        return {"license": "other", "license_name": ", ".join(known), "license_link": link}
     texts = card.texts("licenseRaw") or card.texts("license")
     link = next((text for text in texts if is_iri(text)), None)
     named = next((text for text in texts if not is_iri(text)), None)

@@ -326,6 +326,7 @@ def restore(draft: Draft, verbatim: Any, format_name: str) -> None:
             draft.foreign.setdefault(VERBATIM, {})[key] = value
         elif value is None:
             draft.body.pop(key, None)
+            draft.foreign.pop(key, None)
         else:
             draft.body[key] = value
 

@@ -80,8 +80,8 @@ def _note(name: str, value: Any) -> dict[str, Any]:
 
 def _common(draft: Draft, fields: Fields) -> None:
     """Take what data sets and flows say alike."""
+    draft.put("name", fields.required("name", hint="every description of OpenML has a name"))
     for key, place in (
-        ("name", "name"),
         ("version", "version"),
         ("description", "description"),
         ("licence", "license"),
@@ -101,8 +101,6 @@ def _data_set(fields: Fields) -> list[Draft]:
     if number is not None:
         draft.put("@id", f"{_site(url)}/d/{number}")
         draft.put("identifier", number)
-    if "name" not in fields:
-        raise fields.refuse("name", "is missing", hint="an OpenML data set has a name")
     _common(draft, fields)
     draft.put("temporalCoverage", "/".join(fields.texts("collection_date")))
     draft.put("citation", [*fields.texts("citation"), *fields.texts("paper_url")])
@@ -171,9 +169,7 @@ def _features(draft: Draft, fields: Fields) -> None:
     found = draft.body.get("variableMeasured", [])
     known = {entry["name"]: entry for entry in found}
     for feature in fields.mappings("feature"):
-        name = feature.text("name")
-        if name is None:
-            raise feature.refuse("name", "is missing", hint="each feature has a name")
+        name = feature.required("name", hint="each feature has a name")
         entry = known.get(name)
         if entry is None:
             entry = known[name] = {"@type": "PropertyValue", "name": name}
@@ -193,9 +189,7 @@ def _features(draft: Draft, fields: Fields) -> None:
 def _qualities(draft: Draft, fields: Fields) -> None:
     notes = draft.body.get("additionalProperty", [])
     for quality in fields.mappings("quality"):
-        name = quality.text("name")
-        if name is None:
-            raise quality.refuse("name", "is missing", hint="each quality has a name")
+        name = quality.required("name", hint="each quality has a name")
         # The API writes an empty value as an empty list.
         value: Any = next(iter(as_list(quality.data.get("value"))), None)
         if as_text(value) is None:
@@ -224,9 +218,7 @@ def _data_qualities(fields: Fields) -> list[Draft]:
 
 def _task(fields: Fields) -> list[Draft]:
     draft = Draft("benchmark", {})
-    number = fields.text("task_id")
-    if number is None:
-        raise fields.refuse("task_id", "is missing", hint="an OpenML task has a number")
+    number = fields.required("task_id", hint="an OpenML task has a number")
     draft.put("identifier", number)
     draft.put("name", fields.text("task_name") or f"OpenML task {number}")
     kind = fields.text("task_type")
@@ -283,8 +275,6 @@ def _flow_and_parts(fields: Fields, depth: int) -> list[Draft]:
     if depth > _DEEPEST_COMPONENT:
         raise fields.document.refuse(f"components are nested more than {_DEEPEST_COMPONENT} deep", field=fields.path)
     draft = Draft("workflow", {})
-    if "name" not in fields:
-        raise fields.refuse("name", "is missing", hint="an OpenML flow has a name")
     source, binary = fields.text("source_url"), fields.text("binary_url")
     site = _site(source, binary)
     number = fields.text("id")
@@ -381,9 +371,7 @@ def _settings(fields: Fields) -> dict[str, Any]:
     """Return the parameters by name; those of a component under `component.name`."""
     found: dict[str, Any] = {}
     for setting in fields.mappings("parameter_setting"):
-        name, component = setting.text("name"), setting.text("component")
-        if name is None:
-            raise setting.refuse("name", "is missing", hint="each parameter has a name")
+        name, component = setting.required("name", hint="each parameter has a name"), setting.text("component")
         key = f"{component}.{name}" if component else name
         found[key if key not in found else f"{key} {len(found)}"] = setting.take("value")
     return found
@@ -392,11 +380,8 @@ def _settings(fields: Fields) -> dict[str, Any]:
 def _evaluations(draft: Draft, outputs: Fields | None) -> None:
     results = []
     for evaluation in outputs.mappings("evaluation") if outputs else []:
-        entry: dict[str, Any] = {"@type": "PropertyValue"}
-        name = evaluation.text("name")
-        if name is None:
-            raise evaluation.refuse("name", "is missing", hint="each evaluation has a name")
-        entry["propertyID"] = name
+        name = evaluation.required("name", hint="each evaluation has a name")
+        entry: dict[str, Any] = {"@type": "PropertyValue", "propertyID": name}
         if as_text(evaluation.data.get("value")):
             entry["value"] = _number(evaluation.take("value"))
         spread = evaluation.take("stdev")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from fairmile.base.yaml import dump
+from fairmile.catalog.card import Card
+from fairmile.catalog.identity import DIGEST_VERSION_PREFIX
 
 T = TypeVar("T")
 
@@ -123,3 +125,9 @@ def with_rest(made: Any, rest: Any) -> Any:
     if isinstance(made, list) and isinstance(rest, list) and len(made) == len(rest):
         return [with_rest(value, more) for value, more in zip(made, rest, strict=True)]
     return made
+
+
+def given_version(card: Card) -> str:
+    """Return the version the card was given; empty when it only carries one named by a digest."""
+    version = card.text("version")
+    return "" if version.startswith(DIGEST_VERSION_PREFIX) else version

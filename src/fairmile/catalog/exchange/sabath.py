@@ -72,10 +72,7 @@ def read(document: Document) -> list[Draft]:
 
 
 def _name(fields: Fields) -> str:
-    name = fields.text("name")
-    if name is None:
-        raise fields.refuse("name", "is missing", hint="a SABATH file says its name under the key 'name'")
-    return name
+    return fields.required("name", hint="a SABATH file says its name under the key 'name'")
 
 
 def _warn_of_name(draft: Draft, fields: Fields, name: str) -> None:
@@ -106,9 +103,7 @@ def _dataset(fields: Fields) -> Draft:
 
 def _fragment(draft: Draft, fragment: Fields, names: set[str]) -> None:
     where = fragment.path
-    url = fragment.text("url")
-    if url is None:
-        raise fragment.refuse("url", "is missing: there is nothing to fetch", hint="give the address of the file")
+    url = fragment.required("url", hint="give the address from which the fragment is fetched")
     label = fragment.text("id")
     if label is None:
         draft.warn(f"{where}.id", "is missing: commands cannot refer to this fragment")
@@ -279,7 +274,9 @@ class _Model:
             )
             return None
         if any(f"{{dataset.{key}}}" in line or f"{{dataset.{key}." in line for line in commands):
-            message = f"{key!r} is a fragment, not a data set; taken to be of {self.name!r}, the set named like the model"
+            message = (
+                f"{key!r} is a fragment, not a data set; taken to be of {self.name!r}, the set named like the model"
+            )
             self.model.warn(f"run.{key}", message)
             return self.name
         if not _alike(own, key.casefold()):

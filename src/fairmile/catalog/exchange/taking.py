@@ -74,6 +74,13 @@ class Fields:
         del self.data[key]
         return text
 
+    def required(self, key: str, *, hint: str = "") -> str:
+        """Return the value as text, or refuse the document where there is none."""
+        text = self.text(key)
+        if text is None:
+            raise self.refuse(key, "is missing", hint=hint)
+        return text
+
     def texts(self, key: str) -> list[str]:
         """Return one text or a list of them as a list."""
         value = self.take(key)

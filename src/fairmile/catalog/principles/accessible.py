@@ -70,7 +70,7 @@ def _give_address(facts: Facts) -> str:
     if facts.kind in CODE_KINDS:
         return facts.fill("codeRepository") or facts.update("set downloadUrl=https://ADDRESS")
     if not facts.files:
-        return facts.fill("distribution")
+        return facts.put("distribution")
     path = facts.path_of(lambda entry: not _reachable(text_of(entry.get("contentUrl")) or "file:"), "contentUrl")
     return facts.update(f"set {path}=https://ADDRESS")
 

@@ -229,19 +229,28 @@ class Facts:
     def quote(self, key: str) -> str:
         """Return what the card says under the key, as evidence."""
         values = as_list(self.card.body.get(key))
-        first = text_of(values[0]) if values else ""
-        more = f" and {len(values) - 1} more" if len(values) > 1 else ""
-        return shown(first if first is not None else json.dumps(values[0], default=str)) + more
+        if not values:
+            return ""
+        first = text_of(values[0])
+        if first is None:
+            first = (
+                f"with {', '.join(map(str, values[0]))}" if isinstance(values[0], Mapping) else type(values[0]).__name__
+            )
+        return shown(first) + (f" and {len(values) - 1} more" if len(values) > 1 else "")
 
     def update(self, *changes: str) -> str:
         """Return the command that makes the changes, each `set KEY=VALUE` or `add KEY=VALUE`; none without changes."""
         words = [f"--{verb} {shlex.quote(what)}" for verb, _, what in (change.partition(" ") for change in changes)]
         return " ".join(["fairmile catalog update", shlex.quote(self.name), *words]) if words else ""
 
-    def fill(self, *keys: str) -> str:
-        """Return the command that fills in the keys that are missing."""
+    def put(self, *keys: str) -> str:
+        """Return the command that sets the keys."""
         wanted = rules()["placeholders"]
-        return self.update(*(f"set {key}={wanted.get(key, 'VALUE')}" for key in keys if not self.has(key)))
+        return self.update(*(f"set {key}={wanted.get(key, 'VALUE')}" for key in keys))
+
+    def fill(self, *keys: str) -> str:
+        """Return the command that sets those of the keys that are missing."""
+        return self.put(*self.missing(keys))
 
     def define(self, words: Iterable[str]) -> str:
         """Return the command that gives the unknown words of the card a meaning."""

@@ -45,9 +45,9 @@ _CONTENT = {
 def _f1a(facts: Facts) -> Verdict:
     iri = facts.card.iri
     if not iri:
-        return Verdict(0, "the card has no @id", facts.fill("@id"))
+        return Verdict(0, "the card has no @id", facts.put("@id"))
     seen = f"@id is {shown(iri)}"
-    better = facts.update(f"set @id={rules()['placeholders']['@id']}")
+    better = facts.put("@id")
     if not is_iri(iri):
         return Verdict(0, f"{seen}, which is no absolute address", better)
     if _NOBODYS_HOST.match(iri):
@@ -72,7 +72,7 @@ def _f1c(facts: Facts) -> Verdict:
     if not facts.files:
         if facts.kind not in DATA_KINDS:
             return not_for(facts, f"this {facts.noun} declares no file")
-        return Verdict(0, "no file is declared", facts.fill("distribution"))
+        return Verdict(0, "no file is declared", facts.put("distribution"))
     strengths = [digest_strength(entry) if file.name or entry.get("@id") else 0.0 for entry, file in facts.files]
     points = sum(strengths) / len(strengths)
     whole = parse_checksum(facts.card.text("contentDigest"))
@@ -94,7 +94,7 @@ def _f1d(facts: Facts) -> Verdict:
         start = facts.card.text("startTime")
         if start:
             return Verdict(1, f"a run is told apart by its start, {shown(start)}")
-        return Verdict(0, "neither version nor startTime", facts.fill("startTime"))
+        return Verdict(0, "neither version nor startTime", facts.put("startTime"))
     stated = bool(version) and not version.startswith(DIGEST_VERSION_PREFIX)
     if stated:
         seen = f"version {shown(version)!r}"
@@ -127,7 +127,7 @@ def _f2a(facts: Facts) -> Verdict:
     who = "agent" if facts.kind == "run" else "creator"
     wanted = [who if slot == "creator" else slot for slot in missing]
     seen = f"missing: {', '.join(wanted)}" if missing else "title, creator, publisher, date and id are given"
-    return Verdict(1 - len(missing) / 5, seen, facts.fill(*wanted), tuple(parts))
+    return Verdict(1 - len(missing) / 5, seen, facts.put(*wanted), tuple(parts))
 
 
 def _f2b(facts: Facts) -> Verdict:
@@ -169,11 +169,11 @@ def _f3(facts: Facts) -> Verdict:
         return Verdict(1, f"{key} {facts.quote(key)}")
     if facts.granted:
         return Verdict(1, f"{facts.access.level}; {facts.access.conditions!r} says how the content is reached")
-    wanted = _CONTENT.get(facts.kind, ("distribution",))[0]
-    address_of = facts.path_of(lambda entry: not entry.get("contentUrl"), "contentUrl")
-    fix = facts.fill("distribution" if facts.kind in DATA_KINDS else wanted) or facts.update(
-        f"set {address_of}=https://ADDRESS"
-    )
+    if facts.files:
+        path = facts.path_of(lambda entry: not entry.get("contentUrl"), "contentUrl")
+        fix = facts.update(f"set {path}=https://ADDRESS")
+    else:
+        fix = facts.put("distribution" if facts.kind in DATA_KINDS else _CONTENT.get(facts.kind, ("distribution",))[0])
     if facts.has("url"):
         return Verdict(0.5, f"only a page: url {facts.quote('url')}", fix)
     if facts.files:

@@ -91,7 +91,7 @@ def _i1b(facts: Facts) -> Verdict:
     if not names:
         parts = tuple(Part(f"I1b.{part}", None, "no format is declared") for part in ("open", "community", "described"))
         path = facts.path_of(lambda entry: not entry.get("encodingFormat"), "encodingFormat")
-        fix = facts.update(f"set {path}=MEDIA/TYPE") if facts.files else facts.fill("distribution")
+        fix = facts.update(f"set {path}=MEDIA/TYPE") if facts.files else facts.put("distribution")
         return Verdict(0, "no format is declared", fix, parts)
     inner = [name for name in names if format_class(name) != "container"]
     worth = {"open": 1.0, "container": 0.5, "pickle": 0.0, "unknown": 0.0}
@@ -154,13 +154,13 @@ def _no_fields(facts: Facts) -> Verdict:
     key = facts.any_of(("recordSet", "variableMeasured"))
     if not key:
         parts = (Part("I1c.fields", None, silent), Part("I1c.vocabulary", None, silent), *links)
-        return Verdict(0, "neither recordSet nor variableMeasured", facts.fill("recordSet"), parts)
+        return Verdict(0, "neither recordSet nor variableMeasured", facts.put("recordSet"), parts)
     variables = [each for each in as_list(facts.card.body.get("variableMeasured")) if isinstance(each, Mapping)]
     terms = [text for each in variables for text in _iris(each.get("propertyID"))]
     said = shown(terms[0]) if terms else "no variable names a term of a vocabulary"
     vocabulary = Part("I1c.vocabulary", float(bool(terms)) if variables else None, said)
     seen = f"{key} {facts.quote(key)}, but no fields"
-    fix = facts.update(f"set recordSet={rules()['placeholders']['recordSet']}")
+    fix = facts.put("recordSet")
     return Verdict(0.5, seen, fix, (Part("I1c.fields", 0.0, seen), vocabulary, *links))
 
 
@@ -172,11 +172,11 @@ def _iris(value: Any) -> list[str]:
 def _signature(facts: Facts) -> Verdict:
     signature = next(iter(as_list(facts.card.body.get("signature"))), None)
     if not signature:
-        return Verdict(0, "no signature", facts.fill("signature"), (Part("I1c.fields", None, "no signature"),))
+        return Verdict(0, "no signature", facts.put("signature"), (Part("I1c.fields", None, "no signature"),))
     sides = [side for side in ("inputs", "outputs") if isinstance(signature, Mapping) and signature.get(side)]
     points = 1.0 if len(sides) == 2 else 0.5
     seen = f"signature with {' and '.join(sides)}" if sides else f"signature {facts.quote('signature')} names no inputs"
-    fix = facts.update(f"set signature={rules()['placeholders']['signature']}") if points < 1 else ""
+    fix = facts.put("signature") if points < 1 else ""
     return Verdict(points, seen, fix, (Part("I1c.fields", float(points == 1), seen),))
 
 
@@ -196,7 +196,7 @@ def _match(facts: Facts) -> Verdict:
     spec = next(iter(as_list(facts.card.body.get("matchSpec"))), None)
     if not isinstance(spec, Mapping) or not spec:
         said = f"matchSpec {facts.quote('matchSpec')} is no object" if spec else "no matchSpec"
-        return Verdict(0, said, facts.update(f"set matchSpec={rules()['placeholders']['matchSpec']}"))
+        return Verdict(0, said, facts.put("matchSpec"))
     seen = f"matchSpec with {shown(', '.join(map(str, spec)))}"
     return Verdict(1, seen, parts=(Part("I1c.fields", 1.0, seen),))
 
@@ -204,7 +204,7 @@ def _match(facts: Facts) -> Verdict:
 def _results(facts: Facts) -> Verdict:
     results = as_list(facts.card.body.get("evaluationResults"))
     if not results:
-        return Verdict(0, "no evaluationResults", facts.fill("evaluationResults"))
+        return Verdict(0, "no evaluationResults", facts.put("evaluationResults"))
     typed = [
         each
         for each in results

@@ -88,7 +88,7 @@ def _r1a(facts: Facts) -> Verdict:
         )
         parts.append(Part("R1a.variables", float(bool(key)), f"{key} given" if key else "no variables"))
     points = sum(part.points or 0.0 for part in parts) / len(parts)
-    wanted = []
+    wanted = [] if facts.kind else [f"set @type={rules()['placeholders']['@type']}"]
     if not facts.files:
         wanted.append(f"set distribution={rules()['placeholders']['distribution']}")
     else:
@@ -109,7 +109,7 @@ def _r1a(facts: Facts) -> Verdict:
 def _r1b(facts: Facts) -> Verdict:
     if not facts.kind:
         return Verdict(
-            0, f"@type {facts.quote('@type') or 'is missing'} is no kind of asset", facts.update("set @type=Dataset")
+            0, f"@type {facts.quote('@type') or 'is missing'} is no kind of asset", facts.put("@type")
         )
     missing = facts.missing(facts.rich)
     there = len(facts.rich) - len(missing)
@@ -242,7 +242,7 @@ def _r13(facts: Facts) -> Verdict:
     wanted = [] if follows or others else [f"add conformsTo={PROFILE_IRI}"]
     wanted += [f"add conformsTo={standard}"] if standard and not others else []
     placeholders = rules()["placeholders"]
-    wanted += [f"set {key}={placeholders.get(key, 'VALUE')}" for key in missing if key != "@type"]
+    wanted += [f"set {key}={placeholders.get(key, 'VALUE')}" for key in missing]
     return Verdict(min(1.0, points), f"{seen}; {said}", facts.update(*wanted), parts)
 
 

@@ -1,0 +1,358 @@
+"""RO-Crate 1.0 to 1.3 and the run crates read, and 1.1 written.
+
+Reading. The root data entity becomes a data set; where its main entity is a workflow, program or model, both become
+one card of that kind. Each CreateAction (UpdateAction, ActivateAction) becomes a run, each of its instruments and each
+workflow a card of its own. Files become the distribution of the root. Contextual entities are laid into what they
+describe; those that describe nothing that became a card are kept verbatim. Ids that mean something only inside the
+crate become arcp addresses below the digest of the document, so that links between the cards resolve.
+
+Writing. The asset is the main entity of the crate and keeps its own id; the root data entity repeats its name,
+description, licence and authors, and says of itself that it only wraps a card. A run is written as Process Run Crate
+0.5. Files are web-based entities; those without an address have an id local to the document. Assets that the card
+links to are entities that say nothing but their id. Values with no place in a flat graph stand as JSON text in
+`fx:verbatim`, from which the reader restores them; on reading it wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from fairmile.base.documents import load_json
+from fairmile.base.errors import UsageError
+from fairmile.catalog.card import as_list, id_of, text_of
+from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.exchange.jsonld import (
+    ADMINISTRATIVE,
+    EMPTY,
+    SCHEMA,
+    VERBATIM,
+    add_described_file,
+    canonical_iri,
+    is_text,
+    keep,
+    one_text,
+    restore,
+    settle,
+    vocabulary,
+)
+from fairmile.catalog.exchange.rocrate_graph import (
+    CRATE_PROFILE,
+    FILE_TYPES,
+    METADATA_FILES,
+    OWN_ID,
+    REFERENCE,
+    Graph,
+    find_descriptor,
+    normal_id,
+    references,
+    types_of,
+)
+from fairmile.catalog.exchange.rocrate_writing import CARD_CRATE, is_made_by_export, root_summary
+from fairmile.catalog.exchange.rocrate_writing import KINDS as KINDS
+from fairmile.catalog.exchange.rocrate_writing import write as write
+from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
+from fairmile.catalog.kinds import kind_of_types
+from fairmile.catalog.licences import licence_iri
+
+_DESCRIPTOR_KEYS = {"@id", "@type", "about", "conformsTo"}
+
+
+def recognises(document: Document) -> bool:
+    """Tell whether the document is the metadata of an RO-Crate."""
+    if document.file_name.endswith(METADATA_FILES):
+        return True
+    try:
+        source = document.json()
+    except UsageError:
+        return False
+    if not isinstance(source, dict) or not isinstance(source.get("@graph"), list):
+        return False
+    entities = [each for each in source["@graph"] if isinstance(each, dict) and isinstance(each.get("@id"), str)]
+    return find_descriptor({normal_id(each["@id"]): each for each in entities}) is not None
+
+
+def read(document: Document) -> list[Draft]:
+    """Return every asset the crate describes, the root first."""
+    source = document.json()
+    if not isinstance(source, dict) or not isinstance(source.get("@graph"), list):
+        raise document.refuse("is not a JSON object with a list @graph", hint="RO-Crate metadata is flattened JSON-LD")
+    graph = Graph(document, source)
+    if graph.root is None:
+        raise document.refuse(
+            "describes no root data entity",
+            field="@graph",
+            hint="expected an entity ro-crate-metadata.json whose `about` points to the root, usually ./",
+        )
+    return _Reading(graph, graph.root).drafts(source)
+
+
+class _Reading:
+    """Makes the drafts of one crate."""
+
+    def __init__(self, graph: Graph, root: str) -> None:
+        self.graph = graph
+        self.root = root
+        self.nodes = graph.nodes
+        main = next(iter(references(self.nodes[root].get("mainEntity"))), "")
+        self.is_card = CARD_CRATE in [id_of(each) for each in as_list(self.nodes[root].get("additionalType"))]
+        self._choose_assets(main)
+        self.main = main if main in graph.assets else None
+        if self.main:
+            graph.same[root] = self.main
+        self.titles = {graph.absolute(key): one_text(node.get("name")) for key, node in self.nodes.items()}
+
+    def _choose_assets(self, main: str) -> None:
+        actions = [node for node in self.nodes.values() if _kind(node) == "run"]
+        used = {each for node in actions for each in references(node.get("instrument"))} | {main}
+        for identifier, node in self.nodes.items():
+            kind = _kind(node)
+            if identifier in (self.root, self.graph.descriptor) or kind is None:
+                continue
+            if kind == "dataset":
+                kind = kind if self.is_card and identifier == main else None
+            elif kind == "program":
+                kind = kind if identifier in used else None
+            if kind:
+                self.graph.assets[identifier] = kind
+
+    def drafts(self, source: Mapping[str, Any]) -> list[Draft]:
+        root = Draft(self.graph.assets[self.main] if self.main else _kind(self.nodes[self.root]) or "dataset", {})
+        parts = self._parts([self.root, *([self.main] if self.main else [])])
+        loose = [
+            key for key, node in self.nodes.items() if set(types_of(node)) & FILE_TYPES and key not in self.graph.files
+        ]
+        loose = [key for key in loose if key not in self.graph.assets and key != self.graph.descriptor]
+        self.graph.files.update(loose)
+        if self.main:
+            self._asset(root, self.main)
+            self._root_beneath(root)
+        else:
+            self._asset(root, self.root)
+        self._distribution(root, parts, loose)
+        others = [key for key in self.graph.assets if key != self.main]
+        made = [(key, Draft(self.graph.assets[key], {})) for key in others]
+        for key, draft in made:
+            self._asset(draft, key)
+            if set(types_of(self.nodes[key])) & FILE_TYPES:
+                self._file(draft, key)
+        for draft in (root, *(draft for _, draft in made)):
+            self._settle(draft)
+        self._keep_the_rest(root, source)
+        return [root, *(draft for _, draft in made)]
+
+    def _asset(self, draft: Draft, identifier: str) -> None:
+        types = self.graph.names.types(self.graph.raw[identifier].get("@type"))
+        fitting = kind_of_types(types) == draft.kind
+        draft.body["@id"] = self.graph.absolute(identifier)
+        if types and fitting:
+            draft.body["@type"] = types if len(types) > 1 else types[0]
+        elif types:
+            keep(draft, "@type", self.graph.raw[identifier]["@type"])
+        self._properties(draft, self.graph.raw[identifier])
+
+    def _properties(self, draft: Draft, raw: Mapping[str, Any]) -> None:
+        for key, value in raw.items():
+            if key in ("@id", "@type"):
+                continue
+            name = "creator" if key == "author" else self.graph.names.term(key) or self.graph.names.compact(key)
+            if name == VERBATIM:
+                draft.body[name] = _parsed(value)
+            elif name is None or name in VOLATILE_KEYS or name in ADMINISTRATIVE or value in EMPTY:
+                keep(draft, key, value)
+            elif name == "hasPart":
+                self._links_to_parts(draft, value)
+            elif name == "license":
+                self._licence(draft, key, value)
+            elif name == "creator":
+                values = as_list(self.graph.value(name, self.graph.names.rename(value), draft))
+                known = as_list(draft.body.get(name))
+                every = [*known, *(each for each in values if each not in known)]
+                draft.body[name] = every if len(every) > 1 or isinstance(value, list) else every[0]
+            elif name in draft.body:
+                keep(draft, key, value)
+            elif name in vocabulary().json_terms:
+                draft.body[name] = _parsed(value)
+            else:
+                draft.body[name] = self.graph.value(name, self.graph.names.rename(value), draft)
+
+    def _links_to_parts(self, draft: Draft, value: Any) -> None:
+        links = []
+        for each in as_list(self.graph.names.rename(value)):
+            identifier = next(iter(references(each)), None)
+            if identifier is not None and (identifier in self.graph.files or identifier == self.main):
+                continue
+            links.append(self.graph.value("hasPart", each, draft))
+        known = as_list(draft.body.get("hasPart"))
+        links = [*known, *(each for each in links if each not in known)]
+        if links:
+            draft.body["hasPart"] = links
+
+    def _licence(self, draft: Draft, key: str, value: Any) -> None:
+        """Take the text by which the licence is recognised; the entity that describes it stays with the others."""
+        texts: list[str] = []
+        for each in as_list(value):
+            identifier = next(iter(references(each)), None)
+            node = self.nodes.get(identifier, {}) if identifier else {}
+            known = [id_of(each), *(node.get(name) for name in ("url", "identifier", "name"))]
+            choices = [text for text in (one_text(choice) for choice in known) if text]
+            if choices:
+                texts.append(next((text for text in choices if licence_iri(text)), choices[0]))
+            if not is_text(each) and not (isinstance(each, Mapping) and set(each) == {"@id"}):
+                keep(draft, key, value)
+        if texts and "license" not in draft.body:
+            draft.body["license"] = texts if len(texts) > 1 else texts[0]
+        elif texts and texts != as_list(draft.body["license"]):
+            keep(draft, key, value)
+
+    def _root_beneath(self, draft: Draft) -> None:
+        """Lay what the root says beneath what its main entity says of itself; where they differ, both are kept."""
+        raw = dict(self.graph.raw[self.root])
+        if self.is_card and self.main:
+            derived = root_summary(self.graph.raw[self.main], self.graph.raw)
+            for key, value in derived.items():
+                if value is None or raw.get(key) == value:
+                    raw.pop(key, None)
+        other = Draft(draft.kind, {})
+        self._properties(other, {key: value for key, value in raw.items() if key != "mainEntity"})
+        draft.warnings += other.warnings
+        for key, value in other.body.items():
+            if key not in draft.body:
+                draft.body[key] = value
+            elif draft.body[key] != value:
+                draft.foreign.setdefault("root", {})[key] = value
+        for key, value in other.foreign.items():
+            keep(draft, key, value)
+
+    def _parts(self, owners: list[str]) -> list[str]:
+        """Return the files and folders that the owners have, and those in them, in the order of the crate."""
+        found: list[str] = []
+        seen = set(owners)
+        todo = [each for owner in owners for each in references(self.nodes[owner].get("hasPart"))]
+        if self.main and set(types_of(self.nodes[self.main])) & FILE_TYPES:
+            found.append(self.main)
+        while todo:
+            identifier = todo.pop(0)
+            node = self.nodes.get(identifier)
+            if node is None or identifier in seen:
+                continue
+            seen.add(identifier)
+            if identifier not in self.graph.assets:
+                if set(types_of(node)) & (FILE_TYPES | {"Dataset"}):
+                    found.append(identifier)
+                todo += references(node.get("hasPart"))
+        self.graph.files.update(each for each in found if each != self.main)
+        return found
+
+    def _distribution(self, draft: Draft, parts: list[str], loose: list[str]) -> None:
+        for identifier in [*parts, *loose]:
+            self._file(draft, identifier)
+            if identifier in loose:
+                draft.warn("distribution", f"{identifier!r} is described, but no part of the crate")
+
+    def _file(self, draft: Draft, identifier: str) -> None:
+        node = self.graph.value("distribution", {**self.nodes[identifier], "@id": identifier}, draft)
+        types, given_name = types_of(node), one_text(node.get("name"))
+        verbatim, own = _parsed(node.pop(VERBATIM, None)), node.pop(OWN_ID, None)
+        is_folder = not set(types) & FILE_TYPES
+        remote = is_iri(identifier)
+        path = unquote(identifier)
+        if "contentUrl" not in node and not identifier.startswith(("#", "_:")):
+            node["contentUrl"] = identifier if remote else path
+        if is_folder:
+            node.setdefault("includes", path.rstrip("/") + "/**")
+        made = add_described_file(draft, node, label=self.graph.absolute(identifier), is_set=is_folder)
+        made["name"] = given_name or identifier.rstrip("/").rsplit("/", 1)[-1] or identifier
+        if not remote and own is None and not identifier.startswith(("#", "_:")):
+            # Inside a crate a file is known by its path; the name of its description is a title.
+            made["name"] = path
+            if given_name and given_name != path:
+                made["alternateName"] = [*as_list(made.get("alternateName")), given_name]
+        extra = [each for each in types if each not in ("File", "MediaObject", "Dataset", made["@type"])]
+        if extra:
+            made["@type"] = [made["@type"], *extra]
+        if own is not None:
+            made["@id"] = own
+        for key, value in verbatim.items() if isinstance(verbatim, Mapping) else ():
+            made.pop(key, None) if value is None else made.update({key: value})
+
+    def _settle(self, draft: Draft) -> None:
+        body = draft.body
+        restore(draft, body.pop(VERBATIM, None), "rocrate")
+        if draft.kind == "run":
+            _settle_run(
+                draft, {self.graph.absolute(key): one_text(node.get("name")) for key, node in self.nodes.items()}
+            )
+        elif "version" not in body and is_text(body.get("softwareVersion")):
+            body["version"] = body["softwareVersion"]
+        settle(draft)
+
+    def _keep_the_rest(self, draft: Draft, source: Mapping[str, Any]) -> None:
+        graph = self.graph
+        descriptor = graph.raw.get(graph.descriptor or "", {})
+        profiles = [id_of(each) for each in as_list(graph.nodes.get(graph.descriptor or "", {}).get("conformsTo"))]
+        texts = [text for text in profiles if text and is_iri(text)]
+        known = as_list(draft.body.get("conformsTo"))
+        if [*texts, *known]:
+            draft.body["conformsTo"] = list(dict.fromkeys([*known, *texts]))
+        if set(descriptor) - _DESCRIPTOR_KEYS:
+            draft.foreign["descriptor"] = descriptor
+        if not self._is_published(source.get("@context")):
+            draft.foreign["@context"] = source["@context"]
+        for key, value in source.items():
+            if key not in ("@context", "@graph"):
+                keep(draft, key, value)
+        rest = [each for each in graph.unplaced() if not (self.is_card and is_made_by_export(each))]
+        if rest:
+            keep(draft, "@graph", rest)
+        for field, message in graph.problems:
+            draft.warn(field, message)
+
+    def _is_published(self, context: Any) -> bool:
+        names, spaces = self.graph.names, set(vocabulary().prefixes.values())
+        for part in as_list(context):
+            if isinstance(part, Mapping):
+                for key in part:
+                    iri = canonical_iri(names.expand(key) or "")
+                    if names.term(key) != key and iri not in spaces and names.compact(key) != key:
+                        return False
+            elif not isinstance(part, str) or not part.startswith((CRATE_PROFILE, "https://w3id.org/ro/terms/")):
+                return False
+        return True
+
+
+def _kind(node: Mapping[str, Any]) -> str | None:
+    """Return the kind of asset an entity is; a file alone, or a mere reference to an asset, is none."""
+    if REFERENCE in [id_of(each) for each in as_list(node.get("additionalType"))]:
+        return None
+    return kind_of_types(each for each in types_of(node) if each not in FILE_TYPES)
+
+
+def _parsed(value: Any) -> Any:
+    """Return the JSON that an export of ours wrote as text; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed = load_json(value)
+    except UsageError:
+        return value
+    return parsed if isinstance(parsed, (dict, list)) else value
+
+
+def _settle_run(draft: Draft, titles: Mapping[str, str | None]) -> None:
+    body = draft.body
+    status = text_of(body["actionStatus"]) if not isinstance(body.get("actionStatus", []), list) else None
+    if status:
+        iri = canonical_iri(status)
+        body["actionStatus"] = f"schema:{iri.removeprefix(SCHEMA)}" if iri.startswith(SCHEMA) else status
+    for key in ("instrument", "object", "result"):
+        if isinstance(body.get(key), str):
+            body[key] = [body[key]]
+    if not one_text(body.get("name")):
+        tool = one_text(body.get("instrument"))
+        tool = titles.get(tool or "") or tool
+        name = one_text(body.get("description")) or (f"run of {tool}" if tool else None)
+        if name:
+            body["name"] = name[:80]
+            draft.warn("name", f"the source gives no name; called {name[:80]!r}")

@@ -1,0 +1,118 @@
+"""What of a card the index holds: facets, names, links to look it up by, and text to search in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+from fairmile.catalog.card import Card, as_list, text_of
+from fairmile.catalog.identity import doi_of
+
+_MAX_REST_CHARACTERS = 20_000
+# Keys whose values nobody types as a word: they would only swell the index.
+_NOT_TEXT = frozenset(
+    {"@context", "@type", "conformsTo", "sourceDocument", "warnings", "license", "contentSize", "contentDigest"}
+    | {"sha256", "sha1", "sha512", "md5", "encodingFormat"}
+)
+
+
+def facets_of(card: Card) -> list[tuple[str, str]]:
+    """Return every (facet, value) the card can be found by."""
+    machines = card.texts("targetMachine") + card.texts("runsOn")
+    gpus = card.texts("gpuModel") + card.texts("gpuArchitecture")
+    access = [text.rsplit("/", 1)[-1] for text in card.texts("accessRights")]
+    values = {
+        "kind": [card.kind],
+        "catalog": [card.catalog],
+        "domain": card.domains,
+        "task": card.tasks,
+        "framework": card.frameworks,
+        "format": card.formats,
+        "licence": [card.licence] if card.licence else card.texts("license"),
+        "tag": card.keywords,
+        "creator": card.texts("creator"),
+        "project": [*card.texts("project"), *_inner(card, "project", "alternateName")],
+        "funder": [*card.texts("funder"), *_inner(card, "funding", "funder"), *_inner(card, "project", "funder")],
+        "machine": machines,
+        "gpu": [*gpus, *card.texts("processorRequirements")],
+        "language": card.texts("programmingLanguage"),
+        "access": access,
+        "category": card.texts("modelCategory"),
+    }
+    pairs = [(facet, value) for facet, found in values.items() for value in found if value and len(value) <= 200]
+    return list(dict.fromkeys(pairs))
+
+
+def _inner(card: Card, key: str, inner: str) -> list[str]:
+    objects = [value for value in as_list(card.get(key)) if isinstance(value, Mapping)]
+    return [text for each in objects for value in as_list(each.get(inner)) if (text := text_of(value))]
+
+
+def aliases_of(card: Card) -> list[tuple[str, str]]:
+    found = [(text, "id") for text in card.identifiers]
+    found += [(doi, "id") for text in card.identifiers if (doi := doi_of(text))]
+    found += [(card.digest, "card")]
+    if card.content:
+        found.append((card.content, "content"))
+    for file in card.files:
+        if file.url:
+            found.append((file.url, "url"))
+        if file.sha256:
+            found.append((file.sha256, "sha256"))
+    if repository := card.text("codeRepository"):
+        found.append((repository, "repository"))
+    source = card.get("sourceDocument")
+    if isinstance(source, Mapping) and isinstance(source.get("sha256"), str):
+        found.append((source["sha256"], "document"))
+    return list(dict.fromkeys(found))
+
+
+def summary_of(card: Card) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "description": card.text("description")[:300],
+        "licence": card.licence or card.text("license") or None,
+        "domains": card.domains,
+        "tasks": card.tasks,
+        "frameworks": card.frameworks,
+        "formats": card.formats,
+        "size_bytes": sum(file.size_bytes or 0 for file in card.files) or None,
+        "warnings": len(card.warnings),
+    }
+    if "tombstone" in card:
+        summary["tombstone"] = card["tombstone"]
+    return {key: value for key, value in summary.items() if value}
+
+
+def texts_of(card: Card) -> tuple[str, str, str, str]:
+    name = " ".join([card.title, card.name.replace("-", " "), *card.texts("alternateName")])
+    keywords = " ".join(
+        [
+            card.licence or "",
+            *card.keywords,
+            *card.domains,
+            *card.tasks,
+            *card.frameworks,
+            *card.formats,
+            *card.texts("modelCategory"),
+        ]
+    )
+    rest: list[str] = []
+    left = _MAX_REST_CHARACTERS
+    for text in _leaves(card.body, {*_NOT_TEXT, "name", "keywords", "description", "alternateName"}):
+        left -= len(text)
+        if left < 0:
+            break
+        rest.append(text)
+    return name, keywords, card.text("description") or card.text("abstract"), " ".join(rest)
+
+
+def _leaves(value: Any, skip: Set[str] = _NOT_TEXT) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key not in skip:
+                yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    elif isinstance(value, str):
+        yield value

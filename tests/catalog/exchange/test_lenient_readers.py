@@ -1,0 +1,169 @@
+"""Property tests of the readers that keep what they do not understand: CodeMeta, CITATION.cff, Hugging Face, DataCite."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairmile.base.errors import FairmileError, InvalidDocument
+from fairmile.base.yaml import dump, load
+from fairmile.catalog.card import Card
+from fairmile.catalog.exchange.draft import Document, finish
+from fairmile.catalog.exchange.markdown import split_readme
+
+SAMPLES = Path(__file__).parent / "samples"
+FORMATS = ("codemeta", "citation", "huggingface", "datacite")
+CASES = [(name, path) for name in FORMATS for path in sorted((SAMPLES / name).iterdir())]
+UNKNOWN = "x-unknown-key"
+_WHOLE = st.integers(-(2**53) + 1, 2**53 - 1)
+_FLOAT = st.floats(allow_nan=False, allow_infinity=False)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_SCALAR = st.none() | st.booleans() | _WHOLE | _FLOAT | _TEXT
+VALUES = st.recursive(
+    _SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3), max_leaves=6
+)
+# Values that break into code that expects something else: each kind, empty, filled, and shaped like a known part.
+OTHERS = st.one_of(
+    VALUES,
+    st.sampled_from(
+        [[], {}, "", " ", 0, True, None, [[]], [{}], [None], {"name": None}, {"@id": 1}, {"value": {}}, ["x", {"y": 1}]]
+    ),
+)
+lenient = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def parse(path: Path) -> Any:
+    """Return the data of a sample; of a README only the front matter, whose keys are texts."""
+    text = path.read_bytes().decode("utf-8-sig")
+    if path.suffix == ".json":
+        return json.loads(text)
+    data = load(split_readme(text).front if path.suffix == ".md" else text)
+    return json.loads(json.dumps(data).replace("Infinity", "1e9"))
+
+
+def as_document(path: Path, data: Any) -> Document:
+    """Return a document of the sample's format that holds the data."""
+    if path.suffix == ".json":
+        return Document(path.name, json.dumps(data).encode())
+    if path.suffix == ".md":
+        text = split_readme(path.read_bytes().decode("utf-8-sig")).text
+        return Document(path.name, f"---\n{dump(data)}---\n{text}\n".encode())
+    return Document(path.name, dump(data).encode())
+
+
+def reader(name: str) -> Any:
+    return importlib.import_module(f"fairmile.catalog.exchange.{name}")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value inside the value, the value itself first."""
+    yield path
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield from places(inner, (*path, key))
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def values_under(value: Any, wanted: str) -> Iterator[Any]:
+    """Yield every value that stands under the wanted key, at any depth."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == wanted:
+                yield inner
+            yield from values_under(inner, wanted)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from values_under(inner, wanted)
+
+
+def use(card: Card) -> None:
+    """Do with a card what the catalog does."""
+    assert json.loads(card.to_json()) == card.body
+    assert card.digest and card.handle and card.kind
+    _ = (card.links, card.files, card.keywords, card.formats, card.identifiers, card.licence, card.frameworks, card.tasks)
+
+
+@pytest.mark.parametrize(("name", "path"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_every_sample_is_recognised_and_read(name: str, path: Path) -> None:
+    document = Document.from_file(path, name=path.name)
+    module = reader(name)
+    assert module.recognises(document)
+    for draft in module.read(document):
+        use(finish(draft, document, name))
+
+
+@pytest.mark.parametrize(("name", "path"), CASES, ids=lambda value: getattr(value, "name", value))
+@lenient
+@given(data=st.data())
+def test_an_unknown_key_is_never_lost_wherever_it_stands(name: str, path: Path, data: st.DataObject) -> None:
+    body = parse(path)
+    mappings = [place for place in places(body) if isinstance(at(body, place), dict)]
+    place = data.draw(st.sampled_from(mappings))
+    value = data.draw(VALUES)
+    at(body, place)[UNKNOWN] = value
+    document = as_document(path, body)
+    cards = [finish(draft, document, name) for draft in reader(name).read(document)]
+    assert any(found == value for card in cards for found in values_under(card.body, UNKNOWN)), place
+
+
+@pytest.mark.parametrize(("name", "path"), CASES, ids=lambda value: getattr(value, "name", value))
+@lenient
+@given(data=st.data())
+def test_a_value_of_another_type_gives_cards_or_a_refusal(name: str, path: Path, data: st.DataObject) -> None:
+    body = parse(path)
+    place = data.draw(st.sampled_from(list(places(body))[1:]))
+    at(body, place[:-1])[place[-1]] = data.draw(OTHERS)
+    before = copy.deepcopy(body)
+    document = as_document(path, body)
+    module = reader(name)
+    module.recognises(document)
+    try:
+        drafts = module.read(document)
+    except InvalidDocument as refusal:
+        assert path.name in str(refusal)
+        return
+    assert body == before
+    for draft in drafts:
+        card = finish(draft, document, name)
+        use(card)
+        if hasattr(module, "write") and card.kind in module.KINDS:
+            try:
+                assert all(isinstance(text, str) for text in module.write(card).values())
+            except FairmileError as refusal:
+                assert refusal.hint
+
+
+@pytest.mark.parametrize("name", ["codemeta", "datacite", "huggingface"])
+@lenient
+@given(data=st.data())
+def test_a_writer_writes_or_refuses_whatever_a_card_holds(name: str, data: st.DataObject) -> None:
+    module = reader(name)
+    kind = data.draw(st.sampled_from(module.KINDS))
+    terms = sorted(json.loads((SAMPLES.parents[3] / "src/fairmile/catalog/data/context.jsonld").read_text())["@context"])
+    body = data.draw(st.dictionaries(st.sampled_from(terms), OTHERS, max_size=8))
+    types = {"program": "SoftwareSourceCode", "workflow": "ComputationalWorkflow", "model": "MLModel", "dataset": "Dataset"}
+    card = Card({**body, "@type": types.get(kind, kind.capitalize()), "@id": "urn:x:1", "name": "a", "version": "1"})
+    assert card.kind == kind
+    try:
+        written = module.write(card)
+    except FairmileError as refusal:
+        assert refusal.hint
+        return
+    for file, text in written.items():
+        document = Document(file, text.encode())
+        assert module.recognises(document)
+        for draft in module.read(document):
+            use(finish(draft, document, name))
