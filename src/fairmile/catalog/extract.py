@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
-from fairmile.catalog.card import Card, as_list, text_of
-from fairmile.catalog.identity import doi_of
+from fairmile.base.digest import ni
+from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.catalog.identity import doi_of, valid_sha256
 
 _MAX_REST_CHARACTERS = 20_000
 # Keys whose values nobody types as a word: they would only swell the index.
@@ -49,22 +50,53 @@ def _inner(card: Card, key: str, inner: str) -> list[str]:
 
 
 def aliases_of(card: Card) -> list[tuple[str, str]]:
+    """Return every (text, what it is) the card answers to: ids, digests, addresses of files."""
     found = [(text, "id") for text in card.identifiers]
-    found += [(doi, "id") for text in card.identifiers if (doi := doi_of(text))]
+    found += [(doi, "id") for text in card.identifiers if (doi := _doi(text))]
     found += [(card.digest, "card")]
     if card.content:
-        found.append((card.content, "content"))
+        found.append((digest_id(card.content), "content"))
     for file in card.files:
         if file.url:
             found.append((file.url, "url"))
         if file.sha256:
-            found.append((file.sha256, "sha256"))
+            found.append((digest_id(file.sha256), "sha256"))
     if repository := card.text("codeRepository"):
         found.append((repository, "repository"))
     source = card.get("sourceDocument")
     if isinstance(source, Mapping) and isinstance(source.get("sha256"), str):
-        found.append((source["sha256"], "document"))
+        found.append((digest_id(source["sha256"]), "document"))
     return list(dict.fromkeys(found))
+
+
+def id_names(text: str) -> list[str]:
+    """Return the spellings under which `aliases_of` may list an id or digest that a user typed."""
+    return list(dict.fromkeys([text, digest_id(text), _doi(text) or text]))
+
+
+def digest_id(text: str) -> str:
+    """Return the one spelling of a sha256 that is looked up, or the text itself when it is none."""
+    sha256 = valid_sha256(text)
+    return ni(sha256) if sha256 else text
+
+
+def _doi(text: str) -> str | None:
+    # DOIs are the same in any case, and are written with and without a prefix.
+    doi = doi_of(text) or doi_of(f"doi:{text}")
+    return doi.lower() if doi else None
+
+
+def links_of(card: Card) -> list[tuple[str, str]]:
+    """Return every (relation, target) that names another asset, a benchmark's match and a workflow's ends included."""
+    spec = card.get("matchSpec")
+    named = (
+        [value for key in ("models", "datasets") for value in as_list(spec.get(key))]
+        if isinstance(spec, Mapping)
+        else []
+    )
+    found = [("matchSpec", id_of(value)) for value in named]
+    found += [(key, id_of(value)) for key in ("input", "output") for value in as_list(card.get(key))]
+    return list(dict.fromkeys([*card.links, *((relation, target) for relation, target in found if target)]))
 
 
 def summary_of(card: Card) -> dict[str, Any]:
@@ -107,12 +139,13 @@ def texts_of(card: Card) -> tuple[str, str, str, str]:
 
 
 def _leaves(value: Any, skip: Set[str] = _NOT_TEXT) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if key not in skip:
-                yield from _leaves(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _leaves(each)
-    elif isinstance(value, str):
-        yield value
+    # A stack of our own: a document may be nested deeper than the interpreter's.
+    todo = [each for key, each in reversed(value.items()) if key not in skip]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            todo.extend(each for key, each in reversed(node.items()) if key not in _NOT_TEXT)
+        elif isinstance(node, list):
+            todo.extend(reversed(node))
+        elif isinstance(node, str):
+            yield node

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from fairmile.catalog.card import Card
-from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, rules
+from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, quoted, rules
 
 __all__ = ["Assessment", "Finding", "Indicator", "Part", "Richness", "Row", "Surroundings", "assess"]
 
@@ -38,6 +38,7 @@ _CONTEXT = {
     "sio": "http://semanticscience.org/resource/",
     "xsd": "http://www.w3.org/2001/XMLSchema#",
 }
+_FLAGS = ("--set", "--add", "--unset")
 _TESTS_IRI = "https://w3id.org/fairmile/fair/"
 _PRINCIPLES_IRI = "https://w3id.org/fair/principles/terms/"
 _CC0 = "https://creativecommons.org/publicdomain/zero/1.0/"
@@ -73,7 +74,7 @@ class Indicator:
     id: str
     letter: str
     statement: str
-    answer: Literal["yes", "no", "not assessed"]
+    outcome: Literal["yes", "no", "not assessed"]
     evidence: str
     tests: tuple[str, ...]
 
@@ -90,13 +91,15 @@ class Richness(NamedTuple):
     """Which of the properties that a kind should have are there."""
 
     kind: str
-    present: tuple[str, ...]
-    missing: tuple[str, ...]
+    properties: Mapping[str, bool]
+
+    @property
+    def missing(self) -> list[str]:
+        return [key for key, there in self.properties.items() if not there]
 
     @property
     def percent(self) -> float:
-        total = len(self.present) + len(self.missing)
-        return round(100 * len(self.present) / total, 1) if total else 0.0
+        return round(100 * sum(self.properties.values()) / len(self.properties), 1) if self.properties else 0.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class Assessment:
     @property
     def indicator_score(self) -> float:
         """The share of the 47 indicators that hold, 0 to 100."""
-        return round(100 * sum(each.answer == "yes" for each in self.indicators) / len(self.indicators), 1)
+        return round(100 * sum(each.outcome == "yes" for each in self.indicators) / len(self.indicators), 1)
 
     def gain(self, finding: Finding) -> float:
         """Return how many points of the score the asset wins when the finding becomes a pass."""
@@ -151,14 +154,19 @@ class Assessment:
         Words in capitals stand for what only the user knows; the remark says which tests a command helps.
         """
         steps: list[_Step] = []
-        asked: dict[tuple[str, str], _Step] = {}
+        asked: dict[str, _Step] = {}
         for finding in self.open_findings:
             command, changes = _changes(finding.fix)
-            new = [change for change in changes if _subject(change) not in asked]
+            # What concerns one property stays in one command: a later one must not undo an earlier one.
+            known = [asked[_key(change)] for change in changes if _key(change) in asked]
+            new = [change for change in changes if _key(change) not in asked]
+            step = _Step(command, new) if new else known[0]
+            for change in changes:
+                home = asked.setdefault(_key(change), step)
+                if change[0] != "--set" and change not in home.changes:
+                    home.changes.append(change)
             if new:
-                steps.append(_Step(command, new))
-                asked.update({_subject(change): steps[-1] for change in new})
-            step = steps[-1] if new else asked[_subject(changes[0])]
+                steps.append(step)
             step.tests.append(finding.id)
             step.gain += self.gain(finding)
         steps.sort(key=lambda step: -step.gain)
@@ -173,22 +181,17 @@ class Assessment:
             "score": self.score,
             "letters": self.letters,
             "findings": [_finding_dict(finding, self.gain(finding)) for finding in self.findings],
-            "tableOne": {
+            "table_one": {
                 key: {"title": row.title, "percent": row.percent, "tests": list(row.tests)}
                 for key, row in self.table_one.items()
             },
-            "indicators": {
-                "score": self.indicator_score,
-                "yes": sum(each.answer == "yes" for each in self.indicators),
-                "of": len(self.indicators),
-                "notAssessed": [each.id for each in self.indicators if each.answer == "not assessed"],
-                "list": [{**vars(each), "tests": list(each.tests)} for each in self.indicators],
-            },
+            "indicator_score": self.indicator_score,
+            "indicators": [{**vars(each), "tests": list(each.tests)} for each in self.indicators],
+            "not_assessed": [each.id for each in self.indicators if each.outcome == "not assessed"],
             "richness": {
                 "kind": self.richness.kind,
                 "percent": self.richness.percent,
-                "present": list(self.richness.present),
-                "missing": list(self.richness.missing),
+                "properties": dict(self.richness.properties),
             },
             "advice": self.advice,
         }
@@ -208,23 +211,21 @@ class _Step:
     gain: float = 0.0
 
     def text(self) -> str:
-        return " ".join([self.command, *(f"{flag} {shlex.quote(what)}".strip() for flag, what in self.changes)])
+        return " ".join([self.command, *(f"{flag} {quoted(what)}".strip() for flag, what in self.changes)])
 
 
 def _changes(fix: str) -> tuple[str, list[tuple[str, str]]]:
     """Split a command into what it does and the changes it makes."""
     words = shlex.split(fix)
-    at = next((at for at, word in enumerate(words) if word in ("--set", "--add")), len(words) - 1)
-    if words[at] not in ("--set", "--add"):
+    at = next((at for at, word in enumerate(words) if word in _FLAGS), len(words) - 1)
+    if words[at] not in _FLAGS:
         return shlex.join(words[:at]), [("", words[at])]
     return shlex.join(words[:at]), list(zip(words[at::2], words[at + 1 :: 2], strict=True))
 
 
-def _subject(change: tuple[str, str]) -> tuple[str, str]:
-    """Return what a change is about: a property that is set once, or one value that is added."""
-    flag, what = change
-    key, _, value = what.partition("=")
-    return (key, value) if flag == "--add" else (key, "")
+def _key(change: tuple[str, str]) -> str:
+    """Return the property that a change is about."""
+    return change[1].partition("=")[0]
 
 
 def assess(card: Card, surroundings: Surroundings) -> Assessment:
@@ -234,9 +235,7 @@ def assess(card: Card, surroundings: Surroundings) -> Assessment:
     findings = tuple(_finding(test, verdicts[test["id"]]) for test in rules()["tests"])
     signals = _signals(verdicts)
     indicators = tuple(_indicator(each, signals) for each in rules()["indicators"])
-    missing = facts.missing(facts.rich)
-    present = tuple(key for key in facts.rich if key not in missing)
-    richness = Richness(facts.kind, present, tuple(missing))
+    richness = Richness(facts.kind, {key: facts.has(key) for key in facts.rich})
     return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness)
 
 

@@ -61,34 +61,47 @@ class CatalogFolder:
         return self.cards_root / self.relative_path(handle)
 
     def scan(self) -> Iterator[tuple[str, Stamp]]:
-        """Yield the relative path and stamp of every card and tombstone."""
+        """Yield the relative path and stamp of every card and tombstone; links are left alone.
+
+        A card beside its own tombstone is not there: its removal was interrupted.
+        """
         stack = [""]
         while stack:
             below = stack.pop()
             try:
-                entries = list(os.scandir(self.cards_root / below))
-            except FileNotFoundError:
+                entries = {entry.name: entry for entry in os.scandir(self.cards_root / below)}
+            except (FileNotFoundError, NotADirectoryError):
                 continue
-            for entry in entries:
-                relative = f"{below}/{entry.name}" if below else entry.name
-                if entry.name.startswith("."):
+            except OSError as error:
+                raise SystemFailure(f"{self.cards_root / below} cannot be read: {error.strerror}") from error
+            for name, entry in entries.items():
+                relative = f"{below}/{name}" if below else name
+                if name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     stack.append(relative)
-                elif entry.name.endswith((CARD_SUFFIX, TOMBSTONE_SUFFIX)):
-                    status = entry.stat()
-                    yield relative, Stamp(status.st_size, status.st_mtime_ns)
+                elif name.endswith(TOMBSTONE_SUFFIX) or (
+                    name.endswith(CARD_SUFFIX) and name.removesuffix(CARD_SUFFIX) + TOMBSTONE_SUFFIX not in entries
+                ):
+                    stamp = _stamp(entry)
+                    if stamp is not None:
+                        yield relative, stamp
 
     def read(self, relative: str) -> Card:
         """Return the card in the file."""
         path = self.cards_root / relative
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            body = json.loads(text)
+            if not isinstance(body, dict):
+                raise ValueError(f"expected a JSON object, found {type(body).__name__}")
+            if "\\ud" in text or "\\uD" in text:
+                json.dumps(body, ensure_ascii=False).encode()
         except FileNotFoundError:
             raise NotFound(f"the card {path} is gone", hint="run `fairmile catalog reindex`") from None
         except OSError as error:
             raise SystemFailure(f"the card {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SystemFailure(
                 f"the card {path} is damaged: {error}",
                 hint="`fairmile catalog check` shows where; restore it or sync again",
@@ -135,3 +148,13 @@ class CatalogFolder:
                 parent.rmdir()
             except OSError:
                 break
+
+
+def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
+    try:
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # removed by another process since the folder was listed
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns)

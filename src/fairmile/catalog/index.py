@@ -14,25 +14,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.files import Lock
 from fairmile.base.words import closest, slug
 from fairmile.catalog.card import Card
-from fairmile.catalog.extract import aliases_of, facets_of, summary_of, texts_of
+from fairmile.catalog.extract import aliases_of, digest_id, facets_of, id_names, links_of, summary_of, texts_of
 from fairmile.catalog.folder import TOMBSTONE_SUFFIX, CatalogFolder, Stamp
 from fairmile.catalog.identity import Reference, version_key
-from fairmile.catalog.query import Query, facet_token, facet_words, fts_expression, normal
+from fairmile.catalog.patterns import compile_linear, matching_cards
+from fairmile.catalog.query import ANY_CARD, Query, facet_token, facet_words, fts_expression, normal
 
-SCHEMA_VERSION = "1"
+if TYPE_CHECKING:
+    from types import TracebackType
+
+SCHEMA_VERSION = "2"
 # Where the words stand decides the rank; each step takes in one more column.
 _STEPS = ("name", "name keywords", "name keywords description", "name keywords description rest")
 # Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
 _STEP_MATCHES = 150
 _CHUNK_CARDS = 512
-_MAX_REGEX_CHARACTERS = 200
+# Fewer than SQLite's own default of 32,766.
+_MOST_VARIABLES = 10_000
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_FAILED = (
+    *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL),
+)
 _SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE card(
@@ -112,31 +123,42 @@ class Index:
 
     @classmethod
     def open(cls, path: Path) -> Index:
-        """Open the index, made anew when missing or of another version; in memory where it cannot be written."""
-        if not path.exists() and not _can_create(path):
+        """Open the index, made anew when missing, damaged or of another version; in memory where that cannot be."""
+        if not os.path.exists(path) and not _can_create(path):
             return cls.in_memory()
-        if not path.exists():
+        index = cls._connect(path)
+        if index is None and not _is_writable(path):
+            return cls.in_memory()
+        if index is None:
             with _lock(path):
-                if not path.exists():
+                # Another process may have made it while this one waited.
+                index = cls._connect(path)
+                if index is None:
                     _create_aside(path, lambda index: None)
-        writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-        mode = "rw" if writable else "ro"
+                    index = cls._connect(path)
+        if index is None:
+            raise SystemFailure(f"the index {path} cannot be made", hint="remove it and try again")
+        return index
+
+    @classmethod
+    def _connect(cls, path: Path) -> Index | None:
+        """Return the index in the file; None when there is none, or one that cannot be used."""
+        if not os.path.exists(path):
+            return None
+        writable = _is_writable(path)
+        address = f"file:{quote(str(path))}?mode={'rw' if writable else 'ro'}"
+        connection = None
         try:
-            connection = sqlite3.connect(
-                f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=60.0, isolation_level=None
-            )
+            connection = sqlite3.connect(address, uri=True, timeout=60.0, isolation_level=None)
             index = cls(connection, path, writable=writable)
-            version = index.meta("schema")
+            if index.meta("schema") == SCHEMA_VERSION:
+                return index
         except sqlite3.DatabaseError as error:
-            if not writable:
-                raise SystemFailure(f"the index {path} cannot be read: {error}") from error
-            version = None
-        if version == SCHEMA_VERSION:
-            return index
-        if not writable:
-            return cls.in_memory()
-        path.unlink(missing_ok=True)
-        return cls.open(path)
+            if _code(error) not in (*_DAMAGED, sqlite3.SQLITE_ERROR) and (writable or _code(error) in _BUSY):
+                raise _failure(path, error) from error
+        if connection is not None:
+            connection.close()
+        return None
 
     @classmethod
     def in_memory(cls) -> Index:
@@ -156,8 +178,15 @@ class Index:
     def __enter__(self) -> Index:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
+        if isinstance(error, sqlite3.DatabaseError) and _code(error) in (*_BUSY, *_FAILED, *_DAMAGED):
+            if _code(error) in _DAMAGED and self.writable and self.path is not None:
+                with _lock(self.path):
+                    _create_aside(self.path, lambda index: None)
+            raise _failure(self.path, error) from error
 
     def meta(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -167,10 +196,11 @@ class Index:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
+        """Keep other processes from changing the index; what is changed inside is kept as a whole or not at all."""
         if not self.writable:
             raise SystemFailure(f"the index {self.path} is read-only here")
-        if self.path is None:
+        if self.path is None or self._db.in_transaction:
             yield
             return
         with _lock(self.path):
@@ -178,7 +208,8 @@ class Index:
             try:
                 yield
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite may have rolled back by itself, as on a full disk
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
 
@@ -201,7 +232,7 @@ class Index:
         `uses` counts by `kind/name`; `on_card` is told how many of how many files were read.
         """
         done = Refresh()
-        with self._transaction():
+        with self.held():
             names = {folder.name for folder in folders}
             for (catalog,) in self._db.execute("SELECT DISTINCT catalog FROM card").fetchall():
                 if catalog not in names:
@@ -211,7 +242,11 @@ class Index:
             for folder in folders:
                 self._set_meta(f"catalog:{folder.name}", folder.generation())
                 known = {path: Stamp(size, mtime) for path, size, mtime in self._paths(folder.name)}
-                found = dict(folder.scan())
+                try:
+                    found = dict(folder.scan())
+                except SystemFailure as error:
+                    done.damaged.append((folder.name, str(error)))
+                    continue
                 done.removed += self._forget(folder.name, [path for path in known if path not in found])
                 changed += [(folder, p, stamp, p in known) for p, stamp in found.items() if known.get(p) != stamp]
             changed.sort(key=lambda entry: -uses.get(_asset(entry[1]), 0))
@@ -231,10 +266,11 @@ class Index:
         assets: set[tuple[str, str, str]] = set()
         for number, (folder, path, stamp, known) in enumerate(changed, 1):
             try:
-                card = folder.read(path)
+                card = _read_in_place(folder, path)
                 self._put(card, path, stamp, uses.get(_asset(path), 0))
                 assets.add((folder.name, card.kind, card.name))
             except FairmileError as error:
+                self._forget(folder.name, [path])
                 done.damaged.append((f"{folder.name}/{path}", str(error)))
                 continue
             done.changed += known
@@ -250,7 +286,7 @@ class Index:
         path = folder.tombstone_path(card.handle) if gone else folder.path(card.handle)
         status = path.stat()
         relative = str(path.relative_to(folder.cards_root))
-        with self._transaction():
+        with self.held():
             twin = folder.relative_path(card.handle) if gone else relative.removesuffix(".jsonld") + TOMBSTONE_SUFFIX
             self._forget(folder.name, [twin])
             self._put(card, relative, Stamp(status.st_size, status.st_mtime_ns), self._uses(card))
@@ -264,32 +300,37 @@ class Index:
         return row[0] or 0
 
     def _put(self, card: Card, path: str, stamp: Stamp, uses: int) -> None:
-        handle = card.handle
-        facets = facets_of(card)
+        handle, gone = card.handle, "tombstone" in card
+        # All that can fail on a strange card comes before the first change.
+        facets, aliases, links, texts = facets_of(card), aliases_of(card), links_of(card), texts_of(card)
+        words = {word: None for facet, value in facets for word in _facet_tokens(facet, value)}
+        facts = (
+            *(handle.kind, handle.name, handle.version, version_key(card.version[:200]), card.iri, card.title),
+            *(card.digest, card.content, gone),
+        )
+        summary = json.dumps(summary_of(card), ensure_ascii=False)
         old = self._db.execute("SELECT id FROM card WHERE catalog = ? AND path = ?", (card.catalog, path)).fetchone()
         if old:
             self._forget(card.catalog, [path])
-        gone = "tombstone" in card
         # An only version is the latest at once; where there are several, `_mark_latest` decides after.
         alone = not self._versions(card.catalog, handle.kind, handle.name)
         cursor = self._db.execute(
             "INSERT INTO card VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(old[0] if old else None, card.catalog, path, stamp.size_bytes, stamp.mtime_ns),
-                *(handle.kind, handle.name, handle.version, version_key(card.version), card.iri, card.title),
-                *(card.digest, card.content, gone, alone, uses, json.dumps(summary_of(card), ensure_ascii=False)),
+                *facts,
+                *(alone, uses, summary),
             ),
         )
         number = cursor.lastrowid
         assert number is not None
-        self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in aliases_of(card)])
+        self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in aliases])
         self._db.executemany("INSERT INTO facet VALUES (?, ?, ?)", [(f, normal(v), number) for f, v in facets])
-        self._db.executemany("INSERT INTO link VALUES (?, ?, ?)", [(number, r, t) for r, t in card.links])
-        tokens = {facet_token(facet, word): None for facet, value in facets for word in facet_words(value)}
+        self._db.executemany("INSERT INTO link VALUES (?, ?, ?)", [(number, r, t) for r, t in links])
         self._db.execute(
             f"INSERT INTO {'latest' if alone else 'older'}(rowid, name, keywords, description, rest, facets)"
             " VALUES (?, ?, ?, ?, ?, ?)",
-            (number, *texts_of(card), " ".join(["card", *tokens])),
+            (number, *texts, " ".join([ANY_CARD, *words])),
         )
         if not gone:
             self._put_names(number, card)
@@ -299,12 +340,12 @@ class Index:
         return self._db.execute(sql, (catalog, kind, name)).fetchall()
 
     def _put_names(self, number: int, card: Card) -> None:
-        fields = [card.title, card.name, *card.texts("alternateName"), *card.keywords]
-        line = "\t".join(" ".join(text.split()) for text in fields) + "\n"
+        fields = dict.fromkeys([card.title, card.name, *card.texts("alternateName"), *card.keywords])
+        lines = [" ".join(text.split()) for text in fields]
         self._db.execute(
             "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT(chunk) DO UPDATE"
             " SET ids = ids || ' ' || excluded.ids, lines = CAST(lines || excluded.lines AS BLOB)",
-            (number // _CHUNK_CARDS, str(number), line.encode()),
+            (number // _CHUNK_CARDS, " ".join([str(number)] * len(lines)), "".join(f"{x}\n" for x in lines).encode()),
         )
         words = {word for text in (card.title, *card.keywords) for word in re.findall(r"[^\W_]{3,40}", text.lower())}
         for word in words:
@@ -335,11 +376,11 @@ class Index:
         old = self._db.execute("SELECT ids, lines FROM names WHERE chunk = ?", (chunk,)).fetchone()
         if old is None:
             return
-        pairs = zip(old[0].split(), old[1].splitlines(keepends=True), strict=True)
+        pairs = zip(old[0].split(), old[1].split(b"\n")[:-1], strict=True)
         kept = [(each, line) for each, line in pairs if each != str(number)]
         self._db.execute("DELETE FROM names WHERE chunk = ?", (chunk,))
         if kept:
-            ids, lines = " ".join(each for each, _ in kept), b"".join(line for _, line in kept)
+            ids, lines = " ".join(each for each, _ in kept), b"".join(line + b"\n" for _, line in kept)
             self._db.execute("INSERT INTO names VALUES (?, ?, ?)", (chunk, ids, lines))
 
     def _mark_latest(self, catalog: str, kind: str, name: str) -> None:
@@ -356,14 +397,14 @@ class Index:
 
     def count_use(self, kind: str, name: str) -> None:
         """Count one more use of the asset."""
-        with self._transaction():
+        with self.held():
             self._db.execute("UPDATE card SET uses = uses + 1 WHERE kind = ? AND name = ?", (kind, name))
 
     # Reading
 
     def _rows(self, where: str, values: Sequence[Any] = ()) -> list[Row]:
         found = self._db.execute(f"SELECT {_COLUMNS} FROM card WHERE {where}", values)
-        return [Row._make(row) for row in found]
+        return [Row._make((*row[:10], bool(row[10]), bool(row[11]), *row[12:])) for row in found]
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """Return the cards with these row numbers, in their order."""
@@ -386,41 +427,50 @@ class Index:
 
     def twins(self, rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
         """Return every card that shares kind and name with one of these, by (kind, name)."""
-        names = list(dict.fromkeys(row.name for row in rows))
-        marks = ",".join("?" * len(names))
         found: dict[tuple[str, str], list[Row]] = {}
-        for row in self._rows(f"name IN ({marks})", names) if names else []:
-            found.setdefault((row.kind, row.name), []).append(row)
+        for names in _batches(dict.fromkeys(row.name for row in rows)):
+            for row in self._rows(f"name IN ({','.join('?' * len(names))})", names):
+                found.setdefault((row.kind, row.name), []).append(row)
         return found
 
     def aliased(self, value: str) -> list[Row]:
         """Return every card that answers to an id, a DOI, a digest or a source address."""
-        return self._rows("id IN (SELECT card FROM alias WHERE value = ?) ORDER BY gone, version_key DESC", (value,))
+        names = id_names(value)
+        where = f"id IN (SELECT card FROM alias WHERE value IN ({','.join('?' * len(names))}))"
+        return self._rows(f"{where} ORDER BY gone, version_key DESC", names)
 
     def same_content(self, content: str) -> list[Row]:
-        return self._rows("id IN (SELECT card FROM alias WHERE value = ? AND what = 'content')", (content,))
+        """Return every card whose bytes are these."""
+        return self._rows("id IN (SELECT card FROM alias WHERE value = ? AND what = 'content')", (digest_id(content),))
 
     def same_source(self, url: str) -> list[Row]:
+        """Return every card with a file from that address."""
         return self._rows("id IN (SELECT card FROM alias WHERE value = ? AND what = 'url')", (url,))
 
     def facet_values(self, facet: str) -> dict[str, int]:
-        """Return the values of a facet with the number of cards that have each."""
+        """Return the values of a facet with the number of assets that have each in their latest version."""
         found = self._db.execute(
-            "SELECT value, count(DISTINCT card) FROM facet WHERE facet = ? GROUP BY value ORDER BY 2 DESC, 1", (facet,)
+            "SELECT value, count(DISTINCT kind || '/' || name) FROM facet JOIN card ON card.id = facet.card"
+            " WHERE facet = ? AND latest AND NOT gone GROUP BY value ORDER BY 2 DESC, 1",
+            (facet,),
         )
         return dict(found)
 
+    def near_values(self, facet: str, value: str) -> list[str]:
+        """Return the values of a facet nearest to one that found nothing."""
+        known = self._db.execute("SELECT DISTINCT value FROM facet WHERE facet = ? LIMIT 20000", (facet,))
+        return [each for each in closest(normal(value), [row[0] for row in known]) if each != normal(value)]
+
     def linking_to(self, targets: Iterable[str], relation: str | None = None) -> list[tuple[str, Row]]:
         """Return every (relation, card) that names one of the targets."""
-        wanted = list(dict.fromkeys(targets))
-        marks = ",".join("?" * len(wanted))
-        sql = f"SELECT card, relation FROM link WHERE target IN ({marks})"
-        pairs = self._db.execute(
-            sql + (" AND relation = ?" if relation else ""), [*wanted, *([relation] if relation else [])]
-        )
-        found = pairs.fetchall()
+        found: list[tuple[int, str]] = []
+        for names in _batches(dict.fromkeys(targets)):
+            sql = f"SELECT card, relation FROM link WHERE target IN ({','.join('?' * len(names))})"
+            found += self._db.execute(
+                sql + (" AND relation = ?" if relation else ""), [*names, *([relation] if relation else [])]
+            )
         rows = {row.id: row for row in self.rows([number for number, _ in found])}
-        return [(name, rows[number]) for number, name in found if number in rows]
+        return [(name, rows[number]) for number, name in dict.fromkeys(found) if number in rows]
 
     def search(self, query: Query, *, limit: int = 20) -> list[Row]:
         """Return the best matches: by where the words stand, then by use."""
@@ -458,25 +508,23 @@ class Index:
         ]
 
     def _matching_names(self, query: Query, limit: int) -> list[int]:
-        patterns = [_linear_regex(text) for text in query.regexes]
+        patterns = [compile_linear(text) for text in query.regexes]
         found: list[int] = []
         for chunk, ids, lines in self._db.execute("SELECT chunk, ids, lines FROM names ORDER BY chunk"):
-            places = [_matching_lines(pattern, lines) for pattern in patterns]
-            common = sorted(set.intersection(*places))
-            if not common:
-                continue
-            allowed = self._allowed(query, chunk)
-            numbers = ids.split()
-            found += [number for place in common if (number := int(numbers[place])) in allowed]
+            common = matching_cards(patterns, ids, lines)
+            if common:
+                found += sorted(common & self._allowed(query, chunk))
             if len(found) >= limit:
                 break
         return found[:limit]
 
     def _allowed(self, query: Query, chunk: int) -> set[int]:
         """Return the cards of a chunk that the query admits, its patterns left aside."""
-        first, last = chunk * _CHUNK_CARDS, (chunk + 1) * _CHUNK_CARDS - 1
-        expression = fts_expression(query)
+        return self._admitted(query, chunk * _CHUNK_CARDS, (chunk + 1) * _CHUNK_CARDS - 1)
+
+    def _admitted(self, query: Query, first: int, last: int) -> set[int]:
         tables = ("latest", "older") if query.all_versions else ("latest",)
+        expression = fts_expression(query)
         return {
             row[0]
             for table in tables
@@ -484,6 +532,15 @@ class Index:
                 f"SELECT rowid FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ?", (expression, first, last)
             )
         }
+
+    def matches(self, query: Query, number: int) -> bool:
+        """Tell whether the query matches one card."""
+        if not self._admitted(query, number, number):
+            return False
+        patterns = [compile_linear(text) for text in query.regexes]
+        sql = "SELECT ids, lines FROM names WHERE chunk = ?"
+        row = self._db.execute(sql, (number // _CHUNK_CARDS,)).fetchone() if patterns else None
+        return not patterns or (row is not None and number in matching_cards(patterns, *row))
 
     def clashes(self, order: Sequence[str]) -> dict[str, list[str]]:
         """Return, for each catalog, the assets whose card differs from one of higher precedence."""
@@ -501,14 +558,15 @@ class Index:
         return clashes
 
     def suggest(self, text: str, n: int = 3) -> list[str]:
-        """Return the indexed words nearest to a word that found nothing."""
-        word = text.lower()
-        grams = {word[i : i + 3] for i in range(len(word) - 2)}
-        if not grams:
-            return []
-        expression = " OR ".join('"' + gram.replace('"', "") + '"' for gram in sorted(grams) if '"' not in gram)
+        """Return the indexed words nearest to a word that found nothing; of a compound, those nearest to each part."""
+        return list(
+            dict.fromkeys(near for word in re.findall(r"[^\W_]{3,}", text.lower()) for near in self._near(word, n))
+        )
+
+    def _near(self, word: str, n: int) -> list[str]:
+        grams = sorted({word[i : i + 3] for i in range(len(word) - 2)})
         sql = "SELECT word FROM word WHERE id IN (SELECT rowid FROM gram WHERE gram MATCH ? LIMIT 3000)"
-        candidates = [row[0] for row in self._db.execute(sql, (expression,))] if expression else []
+        candidates = [row[0] for row in self._db.execute(sql, (" OR ".join(f'"{gram}"' for gram in grams),))]
         return [each for each in closest(word, candidates, n) if each != word]
 
 
@@ -548,6 +606,8 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
             connection.execute("PRAGMA journal_mode = DELETE")
         with open(aside, "rb") as stream:
             os.fsync(stream.fileno())
+        # The journal of a process that was killed belongs to the old file; SQLite would play it into the new one.
+        path.with_name(path.name + "-journal").unlink(missing_ok=True)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -569,48 +629,54 @@ def _can_create(path: Path) -> bool:
     return os.access(path.parent, os.W_OK)
 
 
-def _linear_regex(pattern: str) -> Any:
-    import re2
+def _is_writable(path: Path) -> bool:
+    return (os.access(path, os.W_OK) or not os.path.exists(path)) and os.access(path.parent, os.W_OK)
 
-    if len(pattern) > _MAX_REGEX_CHARACTERS:
-        raise UsageError(f"the regular expression is longer than {_MAX_REGEX_CHARACTERS} characters")
-    options = re2.Options()
-    options.case_sensitive = False
-    options.log_errors = False
-    options.max_mem = 8 << 20
-    try:
-        return re2.compile(f"(?m:{pattern})".encode(), options)
-    except re2.error as error:
-        text = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+
+def _code(error: sqlite3.DatabaseError) -> int:
+    """Return SQLite's primary result code; the upper bits only tell where it arose."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _failure(path: Path | None, error: sqlite3.DatabaseError) -> SystemFailure:
+    what = f"the index {path}" if path else "the index in memory"
+    if _code(error) in _BUSY:
+        return SystemFailure(f"{what} is in use by another process: {error}", hint="try again when it has finished")
+    if _code(error) in _DAMAGED:
+        return SystemFailure(f"{what} was damaged: {error}", hint="run the command again: it is rebuilt from the files")
+    return SystemFailure(f"{what} cannot be used: {error}")
+
+
+def _read_in_place(folder: CatalogFolder, path: str) -> Card:
+    """Return the card in a file, which must stand where its handle says: else it could not be changed or removed."""
+    card = folder.read(path)
+    expected = (folder.path(card.handle), folder.tombstone_path(card.handle))
+    if folder.cards_root / path not in expected:
         raise UsageError(
-            f"/{pattern}/ is not a regular expression: {text}", hint="RE2 syntax: no look-around, no back-references"
-        ) from error
+            f"the card {folder.cards_root / path} describes {card.handle}, whose place is {expected[0]}",
+            hint="move it there, or add it with `fairmile catalog add`",
+        )
+    return card
 
 
-def _matching_lines(pattern: Any, lines: bytes) -> set[int]:
-    """Return the numbers of the lines that match; each line is judged alone, the rest is skipped at once."""
-    found: set[int] = set()
-    start, number = 0, 0
-    while (hit := pattern.search(lines, start)) is not None:
-        number += lines.count(b"\n", start, hit.start())
-        begin = lines.rfind(b"\n", 0, hit.start()) + 1
-        end = lines.find(b"\n", hit.start())
-        if end < 0:
-            break
-        if pattern.search(lines[begin:end]) is not None:
-            found.add(number)
-        start, number = end + 1, number + 1
-    return found
+def _facet_tokens(facet: str, value: str) -> list[str]:
+    # A catalog or kind is named in full; of anything else a part will do.
+    words = (normal(value),) if facet in ("kind", "catalog") else facet_words(value)
+    return [facet_token(facet, word) for word in words]
+
+
+def _batches(values: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the values in lists that SQLite takes as the variables of one statement."""
+    rest = list(values)
+    for start in range(0, len(rest), _MOST_VARIABLES):
+        yield rest[start : start + _MOST_VARIABLES]
 
 
 def target_names(row_or_card: Row | Card) -> list[str]:
     """Return every text by which a link may name this asset: its ids, its name, its handle."""
-    if isinstance(row_or_card, Card):
-        handle = row_or_card.handle
-        ids = row_or_card.identifiers
-    else:
-        ids = [row_or_card.iri]
-        handle = row_or_card  # type: ignore[assignment]
+    ids = row_or_card.identifiers if isinstance(row_or_card, Card) else [row_or_card.iri]
+    handle = row_or_card.handle if isinstance(row_or_card, Card) else row_or_card
     short = f"{handle.kind}/{handle.name}"
     names = [*ids, row_or_card.title, slug(row_or_card.title), short, f"{short}@{handle.version}"]
+    names += [f"{handle.name}@{handle.version}", f"{handle.catalog}/{short}", str(row_or_card.handle)]
     return list(dict.fromkeys(name for name in names if name))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.words import did_you_mean
@@ -36,6 +38,15 @@ FIELDS = {
     "category": "category",
 }
 MAX_QUERY_CHARACTERS = 1000
+# Words before a colon that start an address or an id: such a text is searched for as it stands.
+_SCHEMES = frozenset(
+    {"ark", "arxiv", "doi", "file", "ftp", "git", "globus", "gs", "hdl", "http", "https", "mailto", "md5", "ni"}
+    | {"orcid", "pkg", "ror", "s3", "sftp", "sha1", "sha256", "spdx", "ssh", "swh", "urn"}
+)
+_PRIVATE = "\ue000"
+# The token that every card has.
+ANY_CARD = f"{_PRIVATE}card"
+_TEXT_COLUMNS = "name keywords description rest"
 _TOKEN = re.compile(
     r"""(?P<no>-)?(?:(?P<field>[A-Za-z]+):)?(?:"(?P<phrase>[^"]*)"|/(?P<regex>(?:[^/\\\s]|\\.)+)/(?=\s|$)|(?P<word>[^\s"]+))"""
 )
@@ -49,59 +60,76 @@ class Query:
     prefixes: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
     not_words: tuple[str, ...] = ()
+    not_prefixes: tuple[str, ...] = ()
     facets: tuple[tuple[str, str], ...] = ()
     not_facets: tuple[tuple[str, str], ...] = ()
     regexes: tuple[str, ...] = ()
     all_versions: bool = False
-    _source: str = field(default="", compare=False)
 
-    @property
-    def empty(self) -> bool:
-        return not (self.words or self.prefixes or self.phrases or self.facets or self.regexes or self.not_facets)
+    def with_facets(self, **values: str) -> Query:
+        """Return the query narrowed to these values of facets, given by any name a user may type."""
+        return replace(self, facets=(*self.facets, *(_facet(name, value) for name, value in values.items())))
 
 
 def parse_query(text: str, *, all_versions: bool = False) -> Query:
     """Read a search as typed; an unknown field is refused with the nearest one."""
     if len(text) > MAX_QUERY_CHARACTERS:
         raise UsageError(f"the search is longer than {MAX_QUERY_CHARACTERS} characters")
-    found: dict[str, list[str]] = {name: [] for name in ("words", "prefixes", "phrases", "not_words", "regexes")}
-    facets: list[tuple[str, str]] = []
-    not_facets: list[tuple[str, str]] = []
-    for match in _TOKEN.finditer(text):
-        name, value = match["field"], next(v for v in (match["phrase"], match["regex"], match["word"]) if v is not None)
-        if name and name.lower() in FIELDS:
-            (not_facets if match["no"] else facets).append(_facet(name.lower(), value))
-        elif name and match["word"] and not value.startswith("//"):
-            known = did_you_mean(name, FIELDS)
+    found: dict[str, list[Any]] = {each.name: [] for each in fields(Query) if each.name != "all_versions"}
+    # Bytes of an argument that are not UTF-8 arrive as half surrogates, which no index can hold.
+    for match in _TOKEN.finditer(text.encode("utf-8", "replace").decode()):
+        key, value = _term(match)
+        if value:
+            found[key].append(value)
+    return Query(**{key: tuple(values) for key, values in found.items()}, all_versions=all_versions)
+
+
+def _term(match: re.Match[str]) -> tuple[str, Any]:
+    """Return which part of a query a token is, and its value."""
+    name, value = match["field"], next(v for v in (match["phrase"], match["regex"], match["word"]) if v is not None)
+    if name and not _is_text(name.lower(), match):
+        if name.lower() not in FIELDS:
+            known = did_you_mean(name.lower(), FIELDS)
             raise UsageError(
                 f"no search field named {name!r}" + (f"; {known}" if known else ""),
                 hint=f"fields: {', '.join(dict.fromkeys(FIELDS.values()))}; put quotes round text that holds a colon",
             )
-        elif match["regex"] is not None:
-            found["regexes"].append(value)
-        elif match["phrase"] is not None:
-            found["phrases"].append(value)
-        elif match["no"]:
-            found["not_words"].append(value)
-        elif value.endswith("*"):
-            found["prefixes"].append(value.rstrip("*"))
-        else:
-            found["words"].append(match.group(0))
-    return Query(
-        **{key: tuple(value for value in values if value) for key, values in found.items()},
-        facets=tuple(facets),
-        not_facets=tuple(not_facets),
-        all_versions=all_versions,
-        _source=text,
-    )
+        if match["regex"] is not None:
+            raise UsageError(
+                f"the field {name!r} takes a value, not a regular expression",
+                hint="/…/ alone looks in names and keywords",
+            )
+        return ("not_facets" if match["no"] else "facets"), _facet(name, value)
+    if match["regex"] is not None and not name:
+        if match["no"]:
+            raise UsageError(
+                f"-/{value}/ cannot be searched for", hint="leave out words and fields only: -word, -field:value"
+            )
+        return "regexes", value
+    if match["phrase"] is not None:
+        return ("not_words" if match["no"] else "phrases"), value
+    text = match.group(0).removeprefix("-") if match["no"] else match.group(0)
+    if text.endswith("*"):
+        return ("not_prefixes" if match["no"] else "prefixes"), text.rstrip("*")
+    return ("not_words" if match["no"] else "words"), text
+
+
+def _is_text(name: str, match: re.Match[str]) -> bool:
+    """Tell whether what looks like a field is part of an address, an id or odd punctuation."""
+    if name in FIELDS:
+        return False
+    return name in _SCHEMES or (match["word"] is not None and not match["word"][0].isalnum())
 
 
 def _facet(name: str, value: str) -> tuple[str, str]:
-    facet = FIELDS[name]
+    facet = FIELDS[name.lower()]
+    if not value.strip():
+        raise UsageError(f"the field {name!r} has no value", hint=f'as in {name}:word or {name}:"several words"')
     if facet == "kind":
-        kind = KIND_SYNONYMS.get(value.lower(), value.lower())
-        kind = kind if kind in KINDS else kind.removesuffix("s")
-        if kind not in KINDS:
+        word = normal(value)
+        named = [KIND_SYNONYMS.get(text, text) for text in (word, word.removesuffix("s"))]
+        kind = next((text for text in named if text in KINDS), None)
+        if kind is None:
             known = did_you_mean(value, KINDS)
             raise UsageError(
                 f"no kind named {value!r}" + (f"; {known}" if known else ""), hint=f"kinds: {', '.join(KINDS)}"
@@ -114,10 +142,11 @@ def _facet(name: str, value: str) -> tuple[str, str]:
 def facet_token(facet: str, value: str) -> str:
     """Return the index token that stands for one facet value.
 
-    Digits only after the name: the stemmer leaves them alone, and no word of a text can equal one.
+    It starts with a private character, which no search for a word or a prefix can hold, and ends in
+    digits, which the stemmer leaves alone.
     """
     digest = hashlib.blake2b(normal(value).encode(), digest_size=8).digest()
-    return f"{facet}{int.from_bytes(digest):020d}"
+    return f"{_PRIVATE}{facet}{int.from_bytes(digest):020d}"
 
 
 @lru_cache(maxsize=100_000)
@@ -135,17 +164,18 @@ def normal(value: str) -> str:
 
 def fts_expression(query: Query, *, only: str = "") -> str:
     """Return the FTS5 expression of the query; `only` names the columns the words must be in."""
-    scope = f"{{{only}}} : " if only else ""
-    quoted = [_quote(word) for word in (*query.words, *query.phrases) if _quote(word)]
-    terms = [f"{scope}{text}" for text in quoted]
-    terms += [f"{scope}{text} *" for word in query.prefixes if (text := _quote(word))]
+    terms = _texts((*query.words, *query.phrases), query.prefixes, only or _TEXT_COLUMNS)
     terms += [f"facets : {facet_token(name, value)}" for name, value in query.facets]
-    refused = [text for word in query.not_words if (text := _quote(word))]
+    refused = _texts(query.not_words, query.not_prefixes, _TEXT_COLUMNS)
     refused += [f"facets : {facet_token(name, value)}" for name, value in query.not_facets]
-    if not terms:
-        terms = ["facets : card"]
-    expression = " AND ".join(terms)
+    expression = " AND ".join(terms or [f"facets : {ANY_CARD}"])
     return f"({expression}) NOT ({' OR '.join(refused)})" if refused else expression
+
+
+def _texts(words: Iterable[str], prefixes: Iterable[str], columns: str) -> list[str]:
+    scope = f"{{{columns}}} : "
+    terms = [f"{scope}{text}" for word in words if (text := _quote(word))]
+    return terms + [f"{scope}{text} *" for word in prefixes if (text := _quote(word))]
 
 
 def _quote(text: str) -> str:

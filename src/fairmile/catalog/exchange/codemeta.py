@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.exchange.agents import agent_from_text, agents_of, doi_iri, is_date, orcid_iri, orcid_is_sound
 from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.exchange.jsonld import vocabulary
 from fairmile.catalog.exchange.parts import (
     as_text,
     given_version,
     number_as_written,
     one_or_many,
     take_each,
+    take_known,
     take_one,
     take_value,
     with_rest,
@@ -164,11 +167,11 @@ def _software(node: dict[str, Any], known: dict[str, Any], document: Document) -
         draft.put("@type", _card_types(draft.kind, types))
     _identity(draft, node, document)
     for key in (*_TEXTS, *_SHARED):
-        draft.put(key, take_value(node, key))
+        draft.put(key, take_value(node, key, _is_term))
     for key in _DATES:
         _date(draft, node, key)
     for key in _ADDRESSES:
-        draft.put(key, take_value(node, key))
+        draft.put(key, take_value(node, key, _is_term))
         if any(not is_iri(text_of(value)) for value in as_list(draft.body.get(key))):
             draft.warn(key, "is not an address; kept as given")
     for key, term in _AGENTS.items():
@@ -261,9 +264,7 @@ def _identifier(value: Any) -> Any:
             for key in ("@type", "propertyID", "value"):
                 value.pop(key, None)
             return iri
-        whole = dict(value)
-        value.clear()
-        return whole or None
+        return take_known(value, _is_term)
     text = as_text(value)
     return doi_iri(text) or text
 
@@ -288,7 +289,7 @@ def _agent(value: Any, known: dict[str, Any], draft: Draft) -> dict[str, Any] | 
         return None
     node = _localised(value)
     if set(node) == {"@id"} and isinstance(known.get(str(node["@id"])), dict):
-        node = _localised(known[str(node["@id"])])
+        node = _localised(copy.deepcopy(known[str(node["@id"])]))
     orcid = orcid_iri(node.get("@id"))
     if orcid:
         node["@id"] = orcid
@@ -297,12 +298,21 @@ def _agent(value: Any, known: dict[str, Any], draft: Draft) -> dict[str, Any] | 
     parts = [text for key in ("givenName", "familyName") if (text := text_of(node.get(key)))]
     if "name" not in node and parts:
         node["name"] = " ".join(parts)
-    value.clear()
-    return node
+    made = take_known(node, _is_term)
+    if isinstance(made, dict):
+        value.clear()
+        value.update(node)
+        return made
+    return None
+
+
+def _is_term(key: str) -> bool:
+    """Tell whether a card may use the key inside a node."""
+    return key.startswith("@") or key in vocabulary().iris or key.partition(":")[0] in vocabulary().prefixes
 
 
 def _repository(draft: Draft, node: dict[str, Any]) -> None:
-    value = take_value(node, "codeRepository")
+    value = take_value(node, "codeRepository", _is_term)
     text = text_of(value) if not isinstance(value, list) else None
     address = re.sub(r"^git@([\w.-]+):", r"https://\1/", (text or "").removeprefix("git+").removeprefix("scm:git:"))
     if text and address != text:
@@ -322,13 +332,11 @@ def _requirements(draft: Draft, node: dict[str, Any]) -> None:
     # Some generators number the requirements: {"1": {…}, "2": {…}, "SystemRequirements": "C++17"}.
     if isinstance(value, dict) and value and all(key.isdigit() or key == "SystemRequirements" for key in value):
         draft.warn("softwareRequirements", "the source numbers its requirements; read as a list")
-        empty = {key: inner for key, inner in value.items() if inner in (None, "", [], {})}
-        draft.put("softwareRequirements", [inner for key, inner in value.items() if key not in empty])
-        node["softwareRequirements"] = empty
-        if not empty:
+        draft.put("softwareRequirements", [made for key in list(value) if (made := take_value(value, key, _is_term))])
+        if not value:
             del node["softwareRequirements"]
         return
-    draft.put("softwareRequirements", take_value(node, "softwareRequirements"))
+    draft.put("softwareRequirements", take_value(node, "softwareRequirements", _is_term))
 
 
 def _licence(value: Any) -> str | None:
@@ -370,6 +378,7 @@ def write(card: Card) -> dict[str, str]:
     foreign = card.get("foreign")
     rest = foreign.get("codemeta") if isinstance(foreign, dict) else None
     if isinstance(rest, dict):
-        rest = {key: value for key, value in rest.items() if key not in ("@context", "@graph", "@type")}
-        body = with_rest(body, rest)
+        # What remained of a word we know is a fragment: it goes back into its place or nowhere.
+        fragments = {"@context", "@graph", "@type", *_WORDS, *_OLD_WORDS} - set(body)
+        body = with_rest(body, {key: value for key, value in rest.items() if key not in fragments})
     return {"codemeta.json": json.dumps(body, indent=2, ensure_ascii=False) + "\n"}

@@ -9,8 +9,8 @@ What a card cannot say in Croissant:
 - Record sets with a field that has neither source nor value are not written, since Croissant calls them an error.
 - A media type that is not known is written as application/octet-stream.
 
-The card's own value of every key that had to be bent so, and of keys that are in no vocabulary, stands as plain JSON
-in `fx:verbatim`, from which the reader restores it; on reading it wins over the bent form.
+The card's own value of every key that had to be bent so, and of keys that are in no vocabulary, stands as JSON text in
+`fx:verbatim`, from which the reader restores it; on reading it wins over the bent form.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from fairmile.catalog.exchange.jsonld import (
     is_text,
     keep,
     one_text,
+    parsed,
     restore,
     settle,
+    vocabulary,
 )
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
 
@@ -101,13 +103,15 @@ class _Reading:
 
     def properties(self, source: dict[str, Any]) -> None:
         verbatim: Any = None
-        for key, value in source.items():
+        # Files first: what a draft keeps of them must not meet a foreign key of the same name.
+        terms = {key: self.names.term(key) for key in source}
+        for key, value in sorted(source.items(), key=lambda item: terms[item[0]] != "distribution"):
             if key == "@id":
                 self.draft.body[key] = value
                 continue
             name = self.names.term(key) or self.names.compact(key)
             if name == VERBATIM:
-                verbatim = value
+                verbatim = parsed(value)
             elif name is None or name in VOLATILE_KEYS or name in ADMINISTRATIVE or name in self.draft.body:
                 keep(self.draft, key, value)
             elif value in EMPTY:
@@ -116,6 +120,8 @@ class _Reading:
                     self.draft.warn(name, "the source names no licence: the property is empty")
             else:
                 self._property(key, name, value)
+        if "distribution" in self.draft.body:
+            self.draft.body["distribution"] = self.draft.body.pop("distribution")
         self._citation()
         if self.old:
             self._modernise()
@@ -130,6 +136,8 @@ class _Reading:
             self._distribution(key, value)
         elif name == "license":
             self._licence(key, value)
+        elif name in vocabulary().json_terms:
+            self.draft.body[name] = parsed(value)
         else:
             self.draft.body[name] = self.names.rename(value)
         if name == "recordSet":
@@ -179,7 +187,7 @@ class _Reading:
             del self.draft.body["distribution"]
 
     def _file(self, entry: dict[str, Any]) -> None:
-        verbatim = entry.pop(VERBATIM, None)
+        verbatim = parsed(entry.pop(VERBATIM, None))
         types = [text for text in as_list(entry.get("@type")) if isinstance(text, str)]
         identifier = entry.get("@id")
         if self.old and "containedIn" in entry:

@@ -27,6 +27,7 @@ from fairmile.catalog.exchange.jsonld import (
     VERBATIM,
     is_node_like,
     is_text,
+    json_text,
     vocabulary,
 )
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
@@ -62,7 +63,6 @@ class _Writing:
         self.out: dict[str, Any] = {"@type": "sc:Dataset"}
         self.verbatim: dict[str, Any] = {}
         self.prefixes: set[str] = set()
-        self.json_keys: set[str] = set()
         # The id in the document of each file, by its id in the card.
         self.ids: dict[str, str] = {}
 
@@ -77,8 +77,8 @@ class _Writing:
         if "recordSet" in self.card:
             self._record_sets(self.card["recordSet"])
         if self.verbatim:
-            self.out[VERBATIM] = self.verbatim
-            self.json_keys.add(VERBATIM)
+            self.out[VERBATIM] = json_text(self.verbatim)
+            self.prefixes.add("fx")
         last = {key: self.out.pop(key) for key in ("distribution", "recordSet", VERBATIM) if key in self.out}
         return {"@context": self._context(), **self.out, **last}
 
@@ -88,9 +88,7 @@ class _Writing:
         context |= {term: {"@container": "@language"} for term in ("name", "description")}
         context |= {term: f"cr:{term}" for term in TERMS}
         context |= {term: {"@id": f"cr:{term}", "@type": "@json"} for term in JSON_TERMS}
-        prefixes = self.prefixes | {key.partition(":")[0] for key in self.json_keys}
-        context |= {prefix: vocabulary().prefixes[prefix] for prefix in sorted(prefixes - set(context))}
-        return context | {key: {"@id": key, "@type": "@json"} for key in sorted(self.json_keys)}
+        return context | {prefix: vocabulary().prefixes[prefix] for prefix in sorted(self.prefixes - set(context))}
 
     def _property(self, key: str, value: Any) -> None:
         name = self._name(key)
@@ -104,9 +102,8 @@ class _Writing:
             self._distribution(value)
         elif key in ADMINISTRATIVE or name is None:
             self.verbatim[key] = value
-        elif key in vocabulary().json_terms and ":" in name:
-            self.json_keys.add(name)
-            self.out[name] = value
+        elif key in vocabulary().json_terms and isinstance(value, (dict, list)):
+            self.out[name] = json_text(value)
         elif is_node_like(value):
             self.out[name] = self._node(value)
         else:
@@ -233,8 +230,8 @@ class _Writing:
         verbatim = {key: entry.get(key) for key in {**node, **entry} if node.get(key) != entry.get(key)}
         made: dict[str, Any] = self._node(node)
         if verbatim:
-            made[VERBATIM] = verbatim
-            self.json_keys.add(VERBATIM)
+            made[VERBATIM] = json_text(verbatim)
+            self.prefixes.add("fx")
         return made
 
     def _make_acceptable(self, node: dict[str, Any]) -> None:

@@ -125,16 +125,10 @@ def _identifiers(card: Card) -> dict[str, Any]:
 
 
 def _scheme(text: str) -> str:
-    for start, name in (
-        ("https://doi.org/", "DOI"),
-        ("http", "URL"),
-        ("urn:", "URN"),
-        ("ark:", "ARK"),
-        ("swh:", "SWHID"),
-    ):
-        if text.startswith(start):
-            return name
-    return "Local"
+    if doi_of(text):
+        return "DOI"
+    starts = {"http": "URL", "urn:": "URN", "ark:": "ARK", "swh:": "SWHID"}
+    return next((name for start, name in starts.items() if text.startswith(start)), "Local")
 
 
 def _types(card: Card) -> dict[str, str]:

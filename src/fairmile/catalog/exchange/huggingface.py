@@ -284,7 +284,7 @@ def _evaluation_dataset(value: Any) -> dict[str, Any] | None:
 
 
 def _metric(value: Any) -> dict[str, Any] | None:
-    if not isinstance(value, dict) or as_text(value.get("type")) is None or value.get("value") in (None, "", [], {}):
+    if not isinstance(value, dict) or as_text(value.get("type")) is None or as_text(value.get("value")) is None:
         return None
     made = {"@type": "PropertyValue", "propertyID": take_text(value, "type"), "name": take_text(value, "name")}
     return {key: each for key, each in made.items() if each} | {"value": value.pop("value")}

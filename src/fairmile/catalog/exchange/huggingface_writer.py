@@ -69,6 +69,8 @@ def write(card: Card) -> dict[str, str]:
     made |= _model(card) if card.kind == "model" else _dataset(card, rest)
     made |= _access(card)
     made["version"] = given_version(card)
+    if card.kind == "model" and not any(made.get(key) for key in ("library_name", "pipeline_tag", "tags", "license")):
+        made["model_name"] = card.title
     front = with_rest({key: value for key, value in made.items() if value not in (None, "", [], {})}, rest)
     text = card.text("text") or _text(card)
     return {"README.md": f"---\n{dump(front) if front else ''}---\n\n{text}\n"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from fairmile.base.digest import parse_checksum
+from fairmile.base.documents import load_json
+from fairmile.base.errors import UsageError
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.exchange.draft import Draft
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
@@ -18,7 +21,7 @@ CROISSANT = "http://mlcommons.org/croissant/"
 CODEMETA = "https://w3id.org/codemeta/terms/"
 BIOSCHEMAS = "https://bioschemas.org/terms/"
 RUN_TERMS = "https://w3id.org/ro/terms/workflow-run#"
-# Holds, in an export, the card's own value of each key whose foreign form says less; null: the card has no such key.
+# Holds, in an export, as JSON text the card's own value of each key whose foreign form says less; null: there is none.
 VERBATIM = "fx:verbatim"
 # About the import of the card, not about the asset.
 ADMINISTRATIVE = ("sourceDocument", "warnings", "foreign")
@@ -272,6 +275,14 @@ def keep(draft: Draft, key: str, value: Any) -> None:
     draft.foreign[key] = value
 
 
+def shelf(draft: Draft, name: str) -> dict[str, Any]:
+    """Return the mapping of that name among the foreign keys, apart from anything the source calls the same."""
+    while not isinstance(draft.foreign.setdefault(name, {}), dict):
+        name += "*"
+    found: dict[str, Any] = draft.foreign[name]
+    return found
+
+
 def add_described_file(draft: Draft, entry: Mapping[str, Any], *, label: str | None, is_set: bool) -> dict[str, Any]:
     """Add the file that a node describes in the names of a card; no key of the node is lost.
 
@@ -282,6 +293,7 @@ def add_described_file(draft: Draft, entry: Mapping[str, Any], *, label: str | N
     name, identifier = rest.pop("name", None), rest.pop("@id", None)
     url, size, media = (rest.pop(key, None) for key in ("contentUrl", "contentSize", "encodingFormat"))
     address = url.get("@id") if isinstance(url, Mapping) and set(url) == {"@id"} else url
+    media = [_simpler(each) for each in media] if isinstance(media, list) else _simpler(media)
     media_texts = [each for each in as_list(media) if is_text(each)]
     made = draft.add_file(
         name=label or one_text(name),
@@ -305,12 +317,28 @@ def add_described_file(draft: Draft, entry: Mapping[str, Any], *, label: str | N
     misfits = {key: value for key, value in misfits.items() if value is not None}
     if misfits:
         where = f"distribution[{len(draft.body['distribution']) - 1}]"
-        draft.foreign.setdefault("files", {})[where] = misfits
+        shelf(draft, "files")[where] = misfits
         for key in (key for key, value in misfits.items() if value not in EMPTY):
             draft.warn(f"{where}.{key}", f"{_short(misfits[key])} is not what the property asks for; left out")
     for key, value in rest.items():
         made.setdefault(key, value)
     return made
+
+
+def json_text(value: Any) -> str:
+    """Return the value as JSON text, as exports hold what their format has no place for."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parsed(value: Any) -> Any:
+    """Return the value that `json_text` made a text of; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = load_json(value)
+    except UsageError:
+        return value
+    return found if isinstance(found, (dict, list)) else value
 
 
 def restore(draft: Draft, verbatim: Any, format_name: str) -> None:
@@ -323,7 +351,7 @@ def restore(draft: Draft, verbatim: Any, format_name: str) -> None:
         if key in ADMINISTRATIVE:
             _restore_administrative(draft, key, value, format_name)
         elif key.startswith("@") or key in VOLATILE_KEYS or key == "conformsTo":
-            draft.foreign.setdefault(VERBATIM, {})[key] = value
+            shelf(draft, VERBATIM)[key] = value
         elif value is None:
             draft.body.pop(key, None)
             draft.foreign.pop(key, None)
@@ -344,7 +372,7 @@ def _restore_administrative(draft: Draft, key: str, value: Any, format_name: str
                 for inner, each in kept.items():
                     keep(draft, inner, each)
             else:
-                draft.foreign.setdefault("foreign", {})[name] = kept
+                shelf(draft, "foreign")[name] = kept
     else:
         keep(draft, key, value)
 

@@ -12,6 +12,7 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX
 
 T = TypeVar("T")
+_GONE = object()
 
 
 def as_text(value: Any) -> str | None:
@@ -27,24 +28,23 @@ def take_each(node: dict[str, Any], key: str, convert: Callable[[Any], T | None]
     """Pop every value under the key that `convert` understands, and return what it made of them.
 
     `convert` returns None for what it does not understand and must then have popped nothing; of a mapping it
-    understands it pops what it uses. What remains keeps its place in the list.
+    understands it pops what it uses. A mapping that remains keeps its place in the list.
     """
     value = node.get(key)
     items = value if isinstance(value, list) else [value]
     taken: list[T] = []
     rest: list[Any] = []
-    something_remains = False
     for item in items:
         made = None if item is None else convert(item)
         if made is not None:
             taken.append(made)
-        if made is None or isinstance(item, dict):
-            rest.append(item)
-            something_remains = something_remains or made is None or bool(item)
-    if taken and not something_remains:
+        rest.append(item if made is None else item if isinstance(item, dict) and item else _GONE)
+    if not any(isinstance(item, dict) for item in rest):
+        rest = [item for item in rest if item is not _GONE]
+    if taken and all(item is _GONE for item in rest):
         del node[key]
     elif taken:
-        node[key] = rest if isinstance(value, list) else rest[0]
+        node[key] = [{} if item is _GONE else item for item in rest] if isinstance(value, list) else rest[0]
     return taken
 
 
@@ -66,21 +66,29 @@ def take_texts(node: dict[str, Any], key: str) -> list[str]:
     return take_each(node, key, as_text)
 
 
-def take_value(node: dict[str, Any], key: str) -> Any:
-    """Pop the texts and the filled mappings under the key, in the shape they have; None when there is none."""
+def take_value(node: dict[str, Any], key: str, known: Callable[[str], bool]) -> Any:
+    """Pop the texts, and of mappings the keys that are known, in the shape they have; None when there is none."""
     many = isinstance(node.get(key), list)
-    kept = take_each(node, key, _pop_whole)
+    kept = take_each(node, key, lambda value: take_known(value, known))
     if not kept:
         return None
     return kept if many else kept[0]
 
 
-def _pop_whole(value: Any) -> Any:
-    if isinstance(value, dict) and value:
-        whole = dict(value)
-        value.clear()
-        return whole
-    return value if as_text(value) is not None else None
+def take_known(value: Any, known: Callable[[str], bool]) -> Any:
+    """Return a text as it is, and of a mapping what stands under known keys at any depth, which is popped."""
+    if not isinstance(value, dict):
+        return value if as_text(value) is not None else None
+    made: dict[str, Any] = {}
+    for key in [key for key in value if known(key)]:
+        inner = value[key]
+        if isinstance(inner, dict) or (isinstance(inner, list) and any(isinstance(each, dict) for each in inner)):
+            part = take_value(value, key, known)
+            if part is not None:
+                made[key] = part
+        elif not isinstance(inner, list) or not any(isinstance(each, list) for each in inner):
+            made[key] = value.pop(key)
+    return made or None
 
 
 def one_or_many(values: list[Any]) -> Any:

@@ -15,26 +15,28 @@ links to are entities that say nothing but their id. Values with no place in a f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from fairmile.base.documents import load_json
 from fairmile.base.errors import UsageError
 from fairmile.catalog.card import as_list, id_of, text_of
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.jsonld import (
     ADMINISTRATIVE,
+    CHECKSUMS,
     EMPTY,
-    SCHEMA,
     VERBATIM,
     add_described_file,
     canonical_iri,
     is_text,
     keep,
     one_text,
+    parsed,
     restore,
     settle,
+    shelf,
     vocabulary,
 )
 from fairmile.catalog.exchange.rocrate_graph import (
@@ -56,6 +58,8 @@ from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
 from fairmile.catalog.kinds import kind_of_types
 from fairmile.catalog.licences import licence_iri
 
+# What a file says of its bytes; the rest of an entity that is a file and an asset is about the asset.
+_FILE_KEYS = ("contentUrl", "contentSize", "encodingFormat", *CHECKSUMS)
 _DESCRIPTOR_KEYS = {"@id", "@type", "about", "conformsTo"}
 
 
@@ -125,18 +129,17 @@ class _Reading:
         ]
         loose = [key for key in loose if key not in self.graph.assets and key != self.graph.descriptor]
         self.graph.files.update(loose)
-        if self.main:
-            self._asset(root, self.main)
-            self._root_beneath(root)
-        else:
-            self._asset(root, self.root)
+        # Files first: what a draft keeps of them must not meet a foreign key of the same name.
         self._distribution(root, parts, loose)
+        self._asset(root, self.main or self.root)
+        if self.main:
+            self._root_beneath(root)
         others = [key for key in self.graph.assets if key != self.main]
         made = [(key, Draft(self.graph.assets[key], {})) for key in others]
         for key, draft in made:
-            self._asset(draft, key)
             if set(types_of(self.nodes[key])) & FILE_TYPES:
                 self._file(draft, key)
+            self._asset(draft, key)
         for draft in (root, *(draft for _, draft in made)):
             self._settle(draft)
         self._keep_the_rest(root, source)
@@ -150,7 +153,12 @@ class _Reading:
             draft.body["@type"] = types if len(types) > 1 else types[0]
         elif types:
             keep(draft, "@type", self.graph.raw[identifier]["@type"])
-        self._properties(draft, self.graph.raw[identifier])
+        raw = self.graph.raw[identifier]
+        if set(types) & FILE_TYPES:
+            raw = {key: value for key, value in raw.items() if self.graph.names.term(key) not in _FILE_KEYS}
+        self._properties(draft, raw)
+        if "distribution" in draft.body:
+            draft.body["distribution"] = draft.body.pop("distribution")
 
     def _properties(self, draft: Draft, raw: Mapping[str, Any]) -> None:
         for key, value in raw.items():
@@ -158,11 +166,14 @@ class _Reading:
                 continue
             name = "creator" if key == "author" else self.graph.names.term(key) or self.graph.names.compact(key)
             if name == VERBATIM:
-                draft.body[name] = _parsed(value)
+                draft.body[name] = parsed(value)
             elif name is None or name in VOLATILE_KEYS or name in ADMINISTRATIVE or value in EMPTY:
                 keep(draft, key, value)
             elif name == "hasPart":
                 self._links_to_parts(draft, value)
+            elif name == "distribution":
+                if not all(each in self.graph.files for each in references(value)) or not references(value):
+                    keep(draft, key, value)
             elif name == "license":
                 self._licence(draft, key, value)
             elif name == "creator":
@@ -173,7 +184,7 @@ class _Reading:
             elif name in draft.body:
                 keep(draft, key, value)
             elif name in vocabulary().json_terms:
-                draft.body[name] = _parsed(value)
+                draft.body[name] = parsed(value)
             else:
                 draft.body[name] = self.graph.value(name, self.graph.names.rename(value), draft)
 
@@ -197,8 +208,8 @@ class _Reading:
             node = self.nodes.get(identifier, {}) if identifier else {}
             known = [id_of(each), *(node.get(name) for name in ("url", "identifier", "name"))]
             choices = [text for text in (one_text(choice) for choice in known) if text]
-            if choices:
-                texts.append(next((text for text in choices if licence_iri(text)), choices[0]))
+            best = sorted(choices, key=lambda text: (licence_iri(text) is None, not is_iri(text), text.startswith("#")))
+            texts += best[:1]
             if not is_text(each) and not (isinstance(each, Mapping) and set(each) == {"@id"}):
                 keep(draft, key, value)
         if texts and "license" not in draft.body:
@@ -221,7 +232,7 @@ class _Reading:
             if key not in draft.body:
                 draft.body[key] = value
             elif draft.body[key] != value:
-                draft.foreign.setdefault("root", {})[key] = value
+                shelf(draft, "root")[key] = value
         for key, value in other.foreign.items():
             keep(draft, key, value)
 
@@ -229,11 +240,16 @@ class _Reading:
         """Return the files and folders that the owners have, and those in them, in the order of the crate."""
         found: list[str] = []
         seen = set(owners)
-        todo = [each for owner in owners for each in references(self.nodes[owner].get("hasPart"))]
+        todo = deque(
+            each
+            for owner in owners
+            for key in ("hasPart", "distribution")
+            for each in references(self.nodes[owner].get(key))
+        )
         if self.main and set(types_of(self.nodes[self.main])) & FILE_TYPES:
             found.append(self.main)
         while todo:
-            identifier = todo.pop(0)
+            identifier = todo.popleft()
             node = self.nodes.get(identifier)
             if node is None or identifier in seen:
                 continue
@@ -252,10 +268,13 @@ class _Reading:
                 draft.warn("distribution", f"{identifier!r} is described, but no part of the crate")
 
     def _file(self, draft: Draft, identifier: str) -> None:
-        node = self.graph.value("distribution", {**self.nodes[identifier], "@id": identifier}, draft)
+        described = self.nodes[identifier]
+        if identifier in self.graph.assets:
+            described = {key: value for key, value in described.items() if key in (*_FILE_KEYS, OWN_ID, VERBATIM)}
+        node = self.graph.properties({**described, "@id": identifier}, draft)
         types, given_name = types_of(node), one_text(node.get("name"))
-        verbatim, own = _parsed(node.pop(VERBATIM, None)), node.pop(OWN_ID, None)
-        is_folder = not set(types) & FILE_TYPES
+        verbatim, own = parsed(node.pop(VERBATIM, None)), node.pop(OWN_ID, None)
+        is_folder = "Dataset" in types and not set(types) & FILE_TYPES
         remote = is_iri(identifier)
         path = unquote(identifier)
         if "contentUrl" not in node and not identifier.startswith(("#", "_:")):
@@ -296,7 +315,7 @@ class _Reading:
         known = as_list(draft.body.get("conformsTo"))
         if [*texts, *known]:
             draft.body["conformsTo"] = list(dict.fromkeys([*known, *texts]))
-        if set(descriptor) - _DESCRIPTOR_KEYS:
+        if descriptor and (not self.is_card or set(descriptor) - _DESCRIPTOR_KEYS):
             draft.foreign["descriptor"] = descriptor
         if not self._is_published(source.get("@context")):
             draft.foreign["@context"] = source["@context"]
@@ -329,23 +348,10 @@ def _kind(node: Mapping[str, Any]) -> str | None:
     return kind_of_types(each for each in types_of(node) if each not in FILE_TYPES)
 
 
-def _parsed(value: Any) -> Any:
-    """Return the JSON that an export of ours wrote as text; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = load_json(value)
-    except UsageError:
-        return value
-    return parsed if isinstance(parsed, (dict, list)) else value
-
-
 def _settle_run(draft: Draft, titles: Mapping[str, str | None]) -> None:
     body = draft.body
-    status = text_of(body["actionStatus"]) if not isinstance(body.get("actionStatus", []), list) else None
-    if status:
-        iri = canonical_iri(status)
-        body["actionStatus"] = f"schema:{iri.removeprefix(SCHEMA)}" if iri.startswith(SCHEMA) else status
+    if isinstance(body.get("actionStatus"), Mapping):
+        body["actionStatus"] = text_of(body["actionStatus"]) or body["actionStatus"]
     for key in ("instrument", "object", "result"):
         if isinstance(body.get(key), str):
             body[key] = [body[key]]

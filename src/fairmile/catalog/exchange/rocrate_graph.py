@@ -23,8 +23,8 @@ OWN_ID = "fx:id"
 FILE_TYPES = frozenset({"File", "MediaObject", "FileObject", "FileSet", "DataDownload"})
 # Properties that lead from one thing to another of its own; all others describe the thing they stand on.
 _LINKS = frozenset(
-    {"about", "conformsTo", "exampleOfWork", "hasPart", "isBasedOn", "isPartOf", "license", "mainEntity", "mentions"}
-    | {"sameAs", "subjectOf", "workExample"}
+    {"about", "conformsTo", "encodingFormat", "exampleOfWork", "hasPart", "isBasedOn", "isPartOf", "license"}
+    | {"mainEntity", "mentions", "sameAs", "subjectOf", "workExample"}
 )
 _DEEPEST = 6
 
@@ -118,9 +118,10 @@ class Graph:
             return value
         if set(value) == {"@id"} and isinstance(value["@id"], str):
             return self._reference(key, value["@id"], draft, path)
-        return self._properties(value, draft, path)
+        return self.properties(value, draft, path)
 
-    def _properties(self, node: Mapping[str, Any], draft: Draft, path: tuple[str, ...]) -> dict[str, Any]:
+    def properties(self, node: Mapping[str, Any], draft: Draft, path: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return a node with all its values as `value` gives them."""
         made = {}
         for key, inner in node.items():
             if key == "@id" and isinstance(inner, str):
@@ -150,7 +151,7 @@ class Graph:
             return {"@id": address}
         self._budget -= 1
         self.placed.add(identifier)
-        made = self._properties(node, draft, (*path, identifier))
+        made = self.properties(node, draft, (*path, identifier))
         return _as_it_was(made) if identifier.startswith(MINTED) else made
 
     def unplaced(self) -> list[Any]:

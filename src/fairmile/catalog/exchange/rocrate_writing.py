@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -17,8 +18,8 @@ from fairmile.catalog.exchange.jsonld import (
     ISO_DATE,
     SCHEMA,
     VERBATIM,
-    canonical_iri,
     is_text,
+    json_text,
     one_text,
     vocabulary,
 )
@@ -112,7 +113,7 @@ class _Writing:
         if parts:
             asset["hasPart"] = _compact(parts)
         if self.verbatim:
-            asset[self._name(VERBATIM)] = json.dumps(self.verbatim, ensure_ascii=False)
+            asset[self._name(VERBATIM)] = json_text(self.verbatim)
         root = self._root(asset, files)
         graph = [descriptor, root, asset, *self.entities.values()]
         context: Any = f"{CRATE_PROFILE}1.1/context"
@@ -141,7 +142,7 @@ class _Writing:
         elif key in ADMINISTRATIVE or key == "recordSet" or not self._is_known(key):
             self.verbatim[key] = value
         elif key in vocabulary().json_terms:
-            asset[self._name(key)] = json.dumps(value, ensure_ascii=False)
+            asset[self._name(key)] = json_text(value)
         elif key in ("license", "conformsTo"):
             texts = self.card.texts(key)
             if texts:
@@ -149,7 +150,10 @@ class _Writing:
             if texts != as_list(value):
                 self.verbatim[key] = value
         elif key == "actionStatus" and is_text(value):
-            asset[key] = canonical_iri(value.replace("schema:", SCHEMA, 1) if value.startswith("schema:") else value)
+            local = re.split(r"[/#:]", value)[-1]
+            asset[key] = SCHEMA + local if local.endswith("ActionStatus") else value
+            if asset[key] != value:
+                self.verbatim[key] = value
         else:
             self._flat_property(asset, key, value)
 
@@ -251,7 +255,7 @@ class _Writing:
         for key, inner in value.items():
             if key not in ("@id", "@type"):
                 text = key in vocabulary().json_terms
-                made[self._name(key)] = json.dumps(inner, ensure_ascii=False) if text else self._flat(key, inner)
+                made[self._name(key)] = json_text(inner) if text else self._flat(key, inner)
         if known is not None and known != made:
             raise _NotFlatError
         return {"@id": identifier}
@@ -283,7 +287,7 @@ class _Writing:
             elif not self._is_known(key) or not self._flat_property(node, key, value):
                 verbatim[key] = value
         if verbatim:
-            node[self._name(VERBATIM)] = json.dumps(verbatim, ensure_ascii=False)
+            node[self._name(VERBATIM)] = json_text(verbatim)
         return {"@id": identifier}
 
     def _file_value(self, key: str, value: Any) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from fairmile.catalog.card import text_of
 from fairmile.catalog.principles.facts import (
     AUTHENTICATED,
     CODE_KINDS,
@@ -17,6 +16,7 @@ from fairmile.catalog.principles.facts import (
     counted,
     not_for,
     persistent_scheme,
+    reachable,
     scheme_of,
     shown,
 )
@@ -41,21 +41,15 @@ def _a1a(facts: Facts) -> Verdict:
     return Verdict(points, f"{access.stated}, {conditions}", ask)
 
 
-def _reachable(address: str) -> bool:
-    scheme = scheme_of(address)
-    # A relative path lies beside the card in its catalog; file: is somebody's own disk.
-    return scheme in OPEN_SCHEMES or scheme == "globus" or (not scheme and "://" not in address)
-
-
 def _content_addresses(facts: Facts) -> tuple[float | None, str]:
     """Return the share of the content that has an address others can use, and how that was seen."""
     found = [(0.0, "no address of the content")]
-    given = [file.url for _, file in facts.files if file.url and _reachable(file.url)]
+    given = [file.url for _, file in facts.files if file.url and reachable(file.url)]
     if facts.files:
         said = f"{len(given)} of {counted(len(facts.files), 'file')} with an address (declared, not probed)"
         found.append((len(given) / len(facts.files), said))
     for key in ("contentUrl", "downloadUrl", "installUrl", "codeRepository"):
-        if any(_reachable(text) for text in facts.card.texts(key)):
+        if any(reachable(text) for text in facts.card.texts(key)):
             found.append((1.0, f"{key} {facts.quote(key)} (declared, not probed)"))
     best = max(found, key=lambda each: each[0])
     if facts.kind not in DATA_KINDS | CODE_KINDS and not best[0]:
@@ -69,10 +63,7 @@ def _give_address(facts: Facts) -> str:
     """Return the command that says where the content is."""
     if facts.kind in CODE_KINDS:
         return facts.fill("codeRepository") or facts.update("set downloadUrl=https://ADDRESS")
-    if not facts.files:
-        return facts.put("distribution")
-    path = facts.path_of(lambda entry: not _reachable(text_of(entry.get("contentUrl")) or "file:"), "contentUrl")
-    return facts.update(f"set {path}=https://ADDRESS")
+    return facts.update(facts.mended_files())
 
 
 def _a1b(facts: Facts) -> Verdict:
@@ -109,7 +100,9 @@ def _a1c(facts: Facts) -> Verdict:
         return Verdict(1, seen)
     odd = next(address for address, share in zip(facts.addresses, shares, strict=True) if share < 1)
     why = "Globus needs its own client" if scheme_of(odd) == "globus" else "not an open protocol"
-    return Verdict(points, f"{seen}; {shown(odd)}: {why}", facts.update("set downloadUrl=https://ADDRESS"))
+    own = not reachable(odd) and odd in [file.url for _, file in facts.files]
+    fix = facts.update(facts.mended_files() if own else "set downloadUrl=https://ADDRESS")
+    return Verdict(points, f"{seen}; {shown(odd)}: {why}", fix)
 
 
 def _a1d(facts: Facts) -> Verdict:

@@ -92,6 +92,8 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 _SHOWN = 80
 _ASKED = 50
 _WORDS = 5
+_LONGEST = 1500
+_FROM_FILE = "$(cat FILE.json)"
 
 
 @dataclass(frozen=True)
@@ -182,12 +184,33 @@ def is_format(name: str, group: str) -> bool:
 
 def digest_strength(entry: Mapping[str, Any]) -> float:
     """Return what the best digest of a file is worth: 1 for a strong one, 0 for none."""
-    good = [
-        worth
-        for name, worth in CHECKSUMS.items()
-        if isinstance(entry.get(name), str) and parse_checksum(entry[name], name)
-    ]
-    return max(good, default=0.0)
+    return max((worth for name, worth in CHECKSUMS.items() if _is_checksum(entry.get(name), name)), default=0.0)
+
+
+def _is_checksum(value: object, algorithm: str) -> bool:
+    return isinstance(value, str) and parse_checksum(value, algorithm) is not None
+
+
+def reachable(address: str) -> bool:
+    """Tell whether others can use the address: an open protocol, or a path beside the card in its catalog."""
+    scheme = scheme_of(address)
+    # file: is somebody's own disk.
+    return scheme in OPEN_SCHEMES or scheme == "globus" or (not scheme and "://" not in address)
+
+
+def quoted(what: str) -> str:
+    """Return the word as it stands in a command line."""
+    key, _, value = what.partition("=")
+    return f'{shlex.quote(key)}="{_FROM_FILE}"' if value == _FROM_FILE else shlex.quote(what)
+
+
+def rewritten(key: str, value: Any) -> str:
+    """Return the change that sets the key to a value made of what the card has; a long one comes from a file."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        text = _FROM_FILE
+    return f"set {key}={text if len(text) <= _LONGEST else _FROM_FILE}"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -239,8 +262,8 @@ class Facts:
         return shown(first) + (f" and {len(values) - 1} more" if len(values) > 1 else "")
 
     def update(self, *changes: str) -> str:
-        """Return the command that makes the changes, each `set KEY=VALUE` or `add KEY=VALUE`; none without changes."""
-        words = [f"--{verb} {shlex.quote(what)}" for verb, _, what in (change.partition(" ") for change in changes)]
+        """Return the command that makes the changes, each `set KEY=VALUE`, `add KEY=VALUE` or `unset KEY`."""
+        words = [f"--{verb} {quoted(what)}" for verb, _, what in (change.partition(" ") for change in changes)]
         return " ".join(["fairmile catalog update", shlex.quote(self.name), *words]) if words else ""
 
     def put(self, *keys: str) -> str:
@@ -258,21 +281,39 @@ class Facts:
         terms = {word: f"https://w3id.org/YOUR-VOCABULARY#{word}" for word in few if not word.startswith("@")}
         changes = [f"add @context={json.dumps(terms, ensure_ascii=False)}"] if terms else []
         # A word with @ in front belongs to JSON-LD itself: no context can define it.
-        return self.update(*changes, *(f"set {word}=null" for word in few if word.startswith("@")))
+        return self.update(*changes, *(f"unset {word}" for word in few if word.startswith("@")))
 
     def name_agent(self) -> str:
         """Return the command that names the first person or organisation of the card by a registered id."""
         key = self.any_of(WHO) or ("agent" if self.kind == "run" else "creator")
         value = self.card.body.get(key)
-        place = f"{key}[0]" if isinstance(value, list) else key
-        first = next(iter(as_list(value)), None)
+        first, *others = as_list(value) or [None]
         if isinstance(first, Mapping):
             organisation = "Organization" in [str(each) for each in as_list(first.get("@type"))]
-            return self.update(
-                f"set {place}.@id=" + ("https://ror.org/ROR" if organisation else "https://orcid.org/ORCID")
-            )
-        agent = {"@type": "Person", "@id": "https://orcid.org/ORCID", "name": shown(text_of(first) or "NAME")}
-        return self.update(f"set {place}={json.dumps(agent, ensure_ascii=False, separators=(',', ':'))}")
+            agent = {**first, "@id": "https://ror.org/ROR" if organisation else "https://orcid.org/ORCID"}
+        else:
+            agent = {"@type": "Person", "@id": "https://orcid.org/ORCID", "name": text_of(first) or "NAME"}
+        return self.update(rewritten(key, [agent, *others] if isinstance(value, list) else agent))
+
+    def mended_files(self) -> str:
+        """Return the change that gives every file what it lacks: address, size, media type and a right checksum."""
+        if not self.files:
+            return f"set distribution={rules()['placeholders']['distribution']}"
+        outer = {id(entry) for entry, _ in self.files}
+        files = []
+        for entry, file in self.all_files:
+            new = {key: value for key, value in entry.items() if key not in CHECKSUMS or _is_checksum(value, key)}
+            if id(entry) in outer:
+                if not self.granted and not (file.url and reachable(file.url)):
+                    new["contentUrl"] = "https://ADDRESS"
+                if file.size_bytes is None:
+                    new["contentSize"] = "BYTES B"
+                if not as_list(entry.get("encodingFormat")):
+                    new["encodingFormat"] = "MEDIA/TYPE"
+                if digest_strength(new) < 1:
+                    new["sha256"] = "SHA256"
+            files.append(new)
+        return rewritten("distribution", files)
 
     def resolves(self, target: str) -> bool:
         """Tell whether a catalog knows the target; each is asked for once."""
@@ -315,14 +356,6 @@ class Facts:
         entries = [entry for entry in as_list(self.card.body.get("distribution")) if isinstance(entry, Mapping)]
         return list(zip(entries, self.card.files, strict=True))
 
-    def path_of(self, lacks: Callable[[Mapping[str, Any]], bool], key: str) -> str:
-        """Return the path of the key in the first file that lacks it, as a command writes it."""
-        value = self.card.body.get("distribution")
-        if not isinstance(value, list):
-            return f"distribution.{key}"
-        at = next((at for at, entry in enumerate(value) if isinstance(entry, Mapping) and lacks(entry)), 0)
-        return f"distribution[{at}].{key}"
-
     @cached_property
     def addresses(self) -> list[str]:
         """Every address the card gives for its content, files first."""
@@ -335,13 +368,11 @@ class Facts:
     def bad_checksums(self) -> list[tuple[str, str, str]]:
         """Every (file, algorithm, value) that is given as a checksum and is none."""
         found: list[tuple[str, str, str]] = []
-        good: set[tuple[str, str]] = set()
+        good = {file.name for entry, file in self.all_files if digest_strength(entry) == 1}
         for entry, file in self.all_files:
             for algorithm in CHECKSUMS:
                 for value in as_list(entry.get(algorithm)):
-                    if isinstance(value, str) and parse_checksum(value, algorithm):
-                        good.add((file.name, algorithm))
-                    else:
+                    if not _is_checksum(value, algorithm):
                         found.append((file.name, algorithm, shown(text_of(value) or value)))
         # Importers move what is no checksum out of the file; it counts until the file has a right one.
         foreign = self.card.body.get("foreign")
@@ -349,7 +380,7 @@ class Facts:
             sums = document.get("checksums") if isinstance(document, Mapping) else None
             for name, values in sums.items() if isinstance(sums, Mapping) else ():
                 for algorithm, value in values.items() if isinstance(values, Mapping) else ():
-                    if (str(name), str(algorithm)) not in good:
+                    if str(name) not in good:
                         found.append((str(name), str(algorithm), shown(value)))
         return found
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 
 from fairmile.base.digest import parse_checksum
-from fairmile.catalog.card import text_of
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, is_iri
 from fairmile.catalog.principles.facts import (
     CODE_KINDS,
@@ -20,7 +19,6 @@ from fairmile.catalog.principles.facts import (
     digest_strength,
     not_for,
     persistent_scheme,
-    rules,
     scheme_of,
     shown,
 )
@@ -84,8 +82,7 @@ def _f1c(facts: Facts) -> Verdict:
         points, seen = 0.5, f"{seen}; contentDigest covers the whole"
     if points == 1:
         return Verdict(1, seen)
-    path = facts.path_of(lambda entry: digest_strength(entry) < 1 and not entry.get("containedIn"), "sha256")
-    return Verdict(points, seen, facts.update(f"set {path}=SHA256"))
+    return Verdict(points, seen, facts.update(facts.mended_files()))
 
 
 def _f1d(facts: Facts) -> Verdict:
@@ -156,9 +153,8 @@ def _f3(facts: Facts) -> Verdict:
     if facts.bad_checksums:
         name, algorithm, value = facts.bad_checksums[0]
         more = f"; {len(facts.bad_checksums) - 1} more" if len(facts.bad_checksums) > 1 else ""
-        path = facts.path_of(lambda entry: name in (text_of(entry.get("name")), entry.get("@id")), algorithm)
         seen = f"{algorithm} of {shown(name)} is {value!r}, which is no checksum{more}"
-        return Verdict(0, seen, facts.update(f"set {path}={algorithm.upper()}"))
+        return Verdict(0, seen, facts.update(facts.mended_files()))
     address = next((file.url for _, file in facts.files if file.url), None)
     if address:
         return Verdict(1, f"contentUrl {shown(address)}")
@@ -170,8 +166,7 @@ def _f3(facts: Facts) -> Verdict:
     if facts.granted:
         return Verdict(1, f"{facts.access.level}; {facts.access.conditions!r} says how the content is reached")
     if facts.files:
-        path = facts.path_of(lambda entry: not entry.get("contentUrl"), "contentUrl")
-        fix = facts.update(f"set {path}=https://ADDRESS")
+        fix = facts.update(facts.mended_files())
     else:
         fix = facts.put("distribution" if facts.kind in DATA_KINDS else _CONTENT.get(facts.kind, ("distribution",))[0])
     if facts.has("url"):

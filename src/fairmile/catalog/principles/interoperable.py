@@ -90,9 +90,7 @@ def _i1b(facts: Facts) -> Verdict:
     names = facts.formats
     if not names:
         parts = tuple(Part(f"I1b.{part}", None, "no format is declared") for part in ("open", "community", "described"))
-        path = facts.path_of(lambda entry: not entry.get("encodingFormat"), "encodingFormat")
-        fix = facts.update(f"set {path}=MEDIA/TYPE") if facts.files else facts.put("distribution")
-        return Verdict(0, "no format is declared", fix, parts)
+        return Verdict(0, "no format is declared", facts.update(facts.mended_files()), parts)
     inner = [name for name in names if format_class(name) != "container"]
     worth = {"open": 1.0, "container": 0.5, "pickle": 0.0, "unknown": 0.0}
     judged = inner or names

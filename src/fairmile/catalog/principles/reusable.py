@@ -21,6 +21,7 @@ from fairmile.catalog.principles.facts import (
     counted,
     digest_strength,
     not_for,
+    rewritten,
     rules,
     scheme_of,
     shown,
@@ -30,6 +31,8 @@ from fairmile.catalog.principles.facts import (
 _PINNED = re.compile(
     r"^pkg:[^@\s]+@\S+|^[^\s<>=!~@]+\s*={1,3}\s*[\w.]|(?:^|\s)/[0-9a-z]{7,32}$|@sha256:[0-9a-f]{64}|^[\w.+-]+@[\w.+-]+$"
 )
+# Only this command explains a card that is of no kind: none can be in a catalog.
+_CHECK = "fairmile catalog check CARD.json"
 _COMMIT = re.compile(r"^(?:git-|g)?[0-9a-f]{7,40}$|\bswh:1:(?:rev|rel|dir|snp):[0-9a-f]{40}", re.IGNORECASE)
 _PROV = ("wasGeneratedBy", "wasDerivedFrom", "wasRevisionOf")
 _FROM = (
@@ -75,12 +78,13 @@ def _r1a(facts: Facts) -> Verdict:
     if not facts.files and facts.kind not in DATA_KINDS:
         return not_for(facts, f"this {facts.noun} declares no file")
     total = max(1, len(facts.files))
+    files = counted(len(facts.files), "file")
     sized = sum(file.size_bytes is not None for _, file in facts.files)
     typed = sum(bool(as_list(entry.get("encodingFormat"))) for entry, _ in facts.files)
     parts = [
         Part("R1a.type", float(bool(facts.kind)), f"type {', '.join(facts.card.types)}"),
-        Part("R1a.size", sized / total, f"{sized} of {counted(len(facts.files), 'size')}"),
-        Part("R1a.media", typed / total, f"{typed} of {counted(len(facts.files), 'media type')}"),
+        Part("R1a.size", sized / total, f"size of {sized} of {files}" if facts.files else "no file"),
+        Part("R1a.media", typed / total, f"media type of {typed} of {files}" if facts.files else "no media type"),
     ]
     if facts.kind in DATA_KINDS:
         key = facts.any_of(
@@ -88,29 +92,17 @@ def _r1a(facts: Facts) -> Verdict:
         )
         parts.append(Part("R1a.variables", float(bool(key)), f"{key} given" if key else "no variables"))
     points = sum(part.points or 0.0 for part in parts) / len(parts)
-    wanted = [] if facts.kind else [f"set @type={rules()['placeholders']['@type']}"]
-    if not facts.files:
-        wanted.append(f"set distribution={rules()['placeholders']['distribution']}")
-    else:
-        if sized < total:
-            path = facts.path_of(lambda entry: not as_list(entry.get("contentSize")), "contentSize")
-            wanted.append(f"set {path}=BYTES")
-        if typed < total:
-            path = facts.path_of(lambda entry: not as_list(entry.get("encodingFormat")), "encodingFormat")
-            wanted.append(f"set {path}=MEDIA/TYPE")
+    wanted = [facts.mended_files()] if sized + typed < 2 * total else []
     if facts.kind in DATA_KINDS and not parts[-1].points:
         key = "variableMeasured" if facts.kind == "dataset" else "signature"
         wanted.append(f"set {key}={rules()['placeholders'][key]}")
-    return Verdict(
-        points, ", ".join(part.evidence for part in parts), facts.update(*wanted) if points < 1 else "", tuple(parts)
-    )
+    fix = facts.update(*wanted) or _CHECK
+    return Verdict(points, ", ".join(part.evidence for part in parts), fix, tuple(parts))
 
 
 def _r1b(facts: Facts) -> Verdict:
     if not facts.kind:
-        return Verdict(
-            0, f"@type {facts.quote('@type') or 'is missing'} is no kind of asset", facts.put("@type")
-        )
+        return Verdict(0, f"@type {facts.quote('@type') or 'is missing'} is no kind of asset", _CHECK)
     missing = facts.missing(facts.rich)
     there = len(facts.rich) - len(missing)
     seen = f"{there} of {len(facts.rich)} properties that a {facts.kind} should have"
@@ -124,7 +116,7 @@ def _r1b(facts: Facts) -> Verdict:
         points = (there + pinned) / (len(facts.rich) + 1)
         seen = f"{seen}; {parts[0].evidence}"
         if not missing and pinned < 1:
-            return Verdict(points, seen, facts.update("add softwareRequirements=pkg:pypi/PACKAGE@VERSION"), parts)
+            return Verdict(points, seen, facts.update(_pins(facts)), parts)
     return Verdict(points, seen, facts.fill(*missing), parts)
 
 
@@ -136,6 +128,18 @@ def _pinned(facts: Facts) -> float:
             return 1.0
     needs = facts.card.texts("softwareRequirements")
     return sum(bool(_PINNED.search(text)) or facts.resolves(text) for text in needs) / len(needs) if needs else 0.0
+
+
+def _pins(facts: Facts) -> str:
+    """Return the change that fixes the versions of the packages that have none."""
+    value = facts.card.body.get("softwareRequirements")
+    pinned = [
+        f"{re.split(r'[<>=!~;@[(]| ', each.strip())[0]}==VERSION"
+        if isinstance(each, str) and not _PINNED.search(each)
+        else each
+        for each in as_list(value)
+    ]
+    return rewritten("softwareRequirements", pinned)
 
 
 def _r11(facts: Facts) -> Verdict:
@@ -243,7 +247,8 @@ def _r13(facts: Facts) -> Verdict:
     wanted += [f"add conformsTo={standard}"] if standard and not others else []
     placeholders = rules()["placeholders"]
     wanted += [f"set {key}={placeholders.get(key, 'VALUE')}" for key in missing]
-    return Verdict(min(1.0, points), f"{seen}; {said}", facts.update(*wanted), parts)
+    fix = facts.update(*wanted) if facts.kind else _CHECK
+    return Verdict(min(1.0, points), f"{seen}; {said}", fix, parts)
 
 
 def _r2a(facts: Facts) -> Verdict:
