@@ -44,8 +44,8 @@ def check_rocrate(path: Path) -> list[str]:
 
 
 def _is_run(metadata: dict[str, Any]) -> bool:
-    root = next((entity for entity in metadata["@graph"] if entity.get("@id") == "./"), {})
-    return _PROCESS_RUN in json.dumps(root.get("conformsTo"))
+    roots = [entity for entity in metadata["@graph"] if entity.get("@id") == "./"]
+    return any(_PROCESS_RUN in json.dumps(root.get("conformsTo")) for root in roots)
 
 
 VALIDATORS = {"croissant": ("mlcroissant", check_croissant), "rocrate": ("roc-validator", check_rocrate)}

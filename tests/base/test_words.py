@@ -46,6 +46,18 @@ def test_the_target_is_found_among_thousands_that_look_alike() -> None:
     assert "simulation-run-01234" in closest("simulatoin-run-01234", names)
 
 
+def test_the_target_is_found_among_thousands_of_long_names_that_share_most_of_their_letters() -> None:
+    names = [f"Hub/Dataset/Group-{i % 500}/a-rather-long-name-of-a-data-set-{i:06d}@2024.1" for i in range(20_000)]
+    assert closest("hub/dataset/group-17/a-rather-logn-name-of-a-data-set-012017@2024.1", names)[0] == names[12017]
+
+
+def test_a_word_that_lacks_what_tells_thousands_of_names_apart_still_finds_some() -> None:
+    names = [f"catalog/dataset/some-name-{i:05d}@1.0" for i in range(20_000)]
+    found = closest("catalog/dataset/some-nmae@1.0", names)
+    assert len(found) == 3
+    assert set(found) <= set(names)
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [

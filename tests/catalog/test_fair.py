@@ -917,7 +917,7 @@ odd_keys = st.sampled_from(
         }
     )
 )
-calm = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+calm = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 
 @calm

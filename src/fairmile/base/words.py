@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _CUTOFF = 0.6  # difflib's own default: below it the suggestions look random
-_BY_PROBES = 1500
-_BY_PAIRS = 80
+# Letters that each finer comparison may look at, so that long names cost no more than short ones.
+_LETTERS_BY_PAIRS = 15_000
+_LETTERS_EXACT = 1_500
 _SLUG_BYTES = 120
 
 
@@ -58,44 +59,59 @@ def _shortlist(wanted: str, candidates: Iterable[str]) -> list[tuple[str, str]]:
     """Return candidates, folded and as given, that are worth the exact and slow comparison (about 50 µs each)."""
     size = len(wanted)
     # ratio = 2·matches/(a+b) and matches <= min(a, b) bound the lengths that can reach the cutoff.
-    shortest, longest = size * _CUTOFF / (2 - _CUTOFF), size * (2 - _CUTOFF) / _CUTOFF
+    shortest, longest = int(size * _CUTOFF / (2 - _CUTOFF)), int(size * (2 - _CUTOFF) / _CUTOFF) + 1
     originals = [text for text in candidates if shortest <= len(text) <= longest]
     folded = "\n".join(originals).casefold().split("\n")  # one call instead of one for each
     if len(folded) != len(originals):
         folded = [text.casefold() for text in originals]
-    chosen = list(range(len(originals)))
-    if len(chosen) > _BY_PROBES:
-        # Written out because a loop over the probes takes twice as long, and this is the whole cost.
-        a, b, c, d, e, f = _probes(wanted)
-        scores = [(a in x) + (b in x) + (c in x) + (d in x) + (e in x) + (f in x) for x in folded]
-        chosen = _best(chosen, scores, folded, size, _BY_PROBES)
-    if len(chosen) > _BY_PAIRS:
+    by_pairs, exact = max(200, _LETTERS_BY_PAIRS // size), max(20, _LETTERS_EXACT // size)
+    if len(folded) > by_pairs:
+        sample = folded[:: len(folded) // 100]
+        # Pieces that tell the names apart come first; where none of them occurs, the common ones still do.
+        scores = _count(folded, _probes(wanted, sample))
+        if not any(scores):
+            scores = _count(folded, _probes(wanted, []))
+        chosen = _best(scores, folded, size, by_pairs)
+        folded, originals = [folded[i] for i in chosen], [originals[i] for i in chosen]
+    if len(folded) > exact:
         pairs = {wanted[i : i + 2] for i in range(size - 1)}
-        scores = [0] * len(folded)
-        for i in chosen:
-            scores[i] = sum(map(folded[i].__contains__, pairs))
-        chosen = _best(chosen, scores, folded, size, _BY_PAIRS)
-    return [(folded[i], originals[i]) for i in chosen]
+        chosen = _best([sum(map(text.__contains__, pairs)) for text in folded], folded, size, exact)
+        folded, originals = [folded[i] for i in chosen], [originals[i] for i in chosen]
+    return list(zip(folded, originals, strict=True))
 
 
-def _probes(wanted: str) -> list[str]:
-    """Return six pieces spread over the word, of which one typing error spoils few."""
+def _count(folded: list[str], probes: tuple[str, str, str, str]) -> list[int]:
+    # Written out because a loop over the probes takes twice as long, and this is most of the cost.
+    a, b, c, d = probes
+    return [(a in text) + (b in text) + (c in text) + (d in text) for text in folded]
+
+
+def _probes(wanted: str, sample: list[str]) -> tuple[str, str, str, str]:
+    """Return four pieces spread over the word, passing over those that most of `sample` holds."""
     width = 1 if len(wanted) <= 5 else 2 if len(wanted) <= 10 else 3
-    last = len(wanted) - width
-    return [wanted[at : at + width] for at in (round(last * i / 5) for i in range(6))]
+    pieces = list(dict.fromkeys(wanted[i : i + width] for i in range(len(wanted) - width + 1)))
+    telling = [piece for piece in pieces if 2 * sum(piece in text for text in sample) <= len(sample)]
+    pieces = telling if len(telling) >= 4 else pieces
+    last = len(pieces) - 1
+    return pieces[0], pieces[round(last / 3)], pieces[round(last * 2 / 3)], pieces[last]
 
 
-def _best(chosen: list[int], scores: list[int], folded: list[str], size: int, count: int) -> list[int]:
-    """Return up to `count` of `chosen` with the highest scores above 0, of equals those nearest in length."""
+def _best(scores: list[int], folded: list[str], size: int, count: int) -> list[int]:
+    """Return the places of up to `count` of the highest scores above 0, of equals first those near in length."""
+    from itertools import islice
+
     level, above = max(scores), 0
-    while level > 1 and above + scores.count(level) <= count:
-        above += scores.count(level)
+    while level > 1 and above + (here := scores.count(level)) <= count:
+        above += here
         level -= 1
-    best = [i for i in chosen if scores[i] > level]
-    tied = [i for i in chosen if scores[i] == level > 0]
-    if len(best) + len(tied) > count:
-        near = [i for i in tied if -2 < len(folded[i]) - size < 2]
-        tied = (
-            near if len(best) + len(near) >= count else near + [i for i in tied if not -2 < len(folded[i]) - size < 2]
-        )
-    return best + tied[: count - len(best)]
+    if level == 0:
+        return []
+    kept = [i for i, score in enumerate(scores) if score >= level]
+    if len(kept) <= count:
+        return kept
+    best = [i for i in kept if scores[i] > level] if above else []
+    # Thousands may tie: a pass stops as soon as enough are found.
+    near = (i for i in kept if scores[i] == level and -2 < len(folded[i]) - size < 2)
+    best += islice(near, count - len(best))
+    far = (i for i in kept if scores[i] == level and not -2 < len(folded[i]) - size < 2)
+    return best + list(islice(far, count - len(best)))

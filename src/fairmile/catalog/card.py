@@ -85,7 +85,7 @@ def text_of(value: Any) -> str | None:
 def id_of(value: Any) -> str | None:
     """Return what a link points to: an @id, else the text."""
     if isinstance(value, dict):
-        return str(value["@id"]) if "@id" in value else text_of(value)
+        return value["@id"] if isinstance(value.get("@id"), str) else text_of(value)
     return value if isinstance(value, str) else None
 
 
@@ -230,7 +230,7 @@ class Card(Mapping[str, Any]):
 def format_name(text: str) -> str:
     """Return the short name of a media type or format: `application/x-hdf5` is `hdf5`."""
     name = text.rsplit("/", 1)[-1].split(";")[0].strip().lower().lstrip(".")
-    for prefix in ("vnd.", "x-"):
+    for prefix in ("vnd.", "apache.", "x-"):
         name = name.removeprefix(prefix)
     return {"h5": "hdf5", "hdf": "hdf5", "pt": "pytorch", "pth": "pytorch", "pkl": "pickle", "nc": "netcdf"}.get(
         name, name

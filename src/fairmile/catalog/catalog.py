@@ -5,34 +5,42 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here, Runner
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
-from fairmile.base.files import Lock, write_atomic
+from fairmile.base.files import write_atomic
 from fairmile.base.words import closest, slug
 from fairmile.base.yaml import update_file
 from fairmile.catalog import exchange
 from fairmile.catalog.card import LINKS, Card, as_list
+from fairmile.catalog.change import Change, changed, with_spdx
 from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.fair import Assessment, Surroundings, assess
 from fairmile.catalog.folder import CatalogFolder
-from fairmile.catalog.identity import is_iri, mint_iri, parse_reference, valid_sha256
+from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, valid_sha256
 from fairmile.catalog.index import Index, Refresh, Row, rebuild, target_names
 from fairmile.catalog.kinds import CONTEXT_IRI, KIND_SYNONYMS, KINDS
-from fairmile.catalog.licences import licence_iri
 from fairmile.catalog.match import Match, match
 from fairmile.catalog.profile import check_body, check_text
-from fairmile.catalog.query import FIELDS, Query, parse_query
+from fairmile.catalog.query import FIELDS, Query, kind_named, parse_query
 from fairmile.catalog.results import Added, Checked, Hit, SearchResult
-from fairmile.catalog.sources import SyncReport, publish, source_spec, state, sync
-
-LOCAL = "local"
-BUILTIN = "builtin"
+from fairmile.catalog.sources import (
+    BUILTIN,
+    LOCAL,
+    SyncReport,
+    check_source_name,
+    is_source,
+    publish,
+    source_spec,
+    state,
+    sync,
+)
 
 
 class Catalog:
@@ -51,7 +59,10 @@ class Catalog:
         runner: Runner | None = None,
         clock: Callable[[], float] = time.time,
         on_progress: Callable[[int, int], None] | None = None,
+        builtin: CatalogFolder | None = None,
     ) -> None:
+        for name in sources or {}:
+            check_source_name(name)
         self.home = home
         self._source_settings = dict(sources or {})
         self._settings_file = settings_file
@@ -60,19 +71,23 @@ class Catalog:
         self._clock = clock
         self._on_progress = on_progress
         self.local = CatalogFolder(LOCAL, home / "catalog", writable=True)
+        self._builtin = builtin or builtin_folder()
 
     # The catalogs behind the view
 
     def folders(self) -> list[CatalogFolder]:
         """Return every catalog in order of precedence."""
         sources = [self.source_folder(name) for name in self._source_settings]
-        return [self.local, *sources, builtin_folder()]
+        return [self.local, *sources, self._builtin]
 
     def source_folder(self, name: str) -> CatalogFolder:
         return CatalogFolder(name, self.home / "sources" / name)
 
     def _folder(self, name: str) -> CatalogFolder:
-        return next(folder for folder in self.folders() if folder.name == name)
+        folders = {folder.name: folder for folder in self.folders()}
+        if name not in folders:
+            raise NotFound(f"no catalog named {name!r}", hint=f"catalogs: {', '.join(folders)}")
+        return folders[name]
 
     @property
     def index_path(self) -> Path:
@@ -80,32 +95,64 @@ class Catalog:
 
     def open_index(self) -> Index:
         """Return the index, brought up to date where it can be written."""
-        index = Index.open(self.index_path)
-        folders = self.folders()
-        if index.writable and index.stale(folders):
-            index.refresh(folders, self._uses(), on_card=self._on_progress)
-        return index
+        return Index.current(self.index_path, self.folders(), self._uses, on_card=self._on_progress)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Index]:
+        """Hold the index, up to date, while local cards change, so that no process misses what another one does."""
+        with self.open_index() as index:
+            if not index.writable:
+                yield index
+                return
+            with index.held():
+                folders = self.folders()
+                if index.stale(folders):
+                    index.refresh(folders, self._uses(), on_card=self._on_progress)
+                yield index
 
     def reindex(self) -> Refresh:
         """Build the index anew from the files."""
-        self.home.mkdir(parents=True, exist_ok=True)
         return rebuild(self.index_path, self.folders(), self._uses(), on_card=self._on_progress)
 
     # Reading
 
     def search(
-        self, text: str = "", *, kind: str | None = None, limit: int = 20, all_versions: bool = False
+        self,
+        text: str = "",
+        *,
+        kind: str | None = None,
+        tags: Sequence[str] = (),
+        regex: str | None = None,
+        limit: int = 20,
+        all_versions: bool = False,
     ) -> SearchResult:
-        """Return the assets that match; see `fairmile.catalog.query` for the language."""
-        query = parse_query(f"kind:{kind} {text}" if kind else text, all_versions=all_versions)
+        """Return the assets that match; see `fairmile.catalog.query` for the language.
+
+        `tags` must all be keywords of the asset; `regex` must match its name, another name or a keyword.
+        """
+        query = parse_query(text, all_versions=all_versions)
+        query = query.with_facets(kind=kind) if kind else query
+        for tag in tags:
+            query = query.with_facets(tag=tag)
+        query = replace(query, regexes=(*query.regexes, regex)) if regex else query
         with self.open_index() as index:
-            rows = index.search(query, limit=limit + 20)
-            hits = self._merge(index, rows, query)[:limit]
+            hits = self._hits(index, query, limit)
             return SearchResult(tuple(hits), () if hits else self._suggestions(index, query))
 
-    def _merge(self, index: Index, rows: Sequence[Row], query: Query) -> list[Hit]:
+    def _hits(self, index: Index, query: Query, limit: int) -> list[Hit]:
+        wanted = limit + 20
+        while True:
+            rows = index.search(query, limit=wanted)
+            hits = self._merge(index, rows, query, lambda row: index.matches(query, row.id))
+            # Mirrors of one another fill the list with twins; then more rows are needed for as many assets.
+            if len(hits) >= limit or len(rows) < wanted:
+                return hits[:limit]
+            wanted *= 4
+
+    def _merge(self, index: Index, rows: Sequence[Row], query: Query, fits: Callable[[Row], bool]) -> list[Hit]:
+        """Return one hit for each asset: its card of highest precedence that fits."""
         rank = {folder.name: place for place, folder in enumerate(self.folders())}
-        only = {value for facet, value in query.facets if facet == "catalog"}
+        rows = [row for row in rows if row.catalog in rank]
         hits: dict[tuple[str, ...], Hit] = {}
         named = index.twins(rows)
         for row in rows:
@@ -114,8 +161,9 @@ class Catalog:
                 continue
             twins = [each for each in named[row.kind, row.name] if each.catalog in rank]
             twins = [each for each in twins if (each.version == row.version if query.all_versions else each.latest)]
-            best = row if only else min([row, *twins], key=lambda each: (each.gone, rank.get(each.catalog, 99)))
-            others = [each for each in twins if each.catalog != best.catalog]
+            twins.sort(key=lambda each: (each.gone, rank[each.catalog]))
+            best = next((each for each in twins if each.id == row.id or fits(each)), row)
+            others = [each for each in twins if each.catalog != best.catalog and not each.gone]
             clash = any(each.digest != best.digest for each in others if each.version == best.version)
             hits[key] = Hit(best, tuple(each.catalog for each in others), clash)
         return list(hits.values())
@@ -124,7 +172,8 @@ class Catalog:
     def _suggestions(index: Index, query: Query) -> tuple[str, ...]:
         found = [word for text in (*query.words, *query.prefixes) for word in index.suggest(text)]
         for facet, value in query.facets:
-            found += [f"{facet}:{each}" for each in closest(value, index.facet_values(facet)) if each != value]
+            near = index.near_values(facet, value)
+            found += [f'{facet}:"{each}"' if " " in each else f"{facet}:{each}" for each in near]
         return tuple(dict.fromkeys(found))
 
     def find(self, kind: str | None = None, words: str = "", *, limit: int = 1000, **where: Any) -> list[Hit]:
@@ -133,58 +182,74 @@ class Catalog:
         A facet (domain, task, framework, project, funder, machine, gpu …) takes a text. A link
         (trainedOn, targetMachine, result …) takes an asset, or several, as `find` or `get` return them.
         """
-        facets = {name: value for name, value in where.items() if name in FIELDS}
-        links = {name: value for name, value in where.items() if name in LINKS}
+        facets = {name: value for name, value in where.items() if name in FIELDS and isinstance(value, str)}
+        links = {name: value for name, value in where.items() if name in LINKS and name not in facets}
         unknown = set(where) - set(facets) - set(links)
         if unknown:
             name = sorted(unknown)[0]
+            if name in FIELDS:
+                raise UsageError(f"the facet {name!r} takes a text, not {where[name]!r}")
             near = closest(name, [*FIELDS, *LINKS])
             raise UsageError(
                 f"no facet or link named {name!r}", hint=f"did you mean {', '.join(near)}?" if near else ""
             )
-        text = " ".join([words, *(f'{name}:"{value}"' for name, value in facets.items())])
-        query = parse_query(f"kind:{kind} {text}" if kind else text)
+        query = parse_query(words).with_facets(**({"kind": kind} if kind else {}), **facets)
         with self.open_index() as index:
-            hits = self._merge(index, index.search(query, limit=limit), query)
-            for relation, targets in links.items():
-                pairs = index.linking_to(_target_texts(targets), relation)
-                linked = {row.handle for _, row in pairs}
-                hits = [hit for hit in hits if hit.handle in linked]
-        return hits
+            return self._linked(index, query, links)[:limit] if links else self._hits(index, query, limit)
+
+    def _linked(self, index: Index, query: Query, links: Mapping[str, Any]) -> list[Hit]:
+        rows: dict[int, Row] = {}
+        linked: list[set[int]] = []
+        for relation, targets in links.items():
+            found = {row.id: row for _, row in index.linking_to(_target_texts(targets), relation)}
+            rows |= found
+            linked.append(set(found))
+        fitting = {number for number in set.intersection(*linked) if index.matches(query, number)}
+        ordered = sorted((rows[number] for number in fitting), key=lambda row: (row.gone, -row.uses, row.name))
+        return self._merge(index, ordered, query, lambda row: row.id in fitting)
 
     def resolve(self, name: str, *, kind: str | None = None) -> tuple[Row, list[Row]]:
         """Return the card a name means and the others it could mean; NotFound with the nearest names."""
         with self.open_index() as index:
-            rows = self._candidates(index, name, kind)
-            if not rows:
-                raise self._not_found(index, name, kind)
+            return self._resolve(index, name, kind)
+
+    def _resolve(self, index: Index, name: str, kind: str | None) -> tuple[Row, list[Row]]:
         kinds, rank = list(KINDS), {folder.name: place for place, folder in enumerate(self.folders())}
+        rows = [row for row in self._candidates(index, name, kind) if row.catalog in rank]
+        if not rows:
+            raise self._not_found(index, name, kind)
         # Rows come newest first; the sort is stable, so within a catalog the newest stays in front.
-        rows.sort(key=lambda row: (row.gone, kinds.index(row.kind), rank.get(row.catalog, 99)))
+        rows.sort(key=lambda row: (row.gone, kinds.index(row.kind), rank[row.catalog]))
         best = rows[0]
         others = [row for row in rows[1:] if (row.kind, row.name, row.catalog) != (best.kind, best.name, best.catalog)]
         return best, list({(row.kind, row.name, row.catalog): row for row in reversed(others)}.values())[::-1]
 
     @staticmethod
     def _candidates(index: Index, name: str, kind: str | None) -> list[Row]:
-        text = name.strip()
-        if is_iri(text) or valid_sha256(text):
-            rows = index.aliased(text) or index.aliased(text.removeprefix("doi:"))
-        else:
-            parts = text.split("/")
-            if len(parts) > 1 and parts[-2] in KIND_SYNONYMS:
-                parts[-2] = KIND_SYNONYMS[parts[-2]]
-            rows = index.aliased(text) if len(parts) > 3 or text.startswith("10.") else []
-            rows = rows or index.named(parse_reference("/".join(parts), tuple(KINDS)))
-        return [row for row in rows if kind is None or row.kind == kind]
+        text = name.strip().encode("utf-8", "replace").decode()  # half a surrogate pair names nothing
+        wanted = kind_named(kind) if kind else None
+        parts = text.split("/")
+        if len(parts) > 1 and parts[-2] in KIND_SYNONYMS:
+            parts[-2] = KIND_SYNONYMS[parts[-2]]
+        is_id = is_iri(text) or valid_sha256(text) is not None
+        rows = index.aliased(text) if is_id else []
+        try:
+            rows = rows or index.named(parse_reference("/".join(parts), tuple(KINDS))) or index.aliased(text)
+        except UsageError:
+            rows = index.aliased(text)
+            if not rows and not is_id:
+                raise
+        return [row for row in rows if wanted is None or row.kind == wanted]
 
     def _not_found(self, index: Index, name: str, kind: str | None) -> NotFound:
         word = name.split("@")[0].rsplit("/", 1)[-1]
-        names = [row.name for near in index.suggest(word, 5) for row in index.search(parse_query(near), limit=3)]
-        near = closest(word, names) or list(dict.fromkeys(names))[:3]
-        what = kind or "asset"
+        wanted = kind_named(kind) if kind else None
+        near_words = [Query(words=(near,)) for near in index.suggest(word, 5)]
+        queries = [query.with_facets(kind=wanted) if wanted else query for query in near_words]
+        names = [row.name for query in queries for row in index.search(query, limit=3) if not row.gone]
+        near = closest(slug(word), names) or list(dict.fromkeys(names))[:3]
         hint = f"did you mean {', '.join(near)}?" if near else f"try `fairmile search {word}`"
-        return NotFound(f"no {what} named {name!r} in the catalog", hint=hint)
+        return NotFound(f"no {wanted or 'asset'} named {name!r} in the catalog", hint=hint)
 
     def get(self, name: str, *, kind: str | None = None) -> Card:
         """Return the card a name, handle, id, DOI or digest means."""
@@ -209,8 +274,8 @@ class Catalog:
 
     def versions(self, name: str, *, kind: str | None = None) -> list[Row]:
         """Return every version of an asset, newest first, removed ones last."""
-        row, _ = self.resolve(name, kind=kind)
         with self.open_index() as index:
+            row, _ = self._resolve(index, name, kind)
             return index.named(parse_reference(f"{row.kind}/{row.name}", tuple(KINDS)))
 
     def facets(self, facet: str) -> dict[str, int]:
@@ -264,27 +329,53 @@ class Catalog:
         """
         cards, document = self._read_cards(source, format)
         placed = [Card(card.body, catalog=LOCAL) for card in cards]
-        with self.open_index() as index:
-            fresh = [card for card in placed if not self._is_present(index, card, anyway=anyway)]
-            new = {id(card) for card in fresh}
-            done = [
-                Added(str(card.handle), "added" if id(card) in new else "present", card.warnings) for card in placed
-            ]
-            if dry_run or not fresh:
-                return done
-            generation = self.local.touch_generation()
-            if document is not None:
-                self.local.keep_raw(document.data, document.sha256)
-            for card in fresh:
-                try:
-                    self.local.write(card)
-                except FileExistsError:
-                    raise Conflict(f"{card.handle} was added by another process just now") from None
-                if index.writable:
-                    index.put(self.local, card, generation)
+        if dry_run:
+            with self.open_index() as index:
+                return self._plan(index, placed, anyway)[0]
+        with self._changing() as index:
+            done, fresh = self._plan(index, placed, anyway)
+            if fresh:
+                self._write_new(index, fresh, document)
         return done
 
-    def _read_cards(self, source: Path | Card | Mapping[str, Any], format: str | None) -> tuple[list[Card], Any]:
+    def _plan(self, index: Index, placed: Sequence[Card], anyway: bool) -> tuple[list[Added], list[Card]]:
+        """Return what becomes of each card, and those to write."""
+        done: list[Added] = []
+        fresh: dict[Handle, Card] = {}
+        for card in placed:
+            twin = fresh.get(card.handle)
+            if twin is not None and twin.digest != card.digest:
+                raise Conflict(f"{card.handle} is described twice, differently", hint="nothing was added")
+            is_new = twin is None and not self._is_present(index, card, anyway=anyway)
+            if is_new:
+                fresh[card.handle] = card
+            done.append(Added(str(card.handle), "added" if is_new else "present", card.warnings))
+        return done, list(fresh.values())
+
+    def _write_new(self, index: Index, cards: Sequence[Card], document: Document | None) -> None:
+        generation = self.local.touch_generation()
+        if document is not None:
+            self.local.keep_raw(document.data, document.sha256)
+        written: list[Card] = []
+        try:
+            for card in cards:
+                self.local.write(card)
+                written.append(card)
+        except BaseException as error:
+            for done in written:
+                self.local.remove(self.local.relative_path(done.handle))
+            if isinstance(error, FileExistsError):
+                raise Conflict(
+                    f"{self.local.path(card.handle)} is there already, and the index does not know it",
+                    hint="`fairmile catalog reindex` tells why; nothing was added",
+                ) from None
+            raise
+        for card in written if index.writable else ():
+            index.put(self.local, card, generation)
+
+    def _read_cards(
+        self, source: Path | Card | Mapping[str, Any], format: str | None
+    ) -> tuple[list[Card], Document | None]:
         if isinstance(source, (Card, Mapping)):
             body = dict(source)
             problems = [problem for problem in check_body(body) if problem.severity == "error"]
@@ -294,11 +385,11 @@ class Catalog:
         document = Document.from_file(Path(source))
         cards, problems = self._parse(document, format)
         if not cards:
-            raise InvalidDocument([problem for problem in problems if problem.severity == "error"])
-        from_foreign = "sourceDocument" in cards[0] and format != "card" and exchange.recognise(document) is not None
-        return [self._with_id(card) for card in cards], document if from_foreign else None
+            errors = [problem for problem in problems if problem.severity == "error"]
+            raise InvalidDocument(errors or [Problem("describes no asset", file=document.name)])
+        return [self._with_id(card) for card in cards], document if is_source(document, cards[0]) else None
 
-    def _parse(self, document: Any, format: str | None) -> tuple[list[Card], list[Problem]]:
+    def _parse(self, document: Document, format: str | None) -> tuple[list[Card], list[Problem]]:
         name = format if format and format != "card" else None
         own = format == "card" or (name is None and CONTEXT_IRI.encode() in document.data)
         if not own:
@@ -317,6 +408,8 @@ class Catalog:
         return cards, problems
 
     def _with_id(self, card: Card) -> Card:
+        """Return the card as it is kept: with an id, its licence in SPDX."""
+        card = Card(with_spdx(card.body))
         if card.iri:
             return card
         iri = mint_iri(card.kind, card.title, card.version, base=self._base, origin=card.digest)
@@ -338,24 +431,25 @@ class Catalog:
             )
         if anyway:
             return False
-        twins = index.same_content(card.content) if card.content else []
-        if twins and not self._is_version(card, twins[0]):
+        twins = self._strangers(card, index.same_content(card.content) if card.content else [])
+        if twins:
             raise Conflict(
                 f"the content of {handle} is there already as {twins[0].handle}",
                 hint="--anyway adds it under this name too",
             )
-        for file in card.files:
-            rows = [row for row in (index.same_source(file.url) if file.url else []) if not self._is_version(card, row)]
+        for url in dict.fromkeys(file.url for file in card.files if file.url):
+            rows = self._strangers(card, index.same_source(url))
             if rows:
                 raise Conflict(
-                    f"{file.url} is there already as part of {rows[0].handle}",
-                    hint="--anyway adds it under this name too",
+                    f"{url} is there already as part of {rows[0].handle}", hint="--anyway adds it under this name too"
                 )
         return False
 
     @staticmethod
-    def _is_version(card: Card, row: Row) -> bool:
-        return (card.kind, card.name) == (row.kind, row.name) and row.catalog == LOCAL
+    def _strangers(card: Card, rows: Iterable[Row]) -> list[Row]:
+        """Return the cards that are neither removed nor another version of this one."""
+        own = (LOCAL, card.kind, card.name)
+        return [row for row in rows if not row.gone and (row.catalog, row.kind, row.name) != own]
 
     def update(
         self,
@@ -372,59 +466,31 @@ class Catalog:
         A new `version` makes a new card linked to the old one. A card of another catalog is
         changed as a local copy, which takes precedence over it.
         """
-        row = self._only(name, kind)
-        old = self.read(row)
-        body = {key: value for key, value in old.body.items() if key not in unset}
-        body |= dict(set or {})
-        for key, value in (add or {}).items():
-            body[key] = [*as_list(body.get(key)), *as_list(value)]
-        self._refuse_renaming(old, body)
-        body = self._normalised(body, changed={*(set or {}), *(add or {})})
-        new_version = body.get("version") != old.get("version")
-        if new_version:
-            body["wasRevisionOf"] = old.iri
-            body["@id"] = mint_iri(old.kind, old.title, str(body["version"]), base=self._base, origin=old.digest)
-        card = Card(body, catalog=LOCAL)
-        errors = [problem for problem in check_body(card.body) if problem.severity == "error"]
-        if errors:
-            raise InvalidDocument(errors)
-        if not dry_run:
-            self._write(card, replace=not new_version)
+        change = Change(dict(set or {}), dict(add or {}), tuple(unset))
+        if dry_run:
+            with self.open_index() as index:
+                return changed(self.read(self._only(index, name, kind)), change, base=self._base)
+        with self._changing() as index:
+            old = self.read(self._only(index, name, kind))
+            card = changed(old, change, base=self._base)
+            # Only the card that was read may be replaced: a new version or a local copy must find its place free.
+            same = (card.handle, card.version) == (old.handle, old.version)
+            self._write(index, card, replace=same)
         return card
 
-    @staticmethod
-    def _refuse_renaming(old: Card, body: Mapping[str, Any]) -> None:
-        new = Card(body, catalog=old.catalog)
-        if (new.kind, new.name) != (old.kind, old.name):
-            raise UsageError(
-                "name and @type say which asset it is and cannot be changed",
-                hint="add it under the new name and remove this one",
-            )
+    def _write(self, index: Index, card: Card, *, replace: bool) -> None:
+        if self.local.tombstone_path(card.handle).exists():
+            raise Conflict(f"{card.handle} was removed and its name stays reserved", hint="give it another version")
+        generation = self.local.touch_generation()
+        try:
+            self.local.write(card, replace=replace)
+        except FileExistsError:
+            raise Conflict(f"{card.handle} is there already", hint="name it in full to change that one") from None
+        if index.writable:
+            index.put(self.local, card, generation)
 
-    @staticmethod
-    def _normalised(body: dict[str, Any], changed: set[str]) -> dict[str, Any]:
-        if "license" in changed and isinstance(body.get("license"), str):
-            iri = licence_iri(body["license"])
-            if iri and iri != body["license"]:
-                body = {**body, "license": iri, "licenseRaw": body["license"]}
-        if "distribution" in changed:
-            body.pop("contentDigest", None)
-            content = Card(body).content
-            body |= {"contentDigest": content} if content else {}
-        return body
-
-    def _write(self, card: Card, *, replace: bool) -> None:
-        with self.open_index() as index, Lock(self.local.root / f"{card.kind}.{card.name}.lock"):
-            generation = self.local.touch_generation()
-            try:
-                self.local.write(card, replace=replace)
-            except FileExistsError:
-                raise Conflict(f"{card.handle} is there already") from None
-            if index.writable:
-                index.put(self.local, card, generation)
-
-    def _only(self, name: str, kind: str | None) -> Row:
-        row, others = self.resolve(name, kind=kind)
+    def _only(self, index: Index, name: str, kind: str | None) -> Row:
+        row, others = self._resolve(index, name, kind)
         kinds = {each.kind for each in others} - {row.kind}
         if kinds and row.iri != name and "/" not in name:
             choices = ", ".join(f"{each}/{row.name}" for each in KINDS if each in {row.kind, *kinds})
@@ -437,7 +503,19 @@ class Catalog:
         self, name: str, *, reason: str = "", successor: str = "", kind: str | None = None, dry_run: bool = False
     ) -> Card:
         """Remove a local card; a tombstone keeps it with the date, the reason and the successor."""
-        row = self._only(name, kind)
+        if dry_run:
+            with self.open_index() as index:
+                return self._buried(index, name, kind, reason, successor)
+        with self._changing() as index:
+            buried = self._buried(index, name, kind, reason, successor)
+            generation = self.local.touch_generation()
+            self.local.bury(Card({k: v for k, v in buried.items() if k != "tombstone"}), buried["tombstone"])
+            if index.writable:
+                index.put(self.local, buried, generation)
+        return buried
+
+    def _buried(self, index: Index, name: str, kind: str | None, reason: str, successor: str) -> Card:
+        row = self._only(index, name, kind)
         if row.catalog != LOCAL:
             raise UsageError(
                 f"{row.handle} belongs to the catalog {row.catalog!r}, not to yours",
@@ -447,17 +525,8 @@ class Catalog:
             )
         facts = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock())), "reason": reason}
         if successor:
-            facts["supersededBy"] = self.get(successor).iri
-        card = self.read(row)
-        buried = Card({**card.body, "tombstone": facts}, catalog=LOCAL)
-        if dry_run:
-            return buried
-        with self.open_index() as index:
-            generation = self.local.touch_generation()
-            self.local.bury(card, facts)
-            if index.writable:
-                index.put(self.local, buried, generation)
-        return buried
+            facts["supersededBy"] = self._resolve(index, successor, None)[0].iri
+        return Card({**self.read(row).body, "tombstone": facts}, catalog=LOCAL)
 
     # Checking and exchange
 
@@ -513,24 +582,14 @@ class Catalog:
 
     def publish(self, target: Path, *, catalog: str | None = None) -> int:
         """Write the cards of a catalog (the local one) as a folder that any web server can offer as a source."""
-        folder = self.local if catalog is None else self._known_folder(catalog)
+        folder = self.local if catalog is None else self._folder(catalog)
         return publish([folder.read(path) for path, _ in folder.scan()], target)
-
-    def _known_folder(self, name: str) -> CatalogFolder:
-        names = [folder.name for folder in self.folders()]
-        if name not in names:
-            raise NotFound(f"no catalog named {name!r}", hint=f"catalogs: {', '.join(names)}")
-        return self._folder(name)
 
     # Sources
 
     def add_source(self, name: str, location: str, *, type: str | None = None, revision: str = "") -> SyncReport:
         """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
-        if slug(name) != name or name in (LOCAL, BUILTIN):
-            raise UsageError(
-                f"{name!r} cannot name a source",
-                hint="lower-case letters, digits, dots and dashes; not local or builtin",
-            )
+        check_source_name(name)
         if name in self._source_settings:
             raise Conflict(
                 f"a source named {name!r} is there already", hint=f"`fairmile catalog source rm {name}` first"
@@ -542,12 +601,15 @@ class Catalog:
         )
         given = {"location": location, "type": type, "revision": revision}
         settings = {key: value for key, value in given.items() if value}
-        report = sync(
-            source_spec(name, settings), self.source_folder(name), self._runner, base=self._base, clock=self._clock
-        )
-        if report.error:
-            raise SystemFailure(f"the source {name!r} cannot be synced: {report.error}", hint="nothing was added")
-        update_file(self._settings(), lambda data: data.setdefault("sources", {}).__setitem__(name, settings))
+        settings_file, folder = self._settings(), self.source_folder(name)
+        try:
+            report = sync(source_spec(name, settings), folder, self._runner, base=self._base, clock=self._clock)
+            if report.error:
+                raise SystemFailure(f"the source {name!r} cannot be synced: {report.error}", hint="nothing was added")
+            update_file(settings_file, lambda data: _sources_of(data).__setitem__(name, settings))
+        except BaseException:
+            shutil.rmtree(folder.root, ignore_errors=True)
+            raise
         self._source_settings[name] = settings
         self.open_index().close()
         return report
@@ -558,7 +620,7 @@ class Catalog:
             raise NotFound(f"no source named {name!r}", hint="`fairmile catalog source ls` lists them")
 
         def drop(data: Any) -> None:
-            if data.get("sources", {}).pop(name, None) is None:
+            if _sources_of(data).pop(name, None) is None:
                 raise UsageError(
                     f"the source {name!r} is not declared in {self._settings_file}",
                     hint="`fairmile doctor` shows which file declares it",
@@ -583,17 +645,17 @@ class Catalog:
                     f"no source named {name!r}",
                     hint=f"did you mean {near[0]!r}?" if near else "`fairmile catalog source ls` lists them",
                 )
-        specs = [
-            source_spec(name, settings)
-            for name, settings in self._source_settings.items()
-            if not names or name in names
-        ]
-        reports = [
-            sync(spec, self.source_folder(spec.name), self._runner, base=self._base, clock=self._clock)
-            for spec in specs
-        ]
+        reports = [self._sync(name) for name in self._source_settings if not names or name in names]
         self.open_index().close()
         return reports
+
+    def _sync(self, name: str) -> SyncReport:
+        settings = self._source_settings[name]
+        try:
+            spec = source_spec(name, settings)
+        except UsageError as error:
+            return SyncReport(name, str(settings), "", error=str(error))
+        return sync(spec, self.source_folder(name), self._runner, base=self._base, clock=self._clock)
 
     def catalogs(self) -> list[dict[str, Any]]:
         """Return every catalog in order of precedence, with its state and its clashes with those before it."""
@@ -608,18 +670,32 @@ class Catalog:
                 "clashes": clashes.get(folder.name, []),
             }
             if folder.name in self._source_settings:
-                spec = source_spec(folder.name, self._source_settings[folder.name])
-                kept = state(folder)
-                facts |= {"type": spec.type, "location": spec.location, "revision": kept.get("revision", "")}
-                facts |= {
-                    "synced_at": kept.get("synced_at", ""),
-                    "error": kept.get("error", ""),
-                    "problems": kept.get("problems", []),
-                }
+                facts |= self._source_facts(folder)
             else:
                 facts |= {"type": folder.name, "location": str(folder.root)}
             found.append(facts)
         return found
+
+    def _source_facts(self, folder: CatalogFolder) -> dict[str, Any]:
+        settings = self._source_settings[folder.name]
+        try:
+            spec = source_spec(folder.name, settings)
+        except UsageError as error:
+            return {"type": "", "location": str(settings), "error": str(error)}
+        kept = state(folder)
+        facts = {"type": spec.type, "location": spec.location, "revision": kept.get("revision", "")}
+        return facts | {
+            "synced_at": kept.get("synced_at", ""),
+            "error": kept.get("error", ""),
+            "problems": kept.get("problems", []),
+        }
+
+
+def _sources_of(settings: Any) -> Any:
+    """Return the table of sources in the settings, made where there is none."""
+    if settings.get("sources") is None:
+        settings["sources"] = {}
+    return settings["sources"]
 
 
 def _target_texts(targets: Any) -> list[str]:
@@ -636,7 +712,10 @@ class _Builtin(CatalogFolder):
     """The cards shipped with the package; they change only with it."""
 
     def generation(self) -> str:
-        kinds = [entry.stat().st_mtime_ns for entry in os.scandir(self.cards_root) if entry.is_dir()]
+        try:
+            kinds = [entry.stat().st_mtime_ns for entry in os.scandir(self.cards_root) if entry.is_dir()]
+        except OSError:
+            return ""
         return f"{len(kinds)} {max(kinds, default=0)}"
 
 

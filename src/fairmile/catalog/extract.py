@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from fairmile.base.digest import ni
-from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of
 from fairmile.catalog.identity import doi_of, valid_sha256
 
 _MAX_REST_CHARACTERS = 20_000
@@ -39,6 +39,8 @@ def facets_of(card: Card) -> list[tuple[str, str]]:
         "language": card.texts("programmingLanguage"),
         "access": access,
         "category": card.texts("modelCategory"),
+        # Not a field of the search language: it finds the models for the formats of a data set.
+        "accepts": [format_name(text) for text in accepted_formats(card)],
     }
     pairs = [(facet, value) for facet, found in values.items() for value in found if value and len(value) <= 200]
     return list(dict.fromkeys(pairs))
@@ -149,3 +151,17 @@ def _leaves(value: Any, skip: Set[str] = _NOT_TEXT) -> Iterator[str]:
             todo.extend(reversed(node))
         elif isinstance(node, str):
             yield node
+
+
+def model_inputs(card: Card) -> list[Mapping[str, Any]]:
+    """Return the inputs of a model's signature."""
+    signature = card.get("signature")
+    inputs = as_list(signature.get("inputs")) if isinstance(signature, Mapping) else []
+    return [spec for spec in inputs if isinstance(spec, Mapping)]
+
+
+def accepted_formats(card: Card) -> list[str]:
+    """Return the formats a model's signature says it reads."""
+    return [
+        text for spec in model_inputs(card) for value in as_list(spec.get("encodingFormat")) if (text := text_of(value))
+    ]

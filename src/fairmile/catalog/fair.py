@@ -231,12 +231,18 @@ def _key(change: tuple[str, str]) -> str:
 def assess(card: Card, surroundings: Surroundings) -> Assessment:
     """Return how FAIR the asset is that the card describes."""
     facts = Facts(card, surroundings)
-    verdicts = {test["id"]: CHECKS[test["id"]](facts) for test in rules()["tests"]}
+    verdicts = {test["id"]: _tidy(CHECKS[test["id"]](facts)) for test in rules()["tests"]}
     findings = tuple(_finding(test, verdicts[test["id"]]) for test in rules()["tests"])
     signals = _signals(verdicts)
     indicators = tuple(_indicator(each, signals) for each in rules()["indicators"])
     richness = Richness(facts.kind, {key: facts.has(key) for key in facts.rich})
     return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness)
+
+
+def _tidy(verdict: Verdict) -> Verdict:
+    """Return the verdict with evidence of one line each, whatever the card holds."""
+    parts = tuple(part._replace(evidence=" ".join(part.evidence.split())) for part in verdict.parts)
+    return verdict._replace(evidence=" ".join(verdict.evidence.split()), parts=parts)
 
 
 def _percent(findings: Iterable[Finding]) -> float | None:
@@ -282,25 +288,25 @@ def _indicator(rule: Mapping[str, Any], signals: Mapping[str, Part]) -> Indicato
     """Judge one indicator: each of its ways lists what must reach how many points; one way suffices."""
     ways: list[Mapping[str, float]] = rule["ways"]
     unjudged = 0
-    blocking: Part | None = None
-    answer: Literal["yes", "no", "not assessed"] = "no"
+    outcome: Literal["yes", "no", "not assessed"] = "no"
+    evidence = ""
     for way in ways:
         seen = [(signals.get(name) or Part(name, None, "nothing is declared"), least) for name, least in way.items()]
         unknown = next((part for part, _ in seen if part.points is None), None)
         short = next((part for part, least in seen if part.points is not None and part.points < least - 1e-9), None)
         if unknown is None and short is None:
-            answer, blocking = "yes", seen[0][0]
+            outcome, evidence = "yes", "; ".join(dict.fromkeys(part.evidence for part, _ in seen))
             break
         unjudged += short is None
-        blocking = short or blocking or unknown
+        blocking = short or unknown
+        evidence = blocking.evidence if blocking and (short or not evidence) else evidence
     else:
-        answer = "not assessed" if unjudged == len(ways) else "no"
-    evidence = blocking.evidence if blocking else ""
-    if answer == "not assessed":
+        outcome = "not assessed" if unjudged == len(ways) else "no"
+    if outcome == "not assessed":
         why = "needs a reader of the format" if rule["id"] in DATA_LEVEL else "does not apply"
         evidence = f"{why}, counted as 0: {evidence}"
     tests = dict.fromkeys(name if name in CHECKS else _test_of(name) for way in ways for name in way)
-    return Indicator(rule["id"], rule["id"].split("-")[1][0], rule["statement"], answer, evidence, tuple(tests))
+    return Indicator(rule["id"], rule["id"].split("-")[1][0], rule["statement"], outcome, evidence, tuple(tests))
 
 
 def _test_of(part: str) -> str:

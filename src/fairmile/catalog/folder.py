@@ -16,6 +16,7 @@ from fairmile.catalog.identity import Handle
 
 CARD_SUFFIX = ".jsonld"
 TOMBSTONE_SUFFIX = ".tombstone.json"
+_UNFINISHED = "unfinished-"
 
 
 class Stamp(NamedTuple):
@@ -48,11 +49,18 @@ class CatalogFolder:
         except OSError:
             return ""
 
-    def touch_generation(self) -> str:
-        """Mark the catalog as changed, before the change: an index that misses it can tell."""
-        token = os.urandom(8).hex()
+    def touch_generation(self, *, unfinished: bool = False) -> str:
+        """Mark the catalog as changed, before the change: an index that misses it can tell.
+
+        A change of many cards is marked `unfinished` before and once more after it: an index may look in between.
+        """
+        token = (_UNFINISHED if unfinished else "") + os.urandom(8).hex()
         write_atomic(self.generation_file, token + "\n")
         return token
+
+    def is_unfinished(self) -> bool:
+        """Tell whether a change of many cards is under way, or was interrupted."""
+        return self.generation().startswith(_UNFINISHED)
 
     def relative_path(self, handle: Handle) -> str:
         return f"{handle.kind}/{handle.name}/{handle.version}{CARD_SUFFIX}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -11,9 +12,12 @@ from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import as_list
-from fairmile.catalog.identity import is_iri
+from fairmile.catalog.identity import is_iri, valid_sha256
 
-_DATE = re.compile(r"^\d{4}(-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?)?)?$")
+_DATE = re.compile(
+    r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ](\d{2}):(\d{2})(?::[0-6]\d(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?)?)?\Z",
+    re.ASCII,
+)
 ACCESS_RIGHTS = ("public", "registered", "restricted", "embargoed", "closed")
 
 
@@ -26,6 +30,20 @@ def _said(test: Any, message: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _is_date(value: Any) -> bool:
+    match = _DATE.match(value) if isinstance(value, str) else None
+    if match is None:
+        return False
+    year, month, day, hour, minute = (
+        int(part or default) for part, default in zip(match.groups(), "11100", strict=False)
+    )
+    try:
+        datetime(year, month, day, hour, minute)
+    except ValueError:
+        return False
+    return True
+
+
 def _is_size(value: Any) -> bool:
     try:
         parse_size(value)
@@ -36,9 +54,7 @@ def _is_size(value: Any) -> bool:
 
 Text = Annotated[str, _said(lambda v: isinstance(v, str) and v.strip(), "expected a text, found {value!r}")]
 Iri = Annotated[str, _said(is_iri, "expected an absolute IRI such as https://… or doi:…, found {value!r}")]
-Date = Annotated[
-    str, _said(lambda v: isinstance(v, str) and _DATE.match(v), "expected a date as YYYY-MM-DD, found {value!r}")
-]
+Date = Annotated[str, _said(_is_date, "expected a date as YYYY-MM-DD, found {value!r}")]
 Size = Annotated[str | int, _said(_is_size, "expected a size such as '5943306240 B' or '5.5 GiB', found {value!r}")]
 
 
@@ -78,9 +94,7 @@ T = TypeVar("T")
 # One or many of a form, as JSON-LD allows; errors name the place of the wrong one.
 Many = Annotated[list[T], BeforeValidator(as_list)]
 Flag = Annotated[bool, _said(lambda v: isinstance(v, bool), "expected true or false, found {value!r}")]
-Digest = Annotated[
-    str, _said(lambda v: parse_checksum(str(v)) is not None, "expected ni:///sha-256;…, found {value!r}")
-]
+Digest = Annotated[str, _said(lambda v: valid_sha256(v) is not None, "expected ni:///sha-256;…, found {value!r}")]
 Version = Annotated[
     str, _said(lambda v: isinstance(v, str) and v.strip(), "expected a text such as '1.0', found {value!r}")
 ]

@@ -14,7 +14,7 @@ from fairmile.base.words import slug
 # Facts that change while the asset does not; they stay out of the digest so that it is stable.
 VOLATILE_KEYS = frozenset({"cardDigest", "catalog", "usageCount", "tombstone", "trustLevel"})
 DIGEST_VERSION_PREFIX = "sha256-"
-_IRI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+$")
+_IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+")
 _DOI = re.compile(r"^(?:doi:|https?://(?:dx\.)?doi\.org/)(10\.\d{4,9}/\S+)$", re.IGNORECASE)
 # Random, fixed once: the name space in which ids of cards that bring none are derived.
 _NAMESPACE = uuid.UUID("6f0c5e7a-1a43-5f3b-9c1e-3d2f8d0b7a51")
@@ -67,7 +67,7 @@ def parse_reference(text: str, kinds: Sequence[str]) -> Reference:
 
 def is_iri(text: object) -> bool:
     """Tell whether the text is an absolute IRI."""
-    return isinstance(text, str) and bool(_IRI.match(text))
+    return isinstance(text, str) and bool(_IRI.fullmatch(text))
 
 
 def doi_of(text: object) -> str | None:
@@ -113,6 +113,6 @@ def valid_sha256(text: object) -> str | None:
 
 def version_key(version: str) -> str:
     """Return a text that sorts as versions do: 1.10 after 1.9, 1.0rc1 before 1.0."""
-    parts = re.findall(r"\d+|[a-z]+", version.lower().removeprefix("v"))
-    keys = [f"2{int(part):020d}" if part.isdigit() else f"0{part}" for part in parts]
+    parts = re.findall(r"[0-9]+|[a-z]+", version.lower().removeprefix("v"))
+    keys = [f"2{part.lstrip('0').zfill(20)}" if part.isdigit() else f"0{part}" for part in parts]
     return ".".join([*keys, "1"])

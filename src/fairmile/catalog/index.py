@@ -161,6 +161,31 @@ class Index:
         return None
 
     @classmethod
+    def current(
+        cls,
+        path: Path,
+        folders: Sequence[CatalogFolder],
+        uses: Callable[[], Mapping[str, int]],
+        *,
+        on_card: Callable[[int, int], None] | None = None,
+    ) -> Index:
+        """Open the index, brought in line with the files where it can be written."""
+        index = cls.open(path)
+        try:
+            if index.writable and index.stale(folders):
+                index.refresh(folders, uses(), on_card=on_card)
+            return index
+        except sqlite3.DatabaseError as error:
+            index.close()
+            if _code(error) not in _DAMAGED or not index.writable:
+                raise _failure(index.path, error) from error
+        except BaseException:
+            index.close()
+            raise
+        rebuild(path, folders, uses(), on_card=on_card)
+        return cls.open(path)
+
+    @classmethod
     def in_memory(cls) -> Index:
         """Return an empty index that lives as long as the process."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -471,6 +496,11 @@ class Index:
             )
         rows = {row.id: row for row in self.rows([number for number, _ in found])}
         return [(name, rows[number]) for number, name in dict.fromkeys(found) if number in rows]
+
+    def links(self, numbers: Iterable[int]) -> list[tuple[int, str, str]]:
+        """Return every (card, relation, target) that these cards hold."""
+        marks = ",".join(map(str, dict.fromkeys(numbers)))
+        return self._db.execute(f"SELECT card, relation, target FROM link WHERE card IN ({marks})").fetchall()
 
     def search(self, query: Query, *, limit: int = 20) -> list[Row]:
         """Return the best matches: by where the words stand, then by use."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fairmile.base.errors import UsageError
-from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.base.words import slug
+from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of
+from fairmile.catalog.extract import accepted_formats, model_inputs
+from fairmile.catalog.identity import Reference, is_iri, parse_reference
 from fairmile.catalog.index import Index, Row, target_names
-from fairmile.catalog.query import normal, parse_query
+from fairmile.catalog.kinds import KINDS
+from fairmile.catalog.query import Query, normal
 
-# How much each kind of reason is worth; the first three are statements of somebody, the rest are likeness.
+# How much each kind of reason is worth; the first four are statements of somebody, the rest are likeness.
 WEIGHTS = {
     "run": 1.0,
     "declared": 0.9,
@@ -24,6 +30,19 @@ WEIGHTS = {
 }
 _STATED = ("run", "declared", "benchmark", "workflow")
 _DATA_LINKS = ("trainedOn", "testedOn", "validatedOn", "evaluatedOn", "acceptsDataset", "evaluationDataset")
+# Which of its properties show that a benchmark, run or workflow used a model or a data set.
+_WITNESS_LINKS = {
+    ("benchmark", "model"): ("matchSpec",),
+    ("benchmark", "dataset"): ("matchSpec",),
+    ("run", "model"): ("evaluatedMLModel", "instrument", "object", "result"),
+    ("run", "dataset"): ("object", "evaluationDataset"),
+    ("workflow", "model"): ("evaluatedMLModel", "instrument", "input", "object", "output", "result"),
+    ("workflow", "dataset"): ("object", "evaluationDataset", "input"),
+}
+_NAMING = {
+    kind: frozenset(name for (_, what), names in _WITNESS_LINKS.items() if what == kind for name in names)
+    for kind in ("model", "dataset")
+}
 _MAX_CANDIDATES = 200
 
 
@@ -81,107 +100,92 @@ def match(catalog: Cards, *, model: str | None, dataset: str | None, domain: str
             datasets = _candidates(catalog, index, models[0], "dataset")
         elif not models:
             models = _candidates(catalog, index, datasets[0], "model")
-        witnesses = _Witnesses(catalog, index)
-        found = [_pair(one, other, witnesses) for one in models for other in datasets]
+        ones, others = [_Side(each, index) for each in models], [_Side(each, index) for each in datasets]
+    found = [_pair(one, other) for one in ones for other in others]
     wanted = normal(domain) if domain else ""
     pairs = [pair for pair in found if pair and (not wanted or any(wanted in normal(each) for each in pair.domains))]
     return sorted(pairs, key=lambda pair: (-pair.score, pair.model, pair.dataset))[:limit]
 
 
 def _of_domain(catalog: Cards, index: Index, kind: str, domain: str) -> list[Card]:
-    rows = index.search(parse_query(f'kind:{kind} domain:"{domain}"'), limit=_MAX_CANDIDATES)
-    return _distinct(catalog.read(row) for row in rows)
+    return _cards(catalog, index.search(Query().with_facets(kind=kind, domain=domain), limit=_MAX_CANDIDATES))
 
 
 def _candidates(catalog: Cards, index: Index, card: Card, kind: str) -> list[Card]:
-    """Return the assets of a kind that could fit: linked either way, or alike in domain or task."""
-    rows: list[Row] = []
-    for _, target in card.links:
+    """Return the assets of a kind that could fit: named together, or alike in task, domain or format."""
+    links = index.linking_to(target_names(card))
+    rows = [row for relation, row in links if row.kind == kind and relation in _DATA_LINKS]
+    witnesses = [row.id for relation, row in links if relation in _WITNESS_LINKS.get((row.kind, card.kind), ())]
+    named = [target for relation, target in card.links if relation in _DATA_LINKS]
+    named += [target for _, relation, target in index.links(witnesses) if relation in _NAMING[kind]]
+    for target in dict.fromkeys(named):
         rows += _named(index, target, kind)
-    linking = [row for _, row in index.linking_to(target_names(card))]
-    rows += [row for row in linking if row.kind == kind]
-    for row in (each for each in linking if each.kind in ("benchmark", "run", "workflow")):
-        rows += [found for name in _mentioned(catalog.read(row), kind) for found in _named(index, name, kind)]
-    for row in index.search(parse_query("kind:benchmark"), limit=_MAX_CANDIDATES):
-        spec = catalog.read(row)
-        if _mentions(spec, card):
-            rows += [found for name in _mentioned(spec, kind) for found in _named(index, name, kind)]
-    for facet, values in (("domain", card.domains), ("task", card.tasks)):
-        for value in values:
-            rows += index.search(parse_query(f'kind:{kind} {facet}:"{value}"'), limit=_MAX_CANDIDATES)
-    unique = list({row.id: row for row in rows if not row.gone}.values())[:_MAX_CANDIDATES]
-    return _distinct(catalog.read(row) for row in unique)
+    formats = [format_name(text) for text in accepted_formats(card)] if card.kind == "model" else card.formats
+    likeness = {"task": card.tasks, "domain": card.domains, "format" if kind == "dataset" else "accepts": formats}
+    for facet, value in [(facet, value) for facet, values in likeness.items() for value in values]:
+        rows += index.search(Query(facets=(("kind", kind), (facet, value))), limit=_MAX_CANDIDATES)
+    return _cards(catalog, list({row.id: row for row in rows}.values()))
 
 
-def _distinct(cards: Iterable[Card]) -> list[Card]:
+def _cards(catalog: Cards, rows: Iterable[Row]) -> list[Card]:
     """Return one card per asset version, whichever catalog came first."""
-    return list({(card.name, card.version): card for card in reversed(list(cards))}.values())[::-1]
+    distinct: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if not row.gone:
+            distinct.setdefault((row.name, row.version), row)
+    return [catalog.read(row) for row in list(distinct.values())[:_MAX_CANDIDATES]]
 
 
 def _named(index: Index, name: str, kind: str) -> list[Row]:
     rows = index.aliased(name)
-    if not rows and "://" not in name:
-        words = name.split("@")[0].rsplit("/", 1)[-1]
-        rows = [
-            row for row in index.search(parse_query(f'kind:{kind} "{words}"'), limit=5) if name in target_names(row)
-        ]
+    if not rows and not is_iri(name):
+        try:
+            rows = index.named(parse_reference(name, tuple(KINDS)))
+        except UsageError:  # a title that no handle can look like
+            rows = index.named(Reference(None, kind, slug(name), None))
     return [row for row in rows if row.kind == kind]
 
 
-def _mentioned(card: Card, kind: str) -> list[str]:
-    spec = card.get("matchSpec")
-    listed = as_list(spec.get(f"{kind}s")) if isinstance(spec, Mapping) else []
-    keys = ("evaluatedMLModel", "instrument", "result") if kind == "model" else ("object", "evaluationDataset", "input")
-    linked = [value for key in keys for value in as_list(card.get(key))]
-    return [name for value in [*listed, *linked] if (name := id_of(value))]
+class _Side:
+    """A model or a data set, and the benchmarks, runs and workflows that name it."""
+
+    def __init__(self, card: Card, index: Index) -> None:
+        self.card = card
+        self.names = frozenset(target_names(card))
+        links = index.linking_to(self.names)
+        self.witnesses = {
+            row.id: row
+            for relation, row in links
+            if not row.gone and relation in _WITNESS_LINKS.get((row.kind, card.kind), ())
+        }
 
 
-def _mentions(card: Card, other: Card) -> bool:
-    names = set(target_names(other))
-    return any(name in names for name in _mentioned(card, other.kind))
-
-
-class _Witnesses:
-    """The benchmarks, runs and workflows that name both a model and a data set."""
-
-    def __init__(self, catalog: Cards, index: Index) -> None:
-        rows = [
-            row
-            for kind in ("benchmark", "run", "workflow")
-            for row in index.search(parse_query(f"kind:{kind}"), limit=2000)
-        ]
-        self._cards = [catalog.read(row) for row in rows if not row.gone]
-
-    def of(self, model: Card, dataset: Card) -> list[Card]:
-        return [card for card in self._cards if _mentions(card, model) and _mentions(card, dataset)]
-
-
-def _pair(model: Card, dataset: Card, witnesses: _Witnesses) -> Match | None:
-    reasons = [_witness_reason(card) for card in witnesses.of(model, dataset)]
-    tests: Sequence[Callable[[Card, Card], Reason | None]] = (_declared, _signature, _task, _domain, _format)
-    reasons += [reason for test in tests if (reason := test(model, dataset))]
+def _pair(model: _Side, dataset: _Side) -> Match | None:
+    common = [row for number, row in model.witnesses.items() if number in dataset.witnesses]
+    reasons = [_witness_reason(row) for row in sorted(common, key=lambda row: (row.kind, row.handle))]
+    reasons += [reason] if (reason := _declared(model.card, dataset.names)) else []
+    tests: Sequence[Callable[[Card, Card], Reason | None]] = (_signature, _task, _domain, _format)
+    reasons += [reason for test in tests if (reason := test(model.card, dataset.card))]
     kinds = {reason.kind for reason in reasons}
     # Likeness alone needs two marks, one of them about what is computed; a domain in common is not a match.
     if not kinds & set(_STATED) and not ({"signature", "task"} & kinds and len(kinds) > 1):
         return None
-    missing = 1.0
-    for kind in kinds:
-        missing *= 1.0 - WEIGHTS[kind] if WEIGHTS[kind] < 1 else 0.0
-    domains = tuple(dict.fromkeys([*model.domains, *dataset.domains]))
-    return Match(str(model.handle), str(dataset.handle), domains, round(1.0 - missing, 3), tuple(reasons))
+    missing = math.prod(1.0 - WEIGHTS[kind] for kind in sorted(kinds))
+    domains = tuple(dict.fromkeys([*model.card.domains, *dataset.card.domains]))
+    handles = str(model.card.handle), str(dataset.card.handle)
+    return Match(*handles, domains, round(1.0 - missing, 3), tuple(reasons))
 
 
-def _witness_reason(card: Card) -> Reason:
+def _witness_reason(row: Row) -> Reason:
     words = {
         "benchmark": "the benchmark {} pairs them",
         "run": "the run {} used both",
         "workflow": "the workflow {} takes both",
     }
-    return Reason(card.kind, words[card.kind].format(card.handle))
+    return Reason(row.kind, words[row.kind].format(row.handle))
 
 
-def _declared(model: Card, dataset: Card) -> Reason | None:
-    names = set(target_names(dataset))
+def _declared(model: Card, names: AbstractSet[str]) -> Reason | None:
     for relation in _DATA_LINKS:
         if any(id_of(value) in names for value in as_list(model.get(relation))):
             return Reason("declared", f"the model's card says {relation}")
@@ -204,17 +208,14 @@ def _common(first: Sequence[str], second: Sequence[str]) -> list[str]:
 
 
 def _format(model: Card, dataset: Card) -> Reason | None:
-    accepted = [
-        text for spec in _inputs(model) for value in as_list(spec.get("encodingFormat")) if (text := text_of(value))
-    ]
-    given = {text for file in dataset.files for text in [file.media_type] if text}
-    common = [text for text in accepted if text in given]
+    given = set(dataset.formats)
+    common = [text for text in accepted_formats(model) if format_name(text) in given]
     return Reason("format", f"the model reads {common[0]}, which the data set is in") if common else None
 
 
 def _signature(model: Card, dataset: Card) -> Reason | None:
     fields = [shape for shape in _field_shapes(dataset) if len(shape) > 1]
-    for spec in _inputs(model):
+    for spec in model_inputs(model):
         shape = spec.get("shape")
         if not isinstance(shape, list) or len(shape) < 2:
             continue
@@ -233,19 +234,14 @@ def _signature(model: Card, dataset: Card) -> Reason | None:
     return None
 
 
-def _inputs(model: Card) -> list[Mapping[str, Any]]:
-    signature = model.get("signature")
-    inputs = as_list(signature.get("inputs")) if isinstance(signature, Mapping) else []
-    return [spec for spec in inputs if isinstance(spec, Mapping)]
-
-
 def _field_shapes(dataset: Card) -> list[list[int]]:
     records = [each for each in as_list(dataset.get("recordSet")) if isinstance(each, Mapping)]
     fields = [each for record in records for each in as_list(record.get("field")) if isinstance(each, Mapping)]
     shapes = []
     for each in fields:
-        text = text_of(each.get("arrayShape"))
-        parts = [part.strip() for part in (text or "").strip("()[]").split(",") if part.strip()]
+        shape = each.get("arrayShape")
+        text = ",".join(map(str, shape)) if isinstance(shape, list) else text_of(shape) or ""
+        parts = [part.strip() for part in text.strip("()[] ").split(",") if part.strip()]
         if parts and all(part.lstrip("-").isdigit() for part in parts):
             shapes.append([int(part) for part in parts])
     return shapes

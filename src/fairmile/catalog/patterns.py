@@ -25,10 +25,10 @@ def compile_linear(pattern: str) -> Any:
     options.max_mem = 8 << 20
     options.never_nl = True  # each name is a line; no match reaches over into the next
     try:
-        re2.compile(pattern.encode(), options)
-        return re2.compile(f"(?m:{pattern})".encode(), options)
+        re2.compile(pattern.encode(errors="replace"), options)
+        return re2.compile(f"(?m:{pattern})".encode(errors="replace"), options)
     except re2.error as error:
-        text = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+        text = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
         raise UsageError(
             f"/{pattern}/ is not a regular expression: {text}", hint="RE2 syntax: no look-around, no back-references"
         ) from error

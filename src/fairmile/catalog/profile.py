@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fairmile.base.documents import load_json, locate
 from fairmile.base.errors import Problem
+from fairmile.base.places import Place
+from fairmile.base.strict_json import load_json, scan
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
 from fairmile.catalog.identity import is_iri
@@ -30,6 +32,8 @@ def check_body(body: Any) -> list[Problem]:
     """Return every problem of a card's body, errors first."""
     if not isinstance(body, Mapping):
         return [Problem(f"expected a JSON object, found {type(body).__name__}")]
+    if strange := [key for key in body if not isinstance(key, str)]:
+        return [Problem(f"expected keys that are texts, found {strange[0]!r}")]
     problems = _form_problems(body)
     kind = kind_of_types([str(value) for value in as_list(body.get("@type"))])
     if kind is None:
@@ -49,11 +53,13 @@ def check_body(body: Any) -> list[Problem]:
 def check_text(text: str, *, file: str = "") -> tuple[Card | None, list[Problem]]:
     """Check the card in a text; problems carry file and line. A text that is no JSON raises InvalidDocument."""
     body = load_json(text, file=file)
+    found = check_body(body)
+    places = scan(text) if found else Place(1)
     problems = []
-    for problem in check_body(body):
-        path = _path(problem.field)
-        line = locate(text, path) or 1
-        problems.append(Problem(problem.message, problem.field, problem.severity, file, line, problem.hint))
+    for problem in found:
+        # A key may hold dots and brackets itself, as an address does.
+        path = [problem.field] if isinstance(body, dict) and problem.field in body else _path(problem.field)
+        problems.append(replace(problem, file=file, line=places.find(path)))
     whole = isinstance(body, dict) and not any(problem.severity == "error" for problem in problems)
     return (Card(body) if whole else None), problems
 
@@ -75,7 +81,7 @@ def _form_problems(body: Mapping[str, Any]) -> list[Problem]:
         for entry in error.errors(include_url=False):
             missing = entry["type"] == "missing"
             field = _field(entry["loc"], body, missing)
-            message = "is missing" if missing else entry["msg"].removeprefix("Value error, ")
+            message = "is missing" if missing else _message(entry)
             found.setdefault(field, Problem(message, field=field))
         # A value that may be a text or an object fails as both; the deeper place says more.
         return [
@@ -84,6 +90,14 @@ def _form_problems(body: Mapping[str, Any]) -> list[Problem]:
             if not any(other != each.field and other.startswith(each.field) for other in found)
         ]
     return []
+
+
+def _message(entry: Mapping[str, Any]) -> str:
+    """Return what pydantic found in our words."""
+    expected = {"model_type": "an object", "dict_type": "an object", "list_type": "a list", "string_type": "a text"}
+    if entry["type"] in expected:
+        return f"expected {expected[entry['type']]}, found {entry['input']!r:.80}"
+    return str(entry["msg"]).removeprefix("Value error, ")
 
 
 def _field(location: Sequence[str | int], body: Mapping[str, Any], missing: bool) -> str:

@@ -125,17 +125,18 @@ def _facet(name: str, value: str) -> tuple[str, str]:
     facet = FIELDS[name.lower()]
     if not value.strip():
         raise UsageError(f"the field {name!r} has no value", hint=f'as in {name}:word or {name}:"several words"')
-    if facet == "kind":
-        word = normal(value)
-        named = [KIND_SYNONYMS.get(text, text) for text in (word, word.removesuffix("s"))]
-        kind = next((text for text in named if text in KINDS), None)
-        if kind is None:
-            known = did_you_mean(value, KINDS)
-            raise UsageError(
-                f"no kind named {value!r}" + (f"; {known}" if known else ""), hint=f"kinds: {', '.join(KINDS)}"
-            )
-        return facet, kind
-    return facet, value
+    return facet, kind_named(value) if facet == "kind" else value
+
+
+def kind_named(text: str) -> str:
+    """Return the kind of asset that a word means, in the plural too; UsageError with the nearest when it is none."""
+    word = normal(text)
+    named = [KIND_SYNONYMS.get(each, each) for each in (word, word.removesuffix("s"))]
+    kind = next((each for each in named if each in KINDS), None)
+    if kind is None:
+        known = did_you_mean(text, KINDS)
+        raise UsageError(f"no kind named {text!r}" + (f"; {known}" if known else ""), hint=f"kinds: {', '.join(KINDS)}")
+    return kind
 
 
 @lru_cache(maxsize=100_000)
@@ -145,7 +146,7 @@ def facet_token(facet: str, value: str) -> str:
     It starts with a private character, which no search for a word or a prefix can hold, and ends in
     digits, which the stemmer leaves alone.
     """
-    digest = hashlib.blake2b(normal(value).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(normal(value).encode("utf-8", "replace"), digest_size=8).digest()
     return f"{_PRIVATE}{facet}{int.from_bytes(digest):020d}"
 
 

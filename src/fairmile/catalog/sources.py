@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,16 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin
 
 from fairmile.base.commands import Runner
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, SystemFailure, Transient, UsageError
 from fairmile.base.files import Lock, write_atomic
+from fairmile.base.words import slug
 from fairmile.catalog import exchange
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange.draft import MAX_DOCUMENT_BYTES, Document
 from fairmile.catalog.folder import CatalogFolder
+from fairmile.catalog.identity import mint_iri
 from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.catalog.profile import check_text
 
@@ -31,14 +34,21 @@ _ENDINGS = (".jsonld", ".json", ".yaml", ".yml", ".cff", ".xml", ".ttl")
 _NAMES = ("MLmodel", "README.md")
 _SKIPPED_FOLDERS = (".git", "node_modules", "__pycache__", ".venv")
 _MAX_FILES = 200_000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _WEB_TIMEOUT_S = 30.0
 _WEB_CONNECTIONS = 8
 # A repository must not bring its own programs into the fetch: no hooks, no helpers, no `ext::` transport.
 _GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"),
     *("-c", "protocol.file.allow=always", "-c", "credential.interactive=false", "-c", "core.askPass="),
+    *("-c", "protocol.version=2", "-c", "core.attributesFile=/dev/null"),
 )
+# Ranks above the repository's own .gitattributes: files come as they are stored, none is left out, and no filter
+# that the user has installed, such as one that downloads large files, is called by a repository.
+_GIT_ATTRIBUTES = "* -filter -text -ident -eol -crlf -working-tree-encoding -export-ignore -export-subst\n"
 _GIT_TIMEOUT_S = 600.0
+LOCAL = "local"
+BUILTIN = "builtin"
 
 
 class SourceSpec(NamedTuple):
@@ -70,8 +80,8 @@ class SyncReport:
 class Source(Protocol):
     """Brings the documents of a source."""
 
-    def documents(self) -> Iterator[Document]:
-        """Yield every document that may describe an asset; names are relative to the source."""
+    def documents(self) -> Iterator[Document | UsageError]:
+        """Yield every document that may describe an asset, or why it cannot be read; names are relative."""
         ...
 
     def revision(self) -> str:
@@ -87,33 +97,44 @@ def source_type(location: str) -> SourceType:
     return "web" if path.startswith(("http://", "https://")) else "folder"
 
 
+def check_source_name(name: object) -> None:
+    """Refuse what cannot name a source: the name becomes part of handles and the name of a folder."""
+    if not isinstance(name, str) or slug(name) != name or name in (LOCAL, BUILTIN):
+        raise UsageError(
+            f"{name!r} cannot name a source", hint="lower-case letters, digits, dots and dashes; not local or builtin"
+        )
+
+
 def source_spec(name: str, settings: Any, *, origin: str = "") -> SourceSpec:
     """Read one source from the settings: a location, or a mapping with location, type and revision."""
+    check_source_name(name)
     where = f"{origin} sources.{name}".strip()
     if isinstance(settings, str):
         settings = {"location": settings}
-    if not isinstance(settings, Mapping) or not isinstance(settings.get("location"), str):
+    location = settings.get("location") if isinstance(settings, Mapping) else None
+    if not isinstance(location, str) or not location.strip():
         raise UsageError(
             f"{where}: expected a location or a mapping with `location`", hint="sources: {name: {location: https://…}}"
         )
     unknown = set(settings) - {"location", "type", "revision"}
     if unknown:
         raise UsageError(f"{where}: unknown key {sorted(unknown)[0]!r}", hint="known: location, type, revision")
-    location = settings["location"]
     kind = settings.get("type") or source_type(location)
     if kind not in ("folder", "git", "web"):
         raise UsageError(f"{where}: no type named {kind!r}", hint="types: folder, git, web")
-    if location.startswith("-") or str(settings.get("revision", "")).startswith("-"):
+    location = location.removeprefix("git+") if kind == "git" else location
+    revision = "" if settings.get("revision") is None else str(settings["revision"])
+    if location.startswith("-") or revision.startswith("-"):
         raise UsageError(f"{where}: a location or revision cannot start with a dash")
-    return SourceSpec(
-        name, location.removeprefix("git+") if kind == "git" else location, kind, str(settings.get("revision", ""))
-    )
+    return SourceSpec(name, location, kind, revision)
 
 
 def open_source(spec: SourceSpec, cache: Path, runner: Runner) -> Source:
     """Return the source a specification means; `cache` is a folder it may keep things in."""
     if spec.type == "git":
-        return GitSource(spec.location, spec.revision, cache / "git", runner)
+        is_path = "://" not in spec.location and ":" not in spec.location.split("/")[0]
+        location = str(Path(spec.location).expanduser().absolute()) if is_path else spec.location
+        return GitSource(location, spec.revision, cache / "git", runner)
     if spec.type == "web":
         return WebSource(spec.location, cache / "web")
     return FolderSource(Path(spec.location).expanduser())
@@ -125,22 +146,25 @@ class FolderSource:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document | UsageError]:
         if not self._root.is_dir():
             raise SystemFailure(f"the folder {self._root} is not there")
         count = 0
-        for below, folders, names in os.walk(self._root):
+        for below, folders, names in os.walk(self._root, onerror=_stop):
             folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
             for name in sorted(names):
                 path = Path(below) / name
-                if not may_describe(name) or path.is_symlink():
+                if not may_describe(name) or path.is_symlink() or not path.is_file():
                     continue
                 count += 1
                 if count > _MAX_FILES:
                     raise UsageError(
                         f"the folder {self._root} holds more than {_MAX_FILES} descriptions: not a catalog"
                     )
-                yield Document.from_file(path, name=str(path.relative_to(self._root)))
+                try:
+                    yield Document.from_file(path, name=str(path.relative_to(self._root)))
+                except UsageError as error:
+                    yield error
 
     def revision(self) -> str:
         return ""
@@ -159,14 +183,17 @@ class GitSource:
         self._revision = ""
 
     def _git(self, *arguments: str) -> str:
-        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
+        # A variable left by a git hook that called us must not lead to the caller's own repository.
+        environment = {"GIT_DIR": str(self._cache), "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
+        environment |= {"GIT_OBJECT_DIRECTORY": str(self._cache / "objects")}
         argv = [*_GIT, *arguments]
         return self._runner.run(argv, cwd=self._cache, env=environment, timeout_s=_GIT_TIMEOUT_S).stdout
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document | UsageError]:
         self._cache.mkdir(parents=True, exist_ok=True)
         if not (self._cache / "HEAD").exists():
-            self._git("init", "--quiet", "--bare", ".")
+            self._git("init", "--quiet", "--bare", "--template=", str(self._cache))
+        write_atomic(self._cache / "info" / "attributes", _GIT_ATTRIBUTES)
         self._git("fetch", "--quiet", "--no-tags", "--depth=1", "--force", "--", self._location, self._wanted)
         self._revision = self._git("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
         archive = self._cache / f"snapshot.{os.getpid()}.tar"
@@ -188,7 +215,7 @@ class WebSource:
         self._cache = cache
         self._revision = ""
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document | UsageError]:
         data = _download(self._index_url)
         self._revision = sha256_hex(data)
         entries = _index_entries(Document(self._index_url, data))
@@ -202,9 +229,10 @@ class WebSource:
             data = kept.read_bytes()
             if sha256_hex(data) == sha256:
                 return Document(path, data)
-        data = _download(urljoin(self._index_url, path))
+        url = urljoin(self._index_url, quote(path, safe="/%+@,;=!$&'()*~"))
+        data = _download(url)
         if sha256_hex(data) != sha256:
-            raise Integrity(f"{urljoin(self._index_url, path)} is not the card its index lists: sha256 differs")
+            raise Integrity(f"{url} is not the card its index lists: sha256 differs")
         write_atomic(kept, data)
         return Document(path, data)
 
@@ -219,9 +247,9 @@ def sync(
     report = SyncReport(spec.name, spec.location, spec.type)
     folder.root.mkdir(parents=True, exist_ok=True)
     with Lock(folder.root / "sync.lock", timeout_s=600.0):
-        source = open_source(spec, folder.root / "cache", runner)
         cards: dict[str, Card] = {}
         try:
+            source = open_source(spec, folder.root / "cache", runner)
             for document in source.documents():
                 _collect(document, folder, cards, report, base)
         except (FairmileError, OSError) as error:
@@ -249,8 +277,12 @@ def _write_state(folder: CatalogFolder, facts: Mapping[str, Any]) -> None:
     write_atomic(folder.root / "state.json", json.dumps(dict(facts), indent=1) + "\n")
 
 
-def _collect(document: Document, folder: CatalogFolder, cards: dict[str, Card], report: SyncReport, base: str) -> None:
+def _collect(
+    document: Document | UsageError, folder: CatalogFolder, cards: dict[str, Card], report: SyncReport, base: str
+) -> None:
     try:
+        if isinstance(document, UsageError):
+            raise document
         found = _cards(document, base)
     except FairmileError as error:
         report.problems.append(str(error))
@@ -267,8 +299,14 @@ def _collect(document: Document, folder: CatalogFolder, cards: dict[str, Card], 
             )
             continue
         cards[relative] = placed
-    if found and "sourceDocument" in found[0]:
+    if found and is_source(document, found[0]):
         folder.keep_raw(document.data, document.sha256)
+
+
+def is_source(document: Document, card: Card) -> bool:
+    """Tell whether the card was made from this document, as it stands."""
+    source = card.get("sourceDocument")
+    return isinstance(source, Mapping) and source.get("sha256") == document.sha256
 
 
 def _cards(document: Document, base: str) -> list[Card] | None:
@@ -277,6 +315,8 @@ def _cards(document: Document, base: str) -> list[Card] | None:
         card, problems = check_text(document.text, file=document.name)
         if card is None:
             raise InvalidDocument([problem for problem in problems if problem.severity == "error"])
+        if not card.iri:
+            card.body["@id"] = mint_iri(card.kind, card.title, card.version, base=base, origin=card.digest)
         return [card]
     name = exchange.recognise(document)
     return None if name is None else exchange.read(document, name, base=base)
@@ -286,13 +326,14 @@ def _replace(folder: CatalogFolder, cards: Mapping[str, Card], report: SyncRepor
     present = {relative for relative, _ in folder.scan()}
     changes = [(relative, card) for relative, card in cards.items() if not _same(folder, relative, card, present)]
     gone = sorted(present - set(cards))
-    if not changes and not gone:
+    if not changes and not gone and not folder.is_unfinished():
         return
-    folder.touch_generation()
+    folder.touch_generation(unfinished=True)
     for _, card in changes:
         folder.write(card, replace=True)
     for relative in gone:
         folder.remove(relative)
+    folder.touch_generation()
     report.changed, report.removed = len(changes), len(gone)
 
 
@@ -300,12 +341,17 @@ def _same(folder: CatalogFolder, relative: str, card: Card, present: set[str]) -
     return relative in present and (folder.cards_root / relative).read_text(encoding="utf-8") == card.to_json()
 
 
+def _stop(error: OSError) -> None:
+    # A folder that cannot be listed must not look empty: its cards would be dropped from the copy.
+    raise error
+
+
 def may_describe(name: str) -> bool:
     """Tell by its name whether a file may describe an asset."""
     return not name.startswith(".") and (name.lower().endswith(_ENDINGS) or name in _NAMES)
 
 
-def _tar_documents(archive: Path) -> Iterator[Document]:
+def _tar_documents(archive: Path) -> Iterator[Document | UsageError]:
     with tarfile.open(archive) as tar:
         for number, member in enumerate(tar):
             if number > _MAX_FILES:
@@ -314,6 +360,7 @@ def _tar_documents(archive: Path) -> Iterator[Document]:
             if not member.isreg() or not may_describe(name.name) or set(name.parts) & set(_SKIPPED_FOLDERS):
                 continue
             if member.size > MAX_DOCUMENT_BYTES:
+                yield UsageError(f"{member.name} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description")
                 continue
             stream = tar.extractfile(member)
             if stream is not None:
@@ -330,16 +377,17 @@ def _index_entries(document: Document) -> list[tuple[str, str]]:
     found = []
     for number, entry in enumerate(entries):
         path, sha256 = (entry.get("path"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
-        if not isinstance(path, str) or not isinstance(sha256, str) or len(sha256) != 64 or not sha256.isalnum():
+        if not isinstance(path, str) or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
             raise document.refuse("expected path and sha256", field=f"cards[{number}]")
-        if urlsplit(path).scheme or path.startswith(("/", "\\")) or ".." in path.split("/"):
+        if ":" in path or path.startswith("/") or "\\" in path or ".." in unquote(path).split("/"):
             raise document.refuse(f"{path!r} leads out of the catalog", field=f"cards[{number}].path")
         found.append((path, sha256))
     return found
 
 
 def _download(url: str) -> bytes:
-    from urllib.error import HTTPError, URLError
+    from http.client import HTTPException
+    from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
     if not url.startswith(("http://", "https://")):
@@ -349,7 +397,7 @@ def _download(url: str) -> bytes:
             data: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
     except HTTPError as error:
         raise Transient(f"{url} answers {error.code} {error.reason}") from error
-    except (URLError, TimeoutError, OSError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise Transient(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from error
     if len(data) > MAX_DOCUMENT_BYTES:
         raise UsageError(f"{url} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description")

@@ -21,7 +21,7 @@ class _Kind:
         self._catalog = catalog
 
     def _list(self) -> list[str]:
-        return sorted(hit.row.name for hit in self._catalog.find(self.kind, limit=_ALL))
+        return sorted(hit.row.name for hit in self._catalog.find(self.kind, limit=_ALL) if not hit.row.gone)
 
     def get_metadata(self, name: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the JSON-LD description of one asset, or of each in a list."""
@@ -33,8 +33,7 @@ class _Kind:
         self, text: str = "", *, tags: Sequence[str] = (), regex: str | None = None, limit: int = 20
     ) -> SearchResult:
         """Return the assets of this kind that match words, every tag and a regular expression on names."""
-        parts = [text, *(f'tag:"{tag}"' for tag in tags), *([f"/{regex}/"] if regex else [])]
-        return self._catalog.search(" ".join(parts), kind=self.kind, limit=limit)
+        return self._catalog.search(text, kind=self.kind, tags=tags, regex=regex, limit=limit)
 
 
 class Models(_Kind):

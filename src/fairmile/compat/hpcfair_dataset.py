@@ -24,7 +24,7 @@ def get_metadata(name: str | Sequence[str]) -> dict[str, Any] | list[dict[str, A
 
 def search(pattern: str) -> list[str]:
     """Return the names of the data sets whose name or keywords match a regular expression."""
-    return [hit.row.name for hit in Workspace.open().datasets.search(regex=pattern, limit=10_000)]
+    return [hit.row.name for hit in Workspace.open().datasets.search(regex=pattern, limit=10_000) if not hit.row.gone]
 
 
 def list_supporting_files(name: str) -> list[str]:

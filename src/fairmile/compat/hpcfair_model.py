@@ -24,9 +24,9 @@ def get_metadata(name: str | Sequence[str]) -> dict[str, Any] | list[dict[str, A
 
 def search(pattern: str) -> list[str]:
     """Return the names of the models whose name or keywords match a regular expression."""
-    return [hit.row.name for hit in Workspace.open().models.search(regex=pattern, limit=10_000)]
+    return [hit.row.name for hit in Workspace.open().models.search(regex=pattern, limit=10_000) if not hit.row.gone]
 
 
 def search_workflows(keyword: str) -> list[str]:
     """Return the names of the workflows that match a keyword."""
-    return [hit.row.name for hit in Workspace.open().workflows.search(keyword, limit=10_000)]
+    return [hit.row.name for hit in Workspace.open().workflows.search(keyword, limit=10_000) if not hit.row.gone]

@@ -36,7 +36,9 @@ _LINKS = {
 
 def hpcfair_listing(card: Card) -> dict[str, Any]:
     """Return the metadata of an asset with HPCFAIR's keys; a key without a value is left out."""
-    listing: dict[str, Any] = {key: card[name] for key, name in _PLAIN.items() if card.get(name) not in (None, "", [], {})}
+    listing: dict[str, Any] = {
+        key: card[name] for key, name in _PLAIN.items() if card.get(name) not in (None, "", [], {})
+    }
     for key, names in _LINKS.items():
         targets = [text for name in names for value in as_list(card.get(name)) if (text := id_of(value))]
         if targets:

@@ -48,16 +48,18 @@ def context_1_1() -> dict[str, Any]:
 
 def seed_cache(cache: Path, documents: Mapping[str, Any]) -> None:
     """Lay the documents into a cache as the validator keeps what it got from the web."""
-    from requests_cache import CachedResponse, CachedSession
-    from requests_cache.models import CachedRequest
+    from requests.structures import CaseInsensitiveDict
+    from requests_cache import CachedSession
+    from requests_cache.models.request import CachedRequest
+    from requests_cache.models.response import CachedResponse
 
-    session = CachedSession(cache_name=str(cache), backend="sqlite")
+    session: Any = CachedSession(cache_name=str(cache), backend="sqlite")
     try:
         for address, document in documents.items():
             response = CachedResponse(
                 status_code=200,
                 url=address,
-                headers={"Content-Type": "application/ld+json"},
+                headers=CaseInsensitiveDict({"Content-Type": "application/ld+json"}),
                 content=json.dumps(document).encode(),
                 request=CachedRequest(method="GET", url=address),
             )

@@ -17,6 +17,7 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.exchange import READERS, recognise
 from fairmile.catalog.exchange.draft import Document, finish
+from fairmile.catalog.profile import check_body
 
 SAMPLES = Path(__file__).parent / "samples"
 FORMATS = ("sabath", "hpcfair", "openml", "mlmodel", "hpc-ontology")
@@ -41,7 +42,7 @@ def reader(format: str) -> Any:
 
 
 def check(format: str, document: Document) -> None:
-    """Import the document; what is not refused must give cards that can be written."""
+    """Import the document; what is not refused must give cards that can be written and follow the profile."""
     reader(format).recognises(document)
     try:
         drafts = reader(format).read(document)
@@ -54,6 +55,7 @@ def check(format: str, document: Document) -> None:
         card = finish(draft, document, format)
         assert card.kind == draft.kind
         assert json.loads(card.to_json()) == card.body
+        assert [str(problem) for problem in check_body(card.body) if problem.severity == "error"] == []
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

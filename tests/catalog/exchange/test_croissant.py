@@ -317,7 +317,7 @@ FULL = {
 CARDS = {
     "plain": a_card(),
     "full": a_card(**FULL),
-    "no files": a_card(distribution=[]),
+    "no files": Card({key: value for key, value in a_card().items() if key != "distribution"}),
     "no checksum": a_card(distribution=[a_file(sha256=None)], recordSet=[a_record_set()]),
     "no address": a_card(distribution=[a_file(contentUrl=None)]),
     "nothing known of the file": a_card(distribution=[{"@type": "FileObject", "@id": "x", "name": "x"}]),
@@ -326,6 +326,7 @@ CARDS = {
     "a checksum that is none": a_card(distribution=[a_file(sha256="sha256")]),
     "no media type": a_card(distribution=[a_file(encodingFormat=None)]),
     "several media types": a_card(distribution=[a_file(encodingFormat=["text/csv", "text/plain"])]),
+    "a size in numbers": a_card(distribution=[a_file(contentSize=120)]),
     "blanks in an id": a_card(distribution=[a_file(**{"@id": "my file.csv"})]),
     "files of one name": a_card(distribution=[a_file(), a_file(contentUrl="https://tides.example/2/main.csv")]),
     "file set": a_card(

@@ -189,3 +189,14 @@ def test_definitions_alone_are_refused() -> None:
 )
 def test_turtle_in_the_ontologys_terms_is_recognised(name: str, text: str, expected: bool) -> None:
     assert hpc_ontology.recognises(Document(name, text.encode())) is expected
+
+
+def test_a_thing_without_id_gets_one_that_its_links_lead_to() -> None:
+    found = turtle('ex:m a hpc:AIModel ; hpc:name "m" ; hpc:input [ a hpc:Dataset ; hpc:name "d" ] .')
+    assert one(found, "model", "m").links == [("trainedOn", one(found, "dataset", "d").iri)]
+
+
+def test_a_blank_node_where_words_are_expected_is_kept_as_it_is() -> None:
+    card = turtle('ex:a a hpc:Dataset ; hpc:name "a" ; hpc:license [ hpc:text "ask first" ] .')[0]
+    assert "license" not in card
+    assert card["foreign"]["hpc-ontology"]["license"] == {"text": "ask first"}

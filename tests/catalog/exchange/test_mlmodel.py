@@ -114,8 +114,8 @@ def test_numbers_that_json_cannot_hold_and_keys_that_are_no_texts_are_kept_as_te
 
 def test_a_missing_signature_an_odd_uuid_and_an_odd_time_become_warnings() -> None:
     found = sample("onnx")
-    assert {"signature", "model_uuid", "utc_time_created"} <= {entry["field"] for entry in found.warnings}
-    assert (found["identifier"], found["dateCreated"]) == ("not-a-uuid", "yesterday")
+    assert {"signature", "model_uuid", "dateCreated"} <= {entry["field"] for entry in found.warnings}
+    assert (found["identifier"], found["foreign"]["mlmodel"]["dateCreated"]) == ("not-a-uuid", "yesterday")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def person(
 
 def agent_from_text(text: str) -> dict[str, Any]:
     """Return the node of whoever the text names: a name, or `Name <address>`; who that is stays open."""
-    match = _MAILBOX.match(text.strip())
+    match = _MAILBOX.match(text.strip()) if len(text) < 1000 else None
     if match:
         return _filled({"name": match[1].strip(" \"'") or match[2], "email": match[2]})
     return {"name": text.strip()}

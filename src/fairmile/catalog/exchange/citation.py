@@ -28,7 +28,7 @@ from fairmile.catalog.exchange.parts import (
 )
 from fairmile.catalog.identity import is_iri
 
-_OWN_KEY = re.compile(r"^\s*[\"']?cff-version[\"']?\s*:", re.MULTILINE)
+_OWN_KEY = re.compile(r"^[ \t]*[\"']?cff-version[\"']?[ \t]*:", re.MULTILINE)
 _KINDS = {"software": "program", "dataset": "dataset"}
 _WORK_TYPES = {
     "software": "SoftwareSourceCode",

@@ -92,7 +92,7 @@ def is_published(context: Any) -> bool:
         else:
             known = key in TERMS or key in _OTHER_TERMS
             fits = names.term(key) == key or iri in spaces or (known and iri == CROISSANT + key)
-        if not fits:
+        if not fits or (isinstance(value, Mapping) and not set(value) <= {"@id", "@type", "@container"}):
             return False
     return True
 

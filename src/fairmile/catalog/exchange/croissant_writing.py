@@ -25,7 +25,6 @@ from fairmile.catalog.exchange.jsonld import (
     CROISSANT,
     ISO_DATE,
     VERBATIM,
-    is_node_like,
     is_text,
     json_text,
     vocabulary,
@@ -39,6 +38,11 @@ _UNKNOWN_FORMAT = "application/octet-stream"
 # Properties that Croissant wants as texts: one of them, or as many as there are.
 _ONE_TEXT = ("name", "description", "url", "version", "dateCreated", "dateModified", "datePublished")
 _TEXTS = ("keywords", "inLanguage", "sameAs", "license")
+# What is written of a file with care; all else is handed on.
+_FILE_KEYS = (
+    *("@type", "@id", "name", "contentUrl", "contentSize", "encodingFormat", "containedIn", "includes"),
+    *CHECKSUMS,
+)
 # Without one of these no program can tell what values a field has.
 _DATA_TYPES = (
     *(f"sc:{name}" for name in ("Boolean", "Date", "DateTime", "Float", "Integer", "Text", "Time", "URL")),
@@ -104,7 +108,9 @@ class _Writing:
             self.verbatim[key] = value
         elif key in vocabulary().json_terms and isinstance(value, (dict, list)):
             self.out[name] = json_text(value)
-        elif is_node_like(value):
+        elif key.startswith("rai:") and not all(is_text(each) for each in as_list(value)):
+            self.verbatim[key] = value
+        elif self._is_sound(value):
             self.out[name] = self._node(value)
         else:
             self.verbatim[key] = value
@@ -151,6 +157,33 @@ class _Writing:
         parts = vocabulary().split(vocabulary().iris.get(value, "")) if isinstance(value, str) else None
         return self._compact(*parts) if parts else value
 
+    def _is_sound(self, value: Any) -> bool:
+        """Tell whether the value is JSON-LD of its own: texts, numbers, and nodes with a type or an address."""
+        if isinstance(value, list):
+            return all(not isinstance(each, list) and self._is_sound(each) for each in value)
+        if not isinstance(value, Mapping):
+            return value is not None
+        types = as_list(value.get("@type"))
+        own = value.get("@id", "urn:none")
+        return (
+            bool(types or "@id" in value)
+            and all(is_text(each) for each in types)
+            and is_iri(own)
+            and own != self.card.iri
+            and all(is_text(value.get(key, "x")) for key in ("name", "description"))
+            and all(self._is_sound(inner) for key, inner in value.items() if key not in ("@id", "@type"))
+            and not any(key.startswith("@") and key not in ("@id", "@type") for key in value)
+        )
+
+    def _is_agent(self, value: Any) -> bool:
+        return (
+            isinstance(value, Mapping)
+            and as_list(value.get("@type")) in (["Person"], ["Organization"])
+            and all(is_text(value.get(key, "x")) for key in ("url", "email"))
+            and is_text(value.get("name"))
+            and self._is_sound(value)
+        )
+
     def _text(self, key: str, value: Any) -> None:
         texts = [text for each in as_list(value) if (text := text_of(each))]
         if key.startswith("date"):
@@ -161,10 +194,10 @@ class _Writing:
             self.verbatim[key] = value
 
     def _agents(self, key: str, value: Any) -> None:
-        agents = [each for each in as_list(value) if _is_agent(each)]
+        agents = [each for each in as_list(value) if self._is_agent(each)]
         if agents:
             self.out[key] = self._node(agents if isinstance(value, list) else agents[0])
-        others = [each for each in as_list(value) if not _is_agent(each)]
+        others = [each for each in as_list(value) if not self._is_agent(each)]
         if others or not agents:
             self.verbatim[key] = value
         credit = "; ".join(text for each in others if (text := text_of(each)))
@@ -177,7 +210,7 @@ class _Writing:
         if text:
             self.out["citeAs"] = text
         if value != text:
-            if is_node_like(value):
+            if self._is_sound(value):
                 self.out["citation"] = self._node(value)
             else:
                 self.verbatim["citation"] = value
@@ -196,7 +229,9 @@ class _Writing:
         """Return an id without white space that no other part has."""
         given = entry.get("@id")
         stem = given if is_text(given) else text_of(entry.get("name")) or f"file-{number}"
-        wanted = re.sub(r"\s+", "-", str(stem).strip()) or f"file-{number}"
+        wanted = re.sub(r"\s+", "-", str(stem).strip())
+        if not wanted.strip("./#?"):
+            wanted = f"file-{number}"
         chosen, count = wanted, 1
         while chosen in taken:
             count += 1
@@ -209,9 +244,19 @@ class _Writing:
         """Return the file as Croissant has it, with the card's own value of every key that differs."""
         is_set = "FileSet" in as_list(entry.get("@type"))
         node: dict[str, Any] = {"@type": "FileSet" if is_set else "FileObject", "@id": identifier}
-        bent = ("@type", "@id", "name", "contentUrl", "encodingFormat", "containedIn", *CHECKSUMS)
+        bent = (
+            "@type",
+            "@id",
+            "name",
+            "contentUrl",
+            "contentSize",
+            "encodingFormat",
+            "containedIn",
+            "includes",
+            *CHECKSUMS,
+        )
         others = [(key, value) for key, value in entry.items() if key not in bent]
-        node |= {key: value for key, value in others if self._name(key) and is_node_like(value)}
+        node |= {key: value for key, value in others if self._name(key) and self._is_sound(value)}
         node["name"] = text_of(entry.get("name")) or identifier
         if is_text(entry.get("contentUrl")):
             node["contentUrl"] = entry["contentUrl"]
@@ -219,14 +264,20 @@ class _Writing:
             checksum = parse_checksum(str(entry.get(algorithm) or ""), algorithm)
             if checksum:
                 node[algorithm] = checksum.hex
-        formats = [each for each in as_list(entry.get("encodingFormat")) if is_text(each)]
-        node["encodingFormat"] = entry["encodingFormat"] if formats else _UNKNOWN_FORMAT
-        if "containedIn" in entry:
-            node["containedIn"] = self._reference(entry["containedIn"])
+        size = entry.get("contentSize")
+        if is_text(size) or (isinstance(size, int) and not isinstance(size, bool)):
+            node["contentSize"] = str(size)
+        formats = [each for each in as_list(entry.get("encodingFormat")) if is_text(each)] or [_UNKNOWN_FORMAT]
+        node["encodingFormat"] = formats if isinstance(entry.get("encodingFormat"), list) else formats[0]
+        container = self._reference(entry.get("containedIn"))
+        if as_list(container) and all(id_of(each) in self.ids.values() for each in as_list(container)):
+            node["containedIn"] = container
         elif not is_set:
             self._make_acceptable(node)
         if is_set:
-            node.setdefault("includes", "*")
+            patterns = entry.get("includes")
+            texts = bool(as_list(patterns)) and all(is_text(each) for each in as_list(patterns))
+            node["includes"] = patterns if texts else "*"
         verbatim = {key: entry.get(key) for key in {**node, **entry} if node.get(key) != entry.get(key)}
         made: dict[str, Any] = self._node(node)
         if verbatim:
@@ -260,8 +311,7 @@ class _Writing:
         each_source(sets, lambda source: self._source(source, types))
         for record_set in sets:
             _key_data_by_id(record_set)
-        known = {*types, *(str(node.get("@id")) for node in nodes_of(sets))}
-        chosen = [each for each in sets if _is_complete(each, known)]
+        chosen = _complete_sets(sets, set(types))
         ids = [*types, *(node["@id"] for node in nodes_of(chosen)), self.card.iri]
         if chosen and len(ids) == len(set(ids)):
             self.out["recordSet"] = self._node(chosen)
@@ -278,16 +328,6 @@ class _Writing:
         retarget(source, types)
 
 
-def _is_agent(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and as_list(value.get("@type")) in (["Person"], ["Organization"])
-        and is_text(value.get("name"))
-        and is_node_like(value)
-        and not any(key in value and not isinstance(value[key], str) for key in ("@id", "url", "email", "description"))
-    )
-
-
 def _key_data_by_id(record_set: Any) -> None:
     """Key the rows of inline data by the ids of the fields, where they are keyed by the names."""
     if not isinstance(record_set, dict) or not isinstance(record_set.get("data"), list):
@@ -299,12 +339,24 @@ def _key_data_by_id(record_set: Any) -> None:
         record_set["data"] = [{ids[key]: value for key, value in row.items()} for row in rows]
 
 
+def _complete_sets(sets: list[Any], files: set[str]) -> list[Any]:
+    """Return the record sets that Croissant accepts, without those that point to one it does not."""
+    count = -1
+    while count != len(sets):
+        count = len(sets)
+        known = files | {str(node.get("@id")) for node in nodes_of(sets)}
+        sets = [each for each in sets if _is_complete(each, known)]
+    return sets
+
+
 def _is_complete(record_set: Any, known: set[str]) -> bool:
     """Tell whether Croissant accepts the record set: every part has an id, and every value comes from somewhere."""
-    if not isinstance(record_set, dict) or not _is_part(record_set, "RecordSet"):
+    if not isinstance(record_set, dict) or not _is_part(record_set, "RecordSet") or not _is_clean(record_set):
         return False
-    fields = as_list(record_set.get("field"))
+    fields = as_list(record_set.get("field", []))
     rows = record_set.get("data")
+    if not fields and "field" in record_set:
+        return False
     if rows is not None:
         ids = {str(field.get("@id")) for field in fields if isinstance(field, dict)}
         if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and set(row) == ids for row in rows):
@@ -312,8 +364,24 @@ def _is_complete(record_set: Any, known: set[str]) -> bool:
     return all(_is_complete_field(field, known, rows is not None) for field in fields) and _is_joined(fields)
 
 
+def _is_clean(value: Any) -> bool:
+    """Tell whether a program that reads JSON-LD finds its way: ids are words, and there is nothing but nodes."""
+    if isinstance(value, list):
+        return all(_is_clean(each) for each in value)
+    if not isinstance(value, dict):
+        return True
+    words = [text for key in ("@id", "@type") for text in as_list(value.get(key, "x"))]
+    return (
+        bool(value)
+        and all(is_text(word) and not re.search(r"\s", word) for word in words)
+        and all(key in ("@id", "@type") or not key.startswith("@") for key in value)
+        and all(_is_clean(inner) for inner in value.values())
+    )
+
+
 def _is_part(node: Mapping[str, Any], type: str) -> bool:
-    return node.get("@type") == type and isinstance(node.get("@id"), str) and bool(re.fullmatch(r"\S+", node["@id"]))
+    named = all(is_text(node.get(key, "x")) for key in ("name", "description"))
+    return named and node.get("@type") == type and is_text(node.get("@id")) and not re.search(r"\s", node["@id"])
 
 
 def _is_complete_field(field: Any, known: set[str], has_rows: bool) -> bool:
@@ -324,7 +392,12 @@ def _is_complete_field(field: Any, known: set[str], has_rows: bool) -> bool:
         return all(_is_complete_field(each, known, has_rows) for each in inner)
     source, references = field.get("source"), field.get("references")
     given = [each is not None for each in (source, field.get("value"))]
-    if sum(given) > 1 or not (any(given) or has_rows) or (field.get("arrayShape") and field.get("isArray") is not True):
+    if sum(given) > 1 or not (any(given) or has_rows):
+        return False
+    shape = field.get("arrayShape", "-1")
+    if not re.fullmatch(r"-?\d+(,\s*-?\d+)*", str(shape)) or (
+        "arrayShape" in field and field.get("isArray") is not True
+    ):
         return False
     if not set(_DATA_TYPES) & {each for each in as_list(field.get("dataType")) if isinstance(each, str)}:
         return False
@@ -336,9 +409,13 @@ def _target(source: Any) -> str | None:
     if not isinstance(source, dict):
         return None
     targets = [id_of(source[key]) for key in ("fileObject", "fileSet", "field") if key in source]
-    extract = source.get("extract", {"column": ""})
-    ways = [key for key in ("column", "fileProperty", "jsonPath") if isinstance(extract, dict) and key in extract]
-    return targets[0] if len(targets) == 1 and len(ways) == 1 else None
+    ways = source.get("extract", {"column": "any"})
+    changes = as_list(source.get("transform"))
+    plain = isinstance(ways, dict) and all(isinstance(each, dict) and each for each in changes)
+    if not plain or not all(is_text(each) for step in (ways, *changes) for each in step.values()):
+        return None
+    known = [key for key in ("column", "fileProperty", "jsonPath") if key in ways]
+    return targets[0] if len(targets) == 1 and len(known) == 1 else None
 
 
 def _is_joined(fields: list[Any]) -> bool:

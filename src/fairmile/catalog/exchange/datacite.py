@@ -7,7 +7,6 @@ from typing import Any
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.base.units import parse_size
-from fairmile.catalog.card import as_list
 from fairmile.catalog.exchange.agents import (
     doi_iri,
     identifier_iri,
@@ -388,6 +387,8 @@ def _subjects(draft: Draft, node: dict[str, Any]) -> None:
 
 
 def _relations(draft: Draft, node: dict[str, Any]) -> None:
+    links: dict[str, list[str]] = {}
+
     def convert(value: Any) -> bool | None:
         if not isinstance(value, dict):
             return None
@@ -398,7 +399,7 @@ def _relations(draft: Draft, node: dict[str, Any]) -> None:
             return None
         if relation == "IsSupplementTo" and draft.kind in ("program", "workflow") and _CODE_HOST.match(iri):
             term = "codeRepository"
-        draft.put(term, one_or_many([*as_list(draft.body.get(term)), iri]))
+        links.setdefault(term, []).append(iri)
         value.pop("relatedIdentifier")
         value.pop("relatedIdentifierType", None)
         if relation in RELATIONS:
@@ -406,6 +407,8 @@ def _relations(draft: Draft, node: dict[str, Any]) -> None:
         return True
 
     take_each(node, "relatedIdentifiers", convert)
+    for term, targets in links.items():
+        draft.put(term, one_or_many(targets))
 
 
 def _rights(draft: Draft, node: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from fairmile.base.errors import UsageError
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, id_of, text_of
 from fairmile.catalog.exchange.agents import agents_of, is_date, orcid_iri, ror_iri
-from fairmile.catalog.exchange.parts import given_version, with_rest
+from fairmile.catalog.exchange.parts import given_version, unique, with_rest
 from fairmile.catalog.identity import doi_of, is_iri
 
 KINDS = ("dataset", "model", "program", "workflow", "benchmark")
@@ -205,7 +205,7 @@ def _about(card: Card) -> dict[str, Any]:
     )
     return {
         "dates": dates,
-        "subjects": [each for index, each in enumerate(subjects) if each and each not in subjects[:index]],
+        "subjects": unique(each for each in subjects if each),
         "language": card.text("inLanguage"),
         "sizes": [size] if size else [],
         "formats": list(dict.fromkeys(formats)),
@@ -257,7 +257,7 @@ def _related(card: Card) -> list[dict[str, Any]]:
         if scheme in ("DOI", "URL", "URN", "ARK") and is_iri(target):
             address = doi_of(target) or target
             made.append({"relatedIdentifier": address, "relatedIdentifierType": scheme, "relationType": relation})
-    return [each for index, each in enumerate(made) if each not in made[:index]]
+    return unique(made)
 
 
 def _funding(card: Card) -> list[dict[str, Any]]:
@@ -272,7 +272,7 @@ def _funding(card: Card) -> list[dict[str, Any]]:
             iri = grant.get("@id")
             award["awardUri"] = str(iri) if is_iri(iri) else None
             made.append({"funderName": funder["name"], **known, **{key: text for key, text in award.items() if text}})
-    return [each for index, each in enumerate(made) if each not in made[:index]]
+    return unique(made)
 
 
 def _place(value: Any) -> dict[str, Any] | None:

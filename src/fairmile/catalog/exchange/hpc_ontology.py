@@ -11,7 +11,8 @@ from fairmile.catalog.card import as_list
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.hpc_graph import NAMESPACES, Literal, Node, Ref, Writer, load_graph, local_name
 from fairmile.catalog.exchange.media_types import extension, is_pickle, media_type
-from fairmile.catalog.identity import DIGEST_VERSION_PREFIX
+from fairmile.catalog.exchange.taking import settle
+from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, mint_iri
 
 _KINDS = {
     "AIModel": "model",
@@ -31,7 +32,6 @@ _TASKS = ("classification", "regression", "clustering", "prediction", "segmentat
 _LANGUAGES = {"py": "Python", "sh": "Shell", "ipynb": "Jupyter Notebook", "r": "R", "jl": "Julia"}
 # Term, and the property that takes its values as they are.
 _TEXTS = {
-    "alternateName": "alternateName",
     "abstract": "abstract",
     "subject": "keywords",
     "keywords": "keywords",
@@ -64,6 +64,7 @@ _TRUTHS = {
     "supportsAccelerator": "supportsAccelerator",
     "isPubliclyAccessible": "isAccessibleForFree",
 }
+_TEXT_ONLY = ("keywords", "citation", "dateCreated", "dateModified", "datePublished", "machineLearningFramework")
 _INPUTS = ("input", "hadInput", "hasInput", "used", "uses")
 _OUTPUTS = ("output", "hadOutput", "hasOutput", "generated", "generates")
 _LINKS = {
@@ -87,7 +88,7 @@ def recognises(document: Document) -> bool:
         text = document.text
     except InvalidDocument:
         return False
-    start = text.lstrip()[:200]
+    start = text[:4096].lstrip()[:200]
     if start.startswith(("{", "<?", "<!", "<rdf:")) or not any(namespace in text for namespace in NAMESPACES):
         return False
     named = document.file_name.lower().endswith((".ttl", ".nt", ".n3", ".turtle"))
@@ -112,9 +113,19 @@ def _texts(values: Iterable[Ref | Literal]) -> list[Any]:
     return [each.strip() if isinstance(each, str) else each for each in found if each != ""]
 
 
+def _words(node: Node, *terms: str) -> list[Any]:
+    """Take out values that are words, numbers or addresses; a blank node has none of these and stays."""
+    found: list[Any] = []
+    for term in terms:
+        if not any(isinstance(value, Ref) and value.id.startswith("_:") for value in node.facts.get(term, ())):
+            found += _texts(node.take(term))
+    return found
+
+
 def _one_or_many(values: list[Any]) -> Any:
-    values = [each for number, each in enumerate(values) if each not in values[:number]]
-    return values[0] if len(values) == 1 else values
+    # True and 1 are equal in Python, and are two values here.
+    distinct = list({(type(each), each): each for each in values}.values())
+    return distinct[0] if len(distinct) == 1 else distinct
 
 
 class _Reading:
@@ -122,14 +133,30 @@ class _Reading:
 
     def __init__(self, document: Document, nodes: dict[str, Node]) -> None:
         self.document = document
-        self.nodes = nodes
-        self.writer = Writer(nodes)
-        self.kinds = {key: kind for key, node in nodes.items() if (kind := self._kind(node))}
+        self.nodes = self._named(nodes)
+        self.writer = Writer(self.nodes)
+        self.kinds = {key: kind for key, node in self.nodes.items() if (kind := self._kind(node))}
         self.by_id: dict[str, Draft] = {}
+        self.used: dict[tuple[str, str], list[str]] = {}
         self.files: dict[str, list[str]] = {}
-        for key, node in nodes.items():
+        for key, node in self.nodes.items():
             if self._is_a(node, "File"):
                 self.files.setdefault(_last(key), []).append(key)
+
+    def _named(self, nodes: dict[str, Node]) -> dict[str, Node]:
+        """Return the nodes with an id for each asset that has none, so that links to it resolve."""
+        names = {
+            key: mint_iri(kind, key, "", origin=self.document.sha256)
+            for key, node in nodes.items()
+            if key.startswith("_:") and (kind := self._kind(node))
+        }
+        if not names:
+            return nodes
+        for node in nodes.values():
+            node.id = names.get(node.id, node.id)
+            for values in node.facts.values():
+                values[:] = [Ref(names.get(each.id, each.id)) if isinstance(each, Ref) else each for each in values]
+        return {node.id: node for node in nodes.values()}
 
     @staticmethod
     def _is_a(node: Node, name: str) -> bool:
@@ -142,10 +169,11 @@ class _Reading:
 
     def drafts(self) -> list[Draft]:
         """Return the drafts, with every fact either in its place or among the foreign ones."""
-        # What supporting nodes say is kept before anything is taken from the assets that refer to them.
-        refers = {key: self._reachable(key) for key in self.kinds}
+        # Who leads where is asked before anything is taken from the nodes.
+        seen: set[str] = set()
+        refers = {key: self._reachable(key, seen) for key in self.kinds}
         for key, kind in self.kinds.items():
-            self.by_id[key] = Draft(kind, {"@id": key} if not key.startswith("_:") else {})
+            self.by_id[key] = Draft(kind, {"@id": key})
             if kind == "system":
                 names = [local_name(each) for each in self.nodes[key].types]
                 self.by_id[key].body["@type"] = next(
@@ -158,6 +186,8 @@ class _Reading:
                 self._give_project(key)
         for key, draft in self.by_id.items():
             self._relate(draft, self.nodes[key], key)
+        for (key, place), users in self.used.items():
+            self._link(self.by_id[key], place, users)
         self._tell_apart()
         for key, draft in self.by_id.items():
             self._keep(draft, key, refers[key])
@@ -165,24 +195,20 @@ class _Reading:
             first = next(iter(self.by_id.values()))
             left = [key for key in self.nodes if key not in self.writer.written]
             self._write_nodes(first, left)
-        return list(self.by_id.values())
+        return [settle(draft) for draft in self.by_id.values()]
 
-    def _reachable(self, key: str) -> list[str]:
-        """Return the supporting nodes that an asset leads to, not beyond other assets."""
-        found: dict[str, None] = {}
+    def _reachable(self, key: str, seen: set[str]) -> list[str]:
+        """Return the supporting nodes that this asset is the first to lead to, not beyond other assets."""
+        found: list[str] = []
         todo = [key]
         while todo:
             for values in self.nodes[todo.pop()].facts.values():
-                for value in values:
-                    if (
-                        isinstance(value, Ref)
-                        and value.id in self.nodes
-                        and value.id not in found
-                        and value.id not in self.kinds
-                    ):
-                        found[value.id] = None
-                        todo.append(value.id)
-        return list(found)
+                ids = [value.id for value in values if isinstance(value, Ref) and value.id in self.nodes]
+                new = [each for each in dict.fromkeys(ids) if each not in seen and each not in self.kinds]
+                seen.update(new)
+                found += new
+                todo += new
+        return found
 
     def _keep(self, draft: Draft, key: str, reachable: list[str]) -> None:
         rest = self.writer.node(key)
@@ -198,28 +224,25 @@ class _Reading:
 
     def _describe(self, draft: Draft, node: Node, key: str) -> None:
         """Take what is said in words and numbers."""
-        names = _texts(node.take("name", "title"))
+        names = _words(node, "name", "title")
         if names:
             draft.put("name", str(names[0]))
         else:
             draft.put("name", _last(key))
             draft.warn("name", f"the source gives no name; called {_last(key)!r} after its id")
-        draft.put("alternateName", _one_or_many([*names[1:], *_texts(node.take("alternateName"))]))
-        for term in ("description", "version", "license"):
-            texts = _texts(node.take(term))
-            draft.put(term, _one_or_many([str(each) for each in texts]))
-        if isinstance(draft.body.get("version"), list):
-            first, *others = draft.body["version"]
-            draft.put("version", first)
-            draft.foreign["version"] = others
-        addresses = _texts(node.take("url", "homepage"))
+        draft.put("alternateName", _one_or_many([*names[1:], *_words(node, "alternateName")]))
+        draft.put("description", "\n\n".join(str(each) for each in _words(node, "description")))
+        draft.put("license", _one_or_many([str(each) for each in _words(node, "license")]))
+        versions = [str(each) for each in _words(node, "version")]
+        draft.put("version", next(iter(versions), None))
+        if versions[1:]:
+            draft.foreign["version"] = versions[1:]
+        addresses = _words(node, "url", "homepage")
         draft.put("url", _one_or_many(addresses))
         if draft.kind == "program":
             draft.put("codeRepository", next((each for each in addresses if _is_repository(each)), None))
         for term, place in _TEXTS.items():
-            if place == "alternateName":
-                continue
-            found = _texts(node.take(term))
+            found = [str(each) if place in _TEXT_ONLY else each for each in _words(node, term)]
             draft.put(place, _one_or_many([*as_list(draft.body.get(place)), *found]))
         for term, place in _TRUTHS.items():
             truths = _texts(node.facts.get(term, []))
@@ -228,13 +251,11 @@ class _Reading:
                 node.take(term)
         self._model(draft, node)
         self._system(draft, node)
-        columns = [
-            name.strip() for text in _texts(node.take("hasColumnNames")) for name in str(text).strip('"').split(",")
-        ]
+        columns = [name.strip() for text in _words(node, "hasColumnNames") for name in str(text).strip('"').split(",")]
         draft.put("variableMeasured", [{"@type": "PropertyValue", "name": name} for name in columns if name])
 
     def _model(self, draft: Draft, node: Node) -> None:
-        formats = [str(each) for each in _texts(node.take("modelFormat"))]
+        formats = [str(each) for each in _words(node, "modelFormat")]
         draft.put("modelFormat", _one_or_many([media_type(text) or text for text in formats]))
         for text in formats:
             if is_pickle(text):
@@ -317,16 +338,15 @@ class _Reading:
         for term in _USED_BY:
             kept: list[Ref | Literal] = []
             for value in node.facts.get(term, []):
-                user = self.by_id.get(value.id) if isinstance(value, Ref) else None
-                if user is None:
+                if not isinstance(value, Ref) or value.id not in self.by_id:
                     kept.append(value)
                     if isinstance(value, Ref) and value.id not in self.nodes:
                         draft.warn(term, f"{value.id!r} is not described in this document")
                     continue
                 place = {"program": "softwareRequirements", "workflow": "hasPart"}.get(draft.kind, "object")
-                if user.kind == "model" and draft.kind == "dataset":
+                if self.by_id[value.id].kind == "model" and draft.kind == "dataset":
                     place = "trainedOn"
-                self._link(user, place, [key])
+                self.used.setdefault((value.id, place), []).append(key)
             node.facts.pop(term, None)
             if kept:
                 node.facts[term] = kept
@@ -356,18 +376,18 @@ class _Reading:
 
     def _person(self, draft: Draft, value: Ref | Literal, place: str) -> Any:
         if isinstance(value, Literal):
-            return value.value
+            return value.text
         node = self.nodes.get(value.id)
         if node is None:
             draft.warn(place, f"{value.id!r} is not described in this document")
-            return {"@type": "Person", "@id": value.id}
+            return value.id
         facts = {term: [str(each) for each in _texts(values)] for term, values in node.facts.items()}
         person: dict[str, Any] = {
             "@type": "Organization" if self._is_a(node, "Organization") else "Person",
             "@id": value.id,
         }
         given, family = " ".join(facts.get("givenName", [])), " ".join(facts.get("familyName", []))
-        name = " ".join(facts.get("name", [])) or f"{given} {family}".strip()
+        name = " ".join(facts.get("name", [])) or f"{given} {family}".strip() or _last(value.id)
         pairs = [("name", name), ("givenName", given), ("familyName", family)]
         pairs += [(place, text) for term, place in _PERSON.items() for text in facts.get(term, [])[:1]]
         return person | {place: text for place, text in pairs if text}

@@ -12,7 +12,7 @@ from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.hpc_graph import NAMESPACES
 from fairmile.catalog.exchange.media_types import is_code, is_pickle, media_type
-from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of
+from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of, settle, unused
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, doi_of, is_iri, mint_iri
 from fairmile.catalog.kinds import CONTEXT_IRI
 
@@ -54,7 +54,7 @@ def recognises(document: Document) -> bool:
         text = document.text
         if not ("hpc" in text.lower() or "@title" in text or any(f'"{key}"' in text for key in _OWN_KEYS)):
             return False
-        if text.lstrip()[:1] not in ("{", "["):
+        if text[:4096].lstrip()[:1] not in ("{", "["):
             return False
         data, _ = _parse(document)
     except InvalidDocument:
@@ -69,7 +69,9 @@ def _looks_broken(document: Document) -> bool:
         text = document.text
     except InvalidDocument:
         return False
-    return text.lstrip()[:1] in ("{", "[") and ('"@title"' in text or any(f'"hpc:{key}"' in text for key in _KEYS))
+    return text[:4096].lstrip()[:1] in ("{", "[") and (
+        '"@title"' in text or any(f'"hpc:{key}"' in text for key in _KEYS)
+    )
 
 
 def _is_listing(data: Any) -> bool:
@@ -253,7 +255,7 @@ class _Listing:
         self._links()
         environment = self._environment()
         keep(draft, {self.names.get(key, key): value for key, value in fields.rest().items()})
-        return [draft, environment] if environment else [draft]
+        return [settle(draft), environment] if environment else [settle(draft)]
 
     def _where(self, key: str) -> str:
         return self.fields.where(self.names.get(key, key))
@@ -283,7 +285,7 @@ class _Listing:
         for part in as_list(value):
             if isinstance(part, dict):
                 for key, each in part.items():
-                    named[key if key not in named else f"{key} {len(named)}"] = _value(each)
+                    named[unused(key, named)] = _value(each)
             elif (text := as_text(part)) is not None:
                 words.append(text)
             else:
@@ -294,7 +296,7 @@ class _Listing:
             places |= {"dataset": "trainedOn", "datasets": "trainedOn"}
         kept: dict[str, Any] = {}
         for key, each in named.items():
-            place = places.get(key.strip().lower())
+            place = places.get(key.strip(" '").lower())
             texts = [text for inner in as_list(each) if (text := as_text(inner)) is not None]
             if place is None or len(texts) != len(as_list(each)):
                 kept[key] = each
@@ -336,12 +338,14 @@ class _Listing:
 
     def _citation(self) -> None:
         found: list[Any] = []
-        for value in as_list(self.fields.take("citation")):
-            text = text_of(value)
-            if text is None or isinstance(value, dict):
+        for number, value in enumerate(as_list(self.fields.take("citation"))):
+            if isinstance(value, dict):
                 # A citation that is described already is kept as it is.
                 found.append(value)
                 continue
+            text = as_text(value)
+            if text is None:
+                raise self.fields.refuse(f"citation[{number}]", f"expected a citation, found {kind_of(value)}")
             if not text.lstrip().startswith("@"):
                 found.append(text)
                 continue

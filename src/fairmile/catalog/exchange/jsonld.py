@@ -375,12 +375,3 @@ def _restore_administrative(draft: Draft, key: str, value: Any, format_name: str
                 shelf(draft, "foreign")[name] = kept
     else:
         keep(draft, key, value)
-
-
-def is_node_like(value: Any) -> bool:
-    """Tell whether the value is JSON-LD of its own: texts, numbers, and nodes with a type or an id."""
-    if isinstance(value, list):
-        return all(not isinstance(each, list) and is_node_like(each) for each in value)
-    if isinstance(value, Mapping):
-        return bool(value.get("@type") or value.get("@id")) and all(is_node_like(inner) for inner in value.values())
-    return value is not None

@@ -10,11 +10,10 @@ from fairmile.base.errors import InvalidDocument, Problem
 _LONGEST_LOOK = 200_000  # characters of a README in which title and summary are looked for
 _ENOUGH = 600
 _FENCE = re.compile(r"^ {0,3}(```|~~~)")
-_HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
+_HEADING = re.compile(r"^ {0,3}(#{1,6})[ \t]+(.*)$")
 _HTML_TITLE = re.compile(r"<h1[^<>]{0,200}>(.{1,300}?)</h1>", re.IGNORECASE | re.DOTALL)
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s")
 _RULE = re.compile(r"^\s*(?:-{3,}|\*{3,}|_{3,}|={3,})\s*$")
-_COMMENT = re.compile(r"<!--.{0,5000}?-->", re.DOTALL)
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,500}>")
 _IMAGE = re.compile(r"!\[[^\]]{0,300}\]\([^)]{0,500}\)")
 _LINK = re.compile(r"\[([^\]\[]{0,300})\]\(([^)]{0,500})\)")
@@ -35,7 +34,8 @@ class Readme(NamedTuple):
 
 def unify_lines(text: str) -> str:
     """Return the text with LF at every line end, however it was written; CR CR LF is one line end."""
-    return re.sub(r"\r+\n|\r", "\n", text.lstrip("\ufeff"))
+    text = text.lstrip("\ufeff")
+    return text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def has_front_matter(text: str) -> bool:
@@ -77,7 +77,7 @@ def title_of(text: str) -> str | None:
         match = _HEADING.match(line)
         following = lines[number + 1] if number + 1 < len(lines) else ""
         if match and len(match[1]) == 1:
-            return inline_text(match[2]) or None
+            return inline_text(match[2].rstrip("# ")) or None
         if line.strip() and re.fullmatch(r" {0,3}=+\s*", following):
             return inline_text(line) or None
     return inline_text(html[1]) or None if html else None
@@ -117,7 +117,9 @@ def bibtex_of(text: str) -> str | None:
 
 def labelled_address(text: str, label: str) -> str | None:
     """Return the address in a line such as `- **Homepage:** https://…`."""
-    pattern = rf"^\s*[-*]\s+\*\*{label}\b[^*\n]{{0,40}}\*\*:?\s*(?:\[[^\]\n]{{0,200}}\]\()?<?(https?://[^\s()<>\]]+)"
+    pattern = (
+        rf"^[ \t]*[-*][ \t]+\*\*{label}\b[^*\n]{{0,40}}\*\*:?\s*(?:\[[^\]\n]{{0,200}}\]\()?<?(https?://[^\s()<>\]]+)"
+    )
     match = re.search(pattern, text[:_LONGEST_LOOK], re.MULTILINE | re.IGNORECASE)
     return match[1].rstrip(".,") if match else None
 
@@ -132,7 +134,7 @@ def _prose_lines(text: str) -> list[str]:
     """Return the lines that stand outside of code blocks; a block counts as one blank line."""
     lines: list[str] = []
     fence = ""
-    for line in _COMMENT.sub("", text[:_LONGEST_LOOK]).split("\n"):
+    for line in _without_comments(text[:_LONGEST_LOOK]).split("\n"):
         match = _FENCE.match(line)
         if match and not fence:
             fence = match[1]
@@ -142,6 +144,15 @@ def _prose_lines(text: str) -> list[str]:
         elif not fence:
             lines.append(line)
     return lines
+
+
+def _without_comments(text: str) -> str:
+    kept: list[str] = []
+    at = 0
+    while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start)) >= 0:
+        kept.append(text[at:start])
+        at = end + 3
+    return "".join([*kept, text[at:]])
 
 
 def _prose(paragraph: list[str]) -> str:

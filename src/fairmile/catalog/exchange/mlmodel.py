@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections import ChainMap
 from typing import Any
 
 from fairmile.base.documents import load_json
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.media_types import is_pickle, media_type
-from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of
+from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of, settle, unused
 
 _SIGN = re.compile(
     r"^(?:mlflow_version|model_uuid|artifact_path|run_id|utc_time_created|saved_input_example_info)\s*:", re.MULTILINE
@@ -103,7 +104,7 @@ def read(document: Document) -> list[Draft]:
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         draft.put("contentSize", f"{fields.take('model_size_bytes')} B")
     keep(draft, fields.rest())
-    return [draft]
+    return [settle(draft)]
 
 
 def _plain(value: Any) -> Any:
@@ -111,10 +112,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         plain: dict[str, Any] = {}
         for key, each in value.items():
-            name = key if isinstance(key, str) else str(as_text(key))
-            while name in plain or (name is not key and name in value):
-                name += "'"
-            plain[name] = _plain(each)
+            plain[key if isinstance(key, str) else unused(str(as_text(key)), ChainMap(plain, value))] = _plain(each)
         return plain
     if isinstance(value, list):
         return [_plain(each) for each in value]
@@ -145,8 +143,6 @@ def _identity(draft: Draft, fields: Fields) -> None:
     draft.put("wasGeneratedBy", [run] if run else [])
     created = fields.text("utc_time_created")
     match = _TIME.fullmatch(created) if created else None
-    if created and match is None:
-        draft.warn("utc_time_created", f"{created!r} is no time; kept as given")
     draft.put("dateCreated", f"{match[1]}T{match[2]}Z" if match else created)
 
 

@@ -11,7 +11,7 @@ from fairmile.catalog.card import as_list
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.media_types import media_type
 from fairmile.catalog.exchange.openml_xml import NAMESPACE, load_xml
-from fairmile.catalog.exchange.taking import Fields, as_text, keep
+from fairmile.catalog.exchange.taking import Fields, as_text, keep, settle, unused
 
 _SITE = "https://www.openml.org"
 _TEST_SITE = "https://test.openml.org"
@@ -62,7 +62,7 @@ def read(document: Document) -> list[Draft]:
     keep(
         drafts[0], fields.rest() | {key if key not in fields.data else f"/{key}": each for key, each in around.items()}
     )
-    return drafts
+    return [settle(draft) for draft in drafts]
 
 
 def _site(*addresses: str | None) -> str:
@@ -372,8 +372,7 @@ def _settings(fields: Fields) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for setting in fields.mappings("parameter_setting"):
         name, component = setting.required("name", hint="each parameter has a name"), setting.text("component")
-        key = f"{component}.{name}" if component else name
-        found[key if key not in found else f"{key} {len(found)}"] = setting.take("value")
+        found[unused(f"{component}.{name}" if component else name, found)] = setting.take("value")
     return found
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from fairmile.base.yaml import dump
@@ -93,8 +94,16 @@ def take_known(value: Any, known: Callable[[str], bool]) -> Any:
 
 def one_or_many(values: list[Any]) -> Any:
     """Return the only value itself, several as a list without repeats, none as None."""
-    unique = [value for index, value in enumerate(values) if value not in values[:index]]
-    return unique[0] if len(unique) == 1 else unique or None
+    kept = unique(values)
+    return kept[0] if len(kept) == 1 else kept or None
+
+
+def unique(values: Iterable[T]) -> list[T]:
+    """Return the JSON values in their order, each once."""
+    kept: dict[str, T] = {}
+    for value in values:
+        kept.setdefault(json.dumps(value, sort_keys=True), value)
+    return list(kept.values())
 
 
 def plain(value: Any) -> Any:
@@ -115,11 +124,8 @@ def yaml_text(value: Any) -> str:
 
 def number_as_written(text: str, key: str, value: str) -> str:
     """Return the spelling a number has in the text of its document: 1.10 is read as the number 1.1."""
-    found = re.search(rf'^[\s{{,]*"?{re.escape(key)}"?\s*:\s*([0-9][0-9.]*)\s*(?:[,}}#]|$)', text, re.MULTILINE)
-    try:
-        return found[1] if found and float(found[1]) == float(value) else value
-    except ValueError:
-        return value
+    pattern = rf'^[ \t{{,]*"?{re.escape(key)}"?[ \t]*:[ \t]*([0-9]+(?:\.[0-9]+)?)[ \t]*(?:[,}}#]|$)'
+    return next((found for found in re.findall(pattern, text, re.MULTILINE) if float(found) == float(value)), value)
 
 
 def with_rest(made: Any, rest: Any) -> Any:

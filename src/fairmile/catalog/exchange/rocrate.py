@@ -332,9 +332,10 @@ class _Reading:
         names, spaces = self.graph.names, set(vocabulary().prefixes.values())
         for part in as_list(context):
             if isinstance(part, Mapping):
-                for key in part:
+                for key, value in part.items():
                     iri = canonical_iri(names.expand(key) or "")
-                    if names.term(key) != key and iri not in spaces and names.compact(key) != key:
+                    fits = names.term(key) == key or iri in spaces or names.compact(key) == key
+                    if not fits or not isinstance(value, str):
                         return False
             elif not isinstance(part, str) or not part.startswith((CRATE_PROFILE, "https://w3id.org/ro/terms/")):
                 return False

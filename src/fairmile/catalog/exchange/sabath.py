@@ -9,7 +9,7 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.base.words import slug
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.media_types import is_pickle, media_type
-from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of
+from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of, settle
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, mint_iri
 
 _MODEL_KEYS = frozenset({"abstract", "homepage", "references", "requirements", "env_vars", "git", "forks"})
@@ -98,7 +98,7 @@ def _dataset(fields: Fields) -> Draft:
     for fragment in fragments:
         _fragment(draft, fragment, names)
     keep(draft, fields.rest())
-    return draft
+    return settle(draft)
 
 
 def _fragment(draft: Draft, fragment: Fields, names: set[str]) -> None:
@@ -195,7 +195,8 @@ class _Model:
             model.put("hasPart", [self.program.body["@id"]])
         workflows = self._workflows()
         keep(model, fields.rest())
-        return [model, *(each for each in (self.program, self.environment) if each), *workflows]
+        found = [model, *(each for each in (self.program, self.environment) if each), *workflows]
+        return [settle(draft) for draft in found]
 
     def _read_program(self, homepage: str | None) -> None:
         git = self.fields.mapping("git")
@@ -248,22 +249,24 @@ class _Model:
             return []
         accepted: list[str] = []
         trained: list[str] = []
-        workflows: list[Draft] = []
+        workflows: dict[str, Draft] = {}
         for key in list(run.data):
             commands = run.texts(key)
             dataset = self._dataset_of(key, commands)
             workflow = self._workflow(key, commands, dataset)
-            if any(workflow.body["@id"] == each.body["@id"] for each in workflows):
-                workflow = self._workflow(f"{key} {len(workflows) + 1}", commands, dataset)
+            number = 1
+            while workflow.body["@id"] in workflows:
+                number += 1
+                workflow = self._workflow(f"{key} {number}", commands, dataset)
                 workflow.warn("name", f"{key!r} differs from another key of run only in spelling; numbered")
-            workflows.append(workflow)
+            workflows[workflow.body["@id"]] = workflow
             if dataset:
                 accepted.append(dataset)
                 if any(re.search(r"(?<![a-z])train", line, re.IGNORECASE) for line in commands):
                     trained.append(dataset)
         self.model.put("acceptsDataset", list(dict.fromkeys(accepted)))
         self.model.put("trainedOn", list(dict.fromkeys(trained)))
-        return workflows
+        return list(workflows.values())
 
     def _dataset_of(self, key: str, commands: list[str]) -> str | None:
         """Return the data set that a key of `run` means, with a warning where it cannot be the key itself."""
@@ -338,7 +341,7 @@ def _forks(fields: Fields) -> list[str]:
 
 def _requirement(text: str, where: str, draft: Draft) -> str:
     """Return a pinned pip requirement as a purl and any other as it is written."""
-    plain = text.strip()
+    plain = " ".join(text.split())
     pinned = _PINNED.fullmatch(plain)
     if pinned:
         return f"pkg:pypi/{re.sub(r'[-_.]+', '-', pinned[1]).lower()}@{pinned[2]}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container
+from datetime import datetime
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument
+from fairmile.catalog.card import as_list
 from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.identity import is_iri
 
 _NAMES = {dict: "a mapping", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 
@@ -22,13 +27,67 @@ def as_text(value: Any) -> str | None:
     return str(value) if isinstance(value, (str, int, float)) else None
 
 
+def unused(name: str, taken: Container[str]) -> str:
+    """Return the name, with as many primes as tell it from those that are taken."""
+    while name in taken:
+        name += "'"
+    return name
+
+
 def keep(draft: Draft, rest: dict[str, Any]) -> None:
     """Put what the profile has no place for on the draft, beside what is kept there already."""
     for key, value in rest.items():
-        name = key
-        while name in draft.foreign:
-            name += "'"
-        draft.foreign[name] = value
+        draft.foreign[unused(key, draft.foreign)] = value
+
+
+_DATE = re.compile(
+    r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ](\d{2}):(\d{2})(?::[0-5]\d(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?)?)?", re.ASCII
+)
+_DATES = ("datePublished", "dateModified", "dateCreated", "startTime", "endTime")
+_WORDS = ("name", "description", "version", "keywords", "license", "machineLearningFramework", "mlTask", "citation")
+
+
+def is_date(text: str) -> bool:
+    """Tell whether the text is a year, month, day or time as ISO 8601 writes them."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return False
+    year, month, day, hour, minute = (
+        int(part or default) for part, default in zip(match.groups(), "11100", strict=True)
+    )
+    try:
+        datetime(year, month, day, hour, minute)
+    except ValueError:
+        return False
+    return True
+
+
+def settle(draft: Draft) -> Draft:
+    """Move what has not the form that the profile demands to the foreign keys, with a warning; return the draft."""
+    for key in _DATES:
+        if key in draft.body and not (isinstance(draft.body[key], str) and is_date(draft.body[key])):
+            _set_aside(draft, key, [draft.body.pop(key)], "is no date")
+    for key in _WORDS:
+        values = as_list(draft.body.get(key))
+        blank = [each for each in values if isinstance(each, str) and not each.strip()]
+        if blank:
+            draft.body.pop(key)
+            left = [each for each in values if each not in blank]
+            draft.put(key, left[0] if len(left) == 1 else left)
+    addresses = as_list(draft.body.get("url"))
+    wrong = [each for each in addresses if not is_iri(each)]
+    if wrong:
+        draft.body.pop("url")
+        left = [each for each in addresses if is_iri(each)]
+        draft.put("url", left[0] if len(left) == 1 else left)
+        _set_aside(draft, "url", wrong, "is no absolute address")
+    return draft
+
+
+def _set_aside(draft: Draft, key: str, values: list[Any], reason: str) -> None:
+    for value in values:
+        draft.warn(key, f"{str(value)[:200]!r} {reason}; kept as given")
+    keep(draft, {key: values[0] if len(values) == 1 else values})
 
 
 class Fields:

@@ -235,7 +235,7 @@ class Facts:
     @cached_property
     def name(self) -> str:
         """What the asset is called in a command."""
-        return str(self.card.handle) if self.kind else self.card.iri or self.card.title or "CARD"
+        return str(self.card.handle) if self.kind else shown(self.card.iri or self.card.title) or "CARD"
 
     @property
     def noun(self) -> str:

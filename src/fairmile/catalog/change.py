@@ -1,0 +1,65 @@
+"""A change to a card: what is set, appended to and dropped, and the card that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fairmile.base.errors import InvalidDocument, UsageError
+from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
+from fairmile.catalog.identity import mint_iri
+from fairmile.catalog.licences import licence_iri
+from fairmile.catalog.profile import check_body
+
+
+class Change(NamedTuple):
+    """What an update sets, appends and drops."""
+
+    set: dict[str, Any]
+    add: dict[str, Any]
+    unset: tuple[str, ...]
+
+
+def changed(old: Card, change: Change, *, base: str) -> Card:
+    """Return the changed card; a new version has an id of its own and is linked to the old one.
+
+    Raises UsageError when it would be another asset, InvalidDocument when it breaks the profile.
+    """
+    body = {key: value for key, value in old.body.items() if key not in change.unset}
+    if "license" in (*change.set, *change.unset):
+        body.pop("licenseRaw", None)
+    body |= change.set
+    for key, value in change.add.items():
+        body[key] = [*as_list(body.get(key)), *as_list(value)]
+    new = Card(body)
+    if (new.kind, new.name) != (old.kind, old.name):
+        raise UsageError(
+            "name and @type say which asset it is and cannot be changed",
+            hint="add it under the new name and remove this one",
+        )
+    if "license" in (*change.set, *change.add):
+        body = with_spdx(body)
+    if "distribution" in (*change.set, *change.add, *change.unset) and "contentDigest" not in change.set:
+        body.pop("contentDigest", None)
+        content = Card(body).content
+        body |= {"contentDigest": content} if content else {}
+    if new.version != old.version:
+        body["wasRevisionOf"] = old.iri
+        if "@id" not in change.set:
+            body["@id"] = mint_iri(old.kind, old.title, new.version, base=base, origin=old.digest)
+    errors = [problem for problem in check_body(body) if problem.severity == "error"]
+    if errors:
+        raise InvalidDocument(errors)
+    return Card(body)
+
+
+def with_spdx(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body with its licences as SPDX addresses; what was written otherwise is kept as `licenseRaw`."""
+    raw = as_list(body.get("license"))
+    if not all(isinstance(text, str) for text in raw) or all(text.startswith(SPDX_PREFIX) for text in raw):
+        return dict(body)
+    found = [licence_iri(text) or text for text in raw]
+    if found == raw:
+        return dict(body)
+    licence = found[0] if len(found) == 1 else found
+    return {**body, "license": licence, "licenseRaw": raw[0] if len(raw) == 1 else raw}
