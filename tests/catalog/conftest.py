@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,3 +68,18 @@ def builtin(tmp_path: Path) -> CatalogFolder:
 def catalog(home: Path, builtin: CatalogFolder) -> Catalog:
     """An empty catalog."""
     return Catalog(home, builtin=builtin)
+
+
+@pytest.fixture
+def together() -> Callable[..., None]:
+    """Run a script in several processes at once, each with its number and the given arguments; all must succeed."""
+
+    def run(script: str, *arguments: object, workers: int = 4) -> None:
+        commands = [
+            [sys.executable, "-c", textwrap.dedent(script), str(n), *map(str, arguments)] for n in range(workers)
+        ]
+        running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+        errors = [process.communicate(timeout=300)[1] for process in running]
+        assert [process.returncode for process in running] == [0] * workers, "\n".join(errors)
+
+    return run

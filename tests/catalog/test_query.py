@@ -141,7 +141,26 @@ def test_a_query_can_be_narrowed_by_values_that_hold_quotes() -> None:
 
 
 _PIECES = st.sampled_from(
-    ["kind:", "domain:", "foo:", '"', "/", "-", "*", ":", "\\", "(", ")", " ", "AND", "NOT", "model", "\0", "\ud800", "{"]
+    [
+        "kind:",
+        "domain:",
+        "foo:",
+        '"',
+        "/",
+        "-",
+        "*",
+        ":",
+        "\\",
+        "(",
+        ")",
+        " ",
+        "AND",
+        "NOT",
+        "model",
+        "\0",
+        "\ud800",
+        "{",
+    ]
 )
 _TEXTS = st.one_of(st.text(max_size=40), st.lists(st.one_of(_PIECES, st.text(max_size=4)), max_size=12).map("".join))
 

@@ -274,7 +274,7 @@ class Index:
                     continue
                 done.removed += self._forget(folder.name, [path for path in known if path not in found])
                 changed += [(folder, p, stamp, p in known) for p, stamp in found.items() if known.get(p) != stamp]
-            changed.sort(key=lambda entry: -uses.get(_asset(entry[1]), 0))
+            changed.sort(key=lambda entry: (-uses.get(_asset(entry[1]), 0), entry[1]))
             self._put_all(changed, uses, done, on_card)
         return done
 
@@ -504,10 +504,10 @@ class Index:
 
     def search(self, query: Query, *, limit: int = 20) -> list[Row]:
         """Return the best matches: by where the words stand, then by use."""
-        ids = self._matching_names(query, limit) if query.regexes else self._ranked(query, limit)
-        return self.rows(ids)
-
-    def _ranked(self, query: Query, limit: int) -> list[int]:
+        if query.regexes:
+            return self.rows(
+                self._ranked(dict.fromkeys(self._matching_names(query, limit + _STEP_MATCHES), 0), "", limit)
+            )
         worded = query.words or query.prefixes or query.phrases
         steps = _STEPS if worded else ("",)
         found: dict[int, int] = {}
@@ -516,14 +516,20 @@ class Index:
                 found.setdefault(number, step)
             if len(found) >= limit + _STEP_MATCHES:
                 break
-        marks = ",".join(map(str, found))
-        facts = self._db.execute(
-            f"SELECT gone, id, uses, name, version_key FROM card INDEXED BY card_rank WHERE id IN ({marks})"
-        )
         exact = slug(" ".join((*query.words, *query.phrases))) if worded else ""
+        return self.rows(self._ranked(found, exact, limit))
+
+    def _ranked(self, found: Mapping[int, int], exact: str, limit: int) -> list[int]:
+        """Return the cards in order: the one of that very name, then by step, use and name; removed ones last."""
+        if not found:
+            return []
+        facts = self._db.execute(
+            "SELECT gone, id, uses, name, version_key FROM card INDEXED BY card_rank"
+            f" WHERE id IN ({','.join(map(str, found))})"
+        )
         order = [
             ((gone, found[number] if name != exact else -1, -uses, len(name), name), version, number)
-            for gone, number, uses, name, version in (facts if found else ())
+            for gone, number, uses, name, version in facts
         ]
         order.sort(key=lambda entry: entry[1], reverse=True)
         order.sort(key=lambda entry: entry[0])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
 from fairmile import __version__
+from fairmile.base.errors import FairmileError
 from fairmile.catalog.exchange import READERS, WRITERS
+from fairmile.cli.catalog import catalog_table
+from fairmile.cli.failures import Failure
 from fairmile.cli.out import Out, json_option
 from fairmile.workspace import Workspace
 
@@ -16,27 +23,61 @@ from fairmile.workspace import Workspace
 @click.command()
 @json_option
 def doctor(out: Out) -> int:
-    """Show the settings with their origin, the catalogs with their state, and what could not be loaded."""
+    """Show the settings with their origin, the catalogs with their state, and what does not work."""
     workspace = Workspace.open(on_progress=out.progress)
-    catalogs = workspace.catalog.catalogs()
-    failures = {**READERS.failures(), **WRITERS.failures()}
+    catalogs: list[dict[str, Any]] = []
+    problems = _home_problems(workspace.home)
+    try:
+        catalogs = workspace.catalog.catalogs()
+    except (FairmileError, OSError, sqlite3.Error) as error:
+        problems.append(Failure.of(error).message)
+    problems += [f"source {each['name']}: {each['error']}" for each in catalogs if each.get("error")]
+    missing = {name: str(error) for name, error in {**READERS.failures(), **WRITERS.failures()}.items()}
     facts = {
         "version": __version__,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "settings": [{"key": s.key, "value": str(s.value), "origin": s.origin} for s in workspace.config.settings()],
+        "settings": [
+            {"key": each.key, "value": _plain(each.value), "origin": each.origin}
+            for each in workspace.config.settings()
+        ],
         "catalogs": catalogs,
-        "unavailable": {name: str(error) for name, error in failures.items()},
+        "unavailable": missing,
+        "problems": problems,
     }
     if out.as_json:
         out.data(facts)
-        return 0
-    out.line(f"fairmile {__version__}, Python {facts['python']}, SQLite {facts['sqlite']}")
-    out.line()
-    out.table(["setting", "value", "origin"], [[s.key, s.value, s.origin] for s in workspace.config.settings()])
-    out.line()
-    rows = [[c["name"], c["cards"], len(c["clashes"]), c.get("error") or "ok", c["location"]] for c in catalogs]
-    out.table(["catalog", "cards", "clashes", "state", "location"], rows)
-    for name, error in failures.items():
-        out.say(f"{name}: {error}")
+    else:
+        _render(facts, out)
     return 0
+
+
+def _home_problems(home: Path) -> list[str]:
+    if home.exists() and not home.is_dir():
+        return [f"home: {home} is not a folder"]
+    parent = next((each for each in (home, *home.absolute().parents) if os.path.lexists(each)), home)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return [f"home: {home} cannot be written; searching works, adding does not"]
+    return []
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _text(value: Any) -> str:
+    return ", ".join(f"{key}: {each}" for key, each in value.items()) if isinstance(value, dict) else value
+
+
+def _render(facts: Mapping[str, Any], out: Out) -> None:
+    out.line(f"fairmile {facts['version']}, Python {facts['python']}, SQLite {facts['sqlite']}")
+    out.line()
+    settings = [[each["key"], _text(each["value"]), each["origin"]] for each in facts["settings"]]
+    out.table(["setting", "value", "origin"], settings)
+    if facts["catalogs"]:
+        out.line()
+        catalog_table(facts["catalogs"], out)
+    for problem in facts["problems"]:
+        out.say(f"problem: {problem}")
+    for name, error in facts["unavailable"].items():
+        out.say(f"not available: {name}: {error}")

@@ -13,6 +13,9 @@ from fairmile.base.words import did_you_mean
 if TYPE_CHECKING:
     from fairmile.cli.main import Entry
 
+# Long enough for any summary: what does not fit is folded, not cut.
+_SUMMARY = 200
+
 
 class LazyGroup(click.Group):
     """A group over a table of commands; listing them imports none."""
@@ -22,7 +25,7 @@ class LazyGroup(click.Group):
         self._entries = dict(entries or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self._entries, *super().list_commands(ctx)]
+        return [*self._entries, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self._entries.get(cmd_name)
@@ -30,6 +33,12 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         command: click.Command = getattr(importlib.import_module(entry.module), entry.name)
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -43,6 +52,6 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, entry.summary) for name, entry in self._entries.items()]
-        rows += [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        rows += [(name, command.get_short_help_str(_SUMMARY)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

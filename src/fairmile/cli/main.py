@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
 
 from fairmile import __version__
 
 if TYPE_CHECKING:
     import click
-
-    from fairmile.base.errors import FairmileError
 
 
 class Entry(NamedTuple):
@@ -25,73 +25,69 @@ COMMANDS = {
     "search": Entry("fairmile.cli.search", "search", "Find assets in every catalog."),
     "show": Entry("fairmile.cli.show", "show", "Describe an asset; --fair tells how FAIR it is and what to do."),
     "match": Entry("fairmile.cli.match", "match", "Tell which data sets a model accepts, and the reverse, and why."),
-    "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change, exchange cards; manage sources."),
+    "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change and exchange cards; manage sources."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, catalogs, and what is missing."),
 }
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    arguments = sys.argv[1:]
-    # Answered before anything is imported: a shell prompt may ask for it at every line.
-    if arguments in (["--version"], ["-V"]):
-        sys.stdout.write(f"fairmile {__version__}\n")
-        sys.exit(0)
-    sys.exit(run(arguments))
+    _prepare_streams()
+    code = run(sys.argv[1:])
+    # What is written now would fail at exit, with a message of Python's own.
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _silence(stream)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
-    import click
-
-    from fairmile.base.errors import FairmileError
-
-    debug = "--debug" in arguments
-    arguments = [each for each in arguments if each != "--debug"]
+    # Behind `--` nothing is an option.
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
-        result = _group().main(arguments, prog_name="fairmile", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except click.exceptions.Abort:
-        sys.stderr.write("interrupted\n")
-        return 130
+        return _run([each for each in options if each != "--debug"] + arguments[len(options) :])
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        sys.stderr.write("\r\033[Kinterrupted\n" if sys.stderr.isatty() else "interrupted\n")
         return 130
-    except click.ClickException as error:
-        error.show(sys.stderr)
-        return 2
     except BrokenPipeError:
         # The reader, a pager perhaps, has seen enough.
-        sys.stderr.close()
+        _silence(sys.stdout)
         return 0
-    except FairmileError as error:
-        if debug:
-            raise
-        _explain(error, as_json="--json" in arguments)
-        return error.exit_code
-    except Exception as error:
-        if debug:
-            raise
-        sys.stderr.write(
-            f"error: {type(error).__name__}: {error}\n"
-            "  hint: this is a fault of fairmile; run the command again with --debug and report what it prints\n"
-        )
-        return 3
+    except Exception as error:  # noqa: BLE001  the one place where every error is told
+        from fairmile.cli.failures import Failure
+
+        if "--debug" in options:
+            import traceback
+
+            traceback.print_exc()
+        failure = Failure.of(error)
+        # Where even this cannot be written, the exit code still tells.
+        with suppress(OSError):
+            failure.tell(as_json="--json" in options)
+        return failure.exit_code
 
 
-def _explain(error: FairmileError, *, as_json: bool) -> None:
-    from fairmile.base.errors import InvalidDocument
+def _run(arguments: list[str]) -> int:
+    # Answered before anything is imported: a shell prompt may ask for it at every line.
+    if arguments in (["--version"], ["-V"]):
+        sys.stdout.write(f"fairmile {__version__}\n")
+        sys.stdout.flush()
+        return 0
+    import click
 
-    problems = [str(problem) for problem in error.problems] if isinstance(error, InvalidDocument) else [str(error)]
-    for line in problems:
-        sys.stderr.write(f"error: {line}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
-    if as_json:
-        import json
-
-        facts = {"type": type(error).__name__, "message": str(error), "hint": error.hint or ""}
-        sys.stdout.write(json.dumps({"error": facts}) + "\n")
+    try:
+        with _group().make_context("fairmile", arguments) as context:
+            result = context.command.invoke(context)
+        code = result if isinstance(result, int) else 0
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    sys.stdout.flush()
+    return code
 
 
 def _group() -> click.Group:
@@ -104,7 +100,31 @@ def _group() -> click.Group:
     def fairmile() -> None:
         """From the name of an AI model for science to a result that anyone can find, rerun and trust.
 
-        Every command takes --json; --debug shows a traceback where an error is explained in one sentence.
+        Every command takes --json. An error is one sentence; --debug adds the traceback.
+
+        \b
+        Examples:
+          fairmile search cosmology kind:model
+          fairmile show model/cosmoflow --fair
+          fairmile match --model cosmoflow
         """
 
     return fairmile
+
+
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    # A letter that the terminal does not know must not end a command.
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace" if utf8 else "replace")
+
+
+def _silence(stream: TextIO) -> None:
+    """Send what is still buffered nowhere."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

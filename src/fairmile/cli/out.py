@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_COLOURS = {"green": 32, "yellow": 33, "red": 31, "dim": 2}
+# A card is somebody else's text: nothing in it may steer the terminal. Our own colours pass.
+_CONTROL = re.compile(r"\033\[(?:0|1|2|31|32|33)m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_STYLE = re.compile(r"\033\[\d+m")
+_GAP = "  "
+_INDENT = "    "
+# A column of prose narrower than this says nothing; it moves to a line of its own.
+_LEAST_PROSE = 24
+_LEAST_COLUMN = 8
+_PAGE = 100
+_BAR = 30
+_PROGRESS_FROM = 500
 
 
 def json_option(command: F) -> F:
@@ -28,85 +41,155 @@ def json_option(command: F) -> F:
     )(command)
 
 
+def count(number: int, noun: str) -> str:
+    """Return "1 card", "2 cards"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Return the text without what could steer a terminal: control characters become visible."""
+    return _CONTROL.sub(lambda found: found[0] if len(found[0]) > 1 else repr(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, with single blanks."""
+    return printable(" ".join(text.split()))
+
+
+def print_json(value: Any, stream: TextIO) -> None:
+    """Write a value as JSON that is valid in whatever encoding the stream has."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=1)
+    stream.write(re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+
+
 class Out:
     """Prints for a person at a terminal, or for a program."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self._styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._seen = sys.stdout.isatty()
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        self._styled = self._seen and not plain
         self._talks = sys.stderr.isatty()
         self._progress_shown = False
         self._progress_time = 0.0
 
     @property
-    def width(self) -> int:
-        """The width to fill: the terminal's, or as much as there is when nobody looks."""
-        return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    def width(self) -> int | None:
+        """The width to fill, or None when nobody looks."""
+        return max(shutil.get_terminal_size().columns, 20) if self._seen else None
+
+    # Data
 
     def data(self, value: Any) -> None:
         """Print a value as JSON."""
-        sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+        self._end_progress()
+        print_json(value, sys.stdout)
+
+    def document(self, text: str | bytes) -> None:
+        """Print a document as it is, byte for byte; a terminal gets it printable."""
+        self._end_progress()
+        data = text.encode() if isinstance(text, str) else text
+        if self._seen:
+            sys.stdout.write(printable(data.decode("utf-8", "replace")))
+            return
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
 
     def line(self, text: str = "") -> None:
-        """Print one line of data."""
+        """Print one line."""
         self._end_progress()
-        sys.stdout.write(text + "\n")
-
-    def text(self, text: str) -> None:
-        """Print a text as it is."""
-        sys.stdout.write(text)
-
-    def paragraph(self, text: str, indent: str = "") -> None:
-        """Print a text folded to the width of the page."""
-        width = min(self.width, 100)
-        sys.stdout.write(
-            textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent) + "\n"
-        )
+        sys.stdout.write(printable(text) + "\n")
 
     def heading(self, text: str) -> None:
         """Print a line that stands out."""
-        self.line(self.bold(text))
+        self.line(self.bold(one_line(text)))
+
+    def paragraph(self, text: str) -> None:
+        """Print a text folded to the width of the page."""
+        for line in _folded(one_line(text), min(self.width or _PAGE, _PAGE)):
+            self.line(line)
+
+    def item(self, label: str, text: str) -> None:
+        """Print a label and its text; on a terminal further lines stand under the text."""
+        text = one_line(text)
+        indent = len(_STYLE.sub("", label))
+        lines = [text] if self.width is None else _folded(text, max(self.width - indent, 20))
+        for number, line in enumerate(lines):
+            self.line((label if number == 0 else " " * indent) + line)
+
+    def items(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Print labels and their texts under one another."""
+        indent = max((len(label) for label, _ in pairs), default=0)
+        for label, text in pairs:
+            self.item(f"{one_line(label):<{indent}}{_GAP}", text)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, shrink: Sequence[str] = ()) -> None:
+        """Print rows under their headings; without rows, nothing.
+
+        On a terminal that is too narrow the columns named in `shrink` are cut, the widest first, and
+        what stands in the last column gets a line of its own. Elsewhere nothing is cut.
+        """
+        cells = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
+        if not cells:
+            return
+        widths = [max(map(_columns, column)) for column in zip(columns, *cells, strict=True)]
+        below = False
+        if self.width is not None and _total(widths) > self.width:
+            room = self.width - _total(widths[:-1]) - len(_GAP)
+            below = len(columns) > 1 and (columns[-1] not in shrink or room < _LEAST_PROSE)
+            if not below:
+                widths[-1] = room
+            else:
+                widths = _fitting(columns[:-1], widths[:-1], shrink, self.width)
+        shown = len(widths)
+        self.line(self.bold(_row(columns[:shown], widths)))
+        for row in cells:
+            self.line(_row(row[:shown], widths))
+            if below and row[-1]:
+                text = _cut(row[-1], (self.width or _PAGE) - len(_INDENT)) if columns[-1] in shrink else row[-1]
+                self.line(_INDENT + self.colour(text, "dim"))
+
+    # Style
 
     def bold(self, text: str) -> str:
         return f"\033[1m{text}\033[0m" if self._styled else text
 
     def colour(self, text: str, name: str) -> str:
-        codes = {"green": 32, "yellow": 33, "red": 31, "dim": 2, "blue": 34}
-        return f"\033[{codes[name]}m{text}\033[0m" if self._styled else text
+        return f"\033[{_COLOURS[name]}m{text}\033[0m" if self._styled else text
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Print rows under their headings; on a terminal the last column is cut to the width."""
-        self._end_progress()
-        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-        widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)] if cells else []
-        if not cells:
-            return
-        self.line(self.bold(self._row(columns, widths)))
-        for row in cells:
-            self.line(self._row(row, widths))
+    def symbol(self, text: str, plain: str) -> str:
+        """Return the symbol, or the plain text where the output cannot hold it."""
+        return _encodable(sys.stdout, text, plain)
 
-    def _row(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        return text if len(text) <= self.width else text[: self.width - 1] + "…"
+    # Talk
 
     def say(self, text: str) -> None:
         """Tell a person something that is not data."""
         self._end_progress()
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(printable(text) + "\n")
 
     def hint(self, text: str) -> None:
         """Tell the next step."""
-        self.say(f"hint: {text}")
+        self.say(f"hint: {one_line(text)}")
 
     def progress(self, done: int, total: int) -> None:
         """Show how far long work is; nothing where stderr is no terminal."""
         now = time.monotonic()
-        if not self._talks or total < 500 or (now - self._progress_time < 0.1 and done < total):
+        if not self._talks or total < _PROGRESS_FROM or (now - self._progress_time < 0.1 and done < total):
             return
         self._progress_time = now
         self._progress_shown = True
-        filled = 30 * done // max(total, 1)
-        sys.stderr.write(f"\r[{'█' * filled}{'░' * (30 - filled)}] {done:,} of {total:,} ")
+        numbers = f"{done:,} of {total:,}"
+        bar = max(min(_BAR, shutil.get_terminal_size().columns - len(numbers) - 5), 0)
+        filled = bar * done // total
+        full, empty = _encodable(sys.stderr, "█", "#"), _encodable(sys.stderr, "░", "-")
+        sys.stderr.write(f"\r[{full * filled}{empty * (bar - filled)}] {numbers} ")
+        sys.stderr.flush()
         if done >= total:
             self._end_progress()
 
@@ -114,3 +197,62 @@ class Out:
         if self._progress_shown:
             sys.stderr.write("\r\033[K")
             self._progress_shown = False
+
+
+def _encodable(stream: TextIO, text: str, plain: str) -> str:
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return plain
+    return text
+
+
+def _folded(text: str, width: int) -> list[str]:
+    import textwrap
+
+    # Addresses and names stay whole, so that they can be copied.
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _columns(text: str) -> int:
+    """Return how many columns of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(_character_columns(unicodedata.east_asian_width(each), unicodedata.category(each)) for each in text)
+
+
+def _character_columns(width: str, category: str) -> int:
+    return 0 if category in ("Mn", "Me", "Cf") else 2 if width in ("W", "F") else 1
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * max(len(widths) - 1, 0)
+
+
+def _fitting(columns: Sequence[str], widths: Sequence[int], shrink: Sequence[str], room: int) -> list[int]:
+    """Return the widths with those that may shrink made smaller, the widest first, until the row fits."""
+    fitting = list(widths)
+    places = [place for place, name in enumerate(columns) if name in shrink]
+    while _total(fitting) > room and places:
+        widest = max(places, key=lambda place: fitting[place])
+        if fitting[widest] <= max(_LEAST_COLUMN, len(columns[widest])):
+            break
+        fitting[widest] -= 1
+    return fitting
+
+
+def _cut(text: str, width: int) -> str:
+    if _columns(text) <= width:
+        return text
+    mark = _encodable(sys.stdout, "…", "...")
+    while text and _columns(text) > width - len(mark):
+        text = text[:-1]
+    return text.rstrip() + mark
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    cut = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    padded = [cell + " " * (width - _columns(cell)) for cell, width in zip(cut, widths, strict=True)]
+    return _GAP.join(padded).rstrip()

@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import click
 
+from fairmile.base.errors import UsageError
 from fairmile.base.units import format_size
 from fairmile.catalog.results import SearchResult
 from fairmile.cli.out import Out, json_option
 from fairmile.workspace import Workspace
 
 
-@click.command()
+class _SearchCommand(click.Command):
+    """Takes `-word` and `-field:value` as words of the search, which click would take for options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        with_value = {name for each in options if not (each.is_flag or each.is_eager) for name in each.opts}
+        kept: list[str] = []
+        words: list[str] = []
+        rest = iter(args)
+        for arg in rest:
+            if arg == "--":
+                words += rest
+            elif arg.startswith("-") and not arg.startswith("--") and len(arg) > 2:
+                words.append(arg)
+            else:
+                kept.append(arg)
+                if arg in with_value:
+                    kept += [value for value in [next(rest, None)] if value is not None]
+        return super().parse_args(ctx, [*kept, "--", *words] if words else kept)
+
+
+@click.command(cls=_SearchCommand)
 @click.argument("words", nargs=-1)
-@click.option("--kind", help="Only this kind: model, dataset, program, benchmark, …")
-@click.option("--regex", help="Only names and keywords that match this regular expression (linear time, RE2).")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
-@click.option("--all-versions", is_flag=True, help="Also older versions.")
-@click.option("--facet", help="List the values of a facet instead: domain, task, framework, format, licence …")
+@click.option("--kind", metavar="KIND", help="Only this kind: model, dataset, program, benchmark …")
+@click.option("--regex", metavar="PATTERN", help="Only names and keywords that match this pattern (RE2 syntax).")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="At most so many."
+)
+@click.option("--all-versions", is_flag=True, help="Older versions too.")
+@click.option("--facet", metavar="FIELD", help="List the values of a field instead: domain, task, framework …")
 @json_option
 def search(
     words: tuple[str, ...],
@@ -29,14 +53,26 @@ def search(
 ) -> int:
     """Find assets by words, fields and patterns.
 
-    WORDS may hold field:value (kind, domain, task, framework, format, licence, tag, creator, project,
-    machine, gpu …), "a phrase", prefix*, -not and /regex/.
+    WORDS are words, "a phrase", a beginning* or field:value; -word and -field:value leave out. Fields:
+    kind, domain, task, framework, format, licence, tag, creator, project, funder, machine, gpu,
+    language, access, category, catalog.
+
+    \b
+    Examples:
+      fairmile search cosmology kind:dataset
+      fairmile search "gradient boosting" -domain:biology
+      fairmile search --regex '^cosmo(flow|universe)'
+      fairmile search --facet domain
     """
     catalog = Workspace.open(on_progress=out.progress).catalog
-    if facet:
+    if facet is not None:
+        if words or kind or regex:
+            raise UsageError("--facet lists what there is in all catalogs", hint="leave out the words, or --facet")
         return _facet(catalog.facets(facet), facet, out)
-    text = " ".join(f'"{word}"' if " " in word and ":" not in word else word for word in words)
-    result = catalog.search(f"{text} /{regex}/" if regex else text, kind=kind, limit=limit, all_versions=all_versions)
+    if regex is not None and not regex:
+        raise UsageError("the pattern of --regex is empty", hint="--regex '^cosmo' finds names that begin so")
+    text = " ".join(map(_as_typed, words))
+    result = catalog.search(text, kind=kind, regex=regex, limit=limit, all_versions=all_versions)
     if out.as_json:
         out.data({"results": [hit.to_dict() for hit in result], "did_you_mean": list(result.did_you_mean)})
     else:
@@ -44,11 +80,21 @@ def search(
     return 0
 
 
+def _as_typed(word: str) -> str:
+    """Return an argument as it was typed: the shell has taken away the quotes of a phrase."""
+    is_phrase = len(word.split()) > 1 and not any(sign in word for sign in ':"') and not word.startswith("/")
+    if not is_phrase:
+        return word
+    return f'-"{word[1:]}"' if word.startswith("-") else f'"{word}"'
+
+
 def _facet(values: dict[str, int], facet: str, out: Out) -> int:
     if out.as_json:
         out.data({"facet": facet, "values": values})
-    else:
-        out.table([facet, "cards"], list(values.items()))
+        return 0
+    out.table([facet, "cards"], list(values.items()))
+    if not values:
+        out.say(f"no card has a {facet}")
     return 0
 
 
@@ -58,12 +104,12 @@ def _render(result: SearchResult, limit: int, out: Out) -> None:
         summary = hit.row.summary
         name = f"{hit.row.name}@{hit.row.version}" + (" (removed)" if hit.row.gone else "")
         size = format_size(summary["size_bytes"]) if summary.get("size_bytes") else ""
-        also = f" [also in {', '.join(hit.also)}{': differs' if hit.clash else ''}]" if hit.also else ""
-        domain = ", ".join(summary.get("domains", []))
-        about = " ".join(summary.get("description", "").split())
-        rows.append([hit.kind, name, hit.row.catalog, domain, size, about[:80] + also])
-    out.table(["kind", "name", "catalog", "domain", "size", "about"], rows)
+        also = f"[also in {', '.join(hit.also)}{': differs' if hit.clash else ''}]" if hit.also else ""
+        about = " ".join(filter(None, (also, summary.get("description", ""))))
+        rows.append([hit.kind, name, hit.row.catalog, ", ".join(summary.get("domains", [])), size, about])
+    out.table(["kind", "name", "catalog", "domain", "size", "about"], rows, shrink=("domain", "about"))
     if not rows:
-        out.say("nothing found" + (f"; did you mean {', '.join(result.did_you_mean)}?" if result.did_you_mean else ""))
+        near = f"; did you mean {', '.join(result.did_you_mean)}?" if result.did_you_mean else ""
+        out.say(f"nothing found{near}")
     elif len(rows) == limit:
-        out.hint(f"the first {limit} are shown; --limit shows more, field:value narrows")
+        out.hint("there may be more: --limit shows them, field:value narrows the search")

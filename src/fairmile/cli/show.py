@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_size
 from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.fair import Assessment
@@ -26,46 +29,71 @@ _LINES = (
     ("address", "url"),
     ("code", "codeRepository"),
 )
+_VALUES = 12
+_LINKS = 20
+_FILES = 50
+_MARKS = {
+    "pass": ("✔", "yes ", "green"),
+    "partial": ("◐", "half", "yellow"),
+    "fail": ("✘", "no  ", "red"),
+    "not applicable": ("–", "-   ", "dim"),
+}
+_VIEWS = ("tests", "table1", "indicators", "richness")
 
 
 @click.command()
 @click.argument("name")
-@click.option("--kind", help="Which one, when a name is that of several kinds of asset.")
+@click.option("--kind", metavar="KIND", help="Which one, when assets of several kinds have the name.")
 @click.option("--fair", is_flag=True, help="How FAIR is it, with evidence, and what to do to raise it.")
-@click.option(
-    "--view",
-    type=click.Choice(["tests", "table1", "indicators", "richness"]),
-    default="tests",
-    help="With --fair: which view.",
-)
+@click.option("--view", type=click.Choice(_VIEWS), help="Which view of --fair; the tests unless given.")
 @click.option("--raw", is_flag=True, help="Print the document the card was imported from.")
 @json_option
-def show(name: str, kind: str | None, fair: bool, view: str, raw: bool, out: Out) -> int:
-    """Describe the asset that NAME means: a name, handle, id, DOI or digest."""
+def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, out: Out) -> int:
+    """Describe an asset.
+
+    NAME is a name, model/name, a whole handle such as builtin/model/cosmoflow@1.0, an id, a DOI or a digest.
+
+    \b
+    Examples:
+      fairmile show model/cosmoflow
+      fairmile show model/cosmoflow --fair
+      fairmile show dataset/mnist --view table1
+    """
+    if raw and (fair or view):
+        raise UsageError("--raw prints the document alone", hint="ask for --raw and --fair one after the other")
     catalog = Workspace.open(on_progress=out.progress).catalog
     row, others = catalog.resolve(name, kind=kind)
     card = catalog.show(row.handle)
     if raw:
-        document = catalog.raw_document(card)
-        out.text(document.decode("utf-8", "replace") if document is not None else "")
-        if document is None:
-            out.say(f"{row.handle} was not imported from a document that is kept")
+        _print_raw(row, catalog.raw_document(card), out)
         return 0
-    if fair:
+    also = [each.handle for each in others]
+    if fair or view:
         assessment = catalog.fair(row.handle)
         if out.as_json:
-            out.data({"handle": row.handle, **assessment.to_dict()})
+            out.data({"handle": row.handle, **assessment.to_dict(), "also": also})
         else:
-            _render_fair(row.handle, assessment, view, out)
+            _render_fair(row.handle, assessment, view or "tests", out)
     elif out.as_json:
-        out.data({"handle": row.handle, "digest": card.digest, "card": card.body})
+        out.data({"handle": row.handle, "digest": card.digest, "card": card.body, "also": also})
     else:
         _render(row, card, out)
     _tell_others(row, others, out)
     return 0
 
 
-def _tell_others(row: Row, others: list[Row], out: Out) -> None:
+def _print_raw(row: Row, document: bytes | None, out: Out) -> None:
+    if document is None:
+        raise NotFound(
+            f"no source document of {row.handle} is kept", hint="only cards imported from another format have one"
+        )
+    if out.as_json:
+        out.data({"handle": row.handle, "document": document.decode("utf-8", "replace")})
+    else:
+        out.document(document)
+
+
+def _tell_others(row: Row, others: Sequence[Row], out: Out) -> None:
     kinds = sorted({f"{each.kind}/{each.name}" for each in others if each.kind != row.kind})
     if kinds:
         out.hint(f"the name is also that of {', '.join(kinds)}")
@@ -80,64 +108,60 @@ def _render(row: Row, card: Card, out: Out) -> None:
     if row.gone:
         grave = card["tombstone"]
         out.line(out.colour(f"removed {grave.get('date', '')}: {grave.get('reason') or 'no reason given'}", "red"))
+        if grave.get("supersededBy"):
+            out.line(f"its place takes {grave['supersededBy']}")
     out.line(row.handle)
     if card.text("description"):
         out.line()
         out.paragraph(card.text("description"))
-        out.line()
-    for label, key in _LINES:
-        values = [text for value in as_list(card.get(key)) if (text := text_of(value))]
-        if values:
-            out.line(f"{label:<11} {', '.join(values[:12])}")
+    out.line()
+    pairs = [(label, text) for label, key in _LINES if (text := _values(card, key))]
     licence = card.licence or card.text("license")
-    if licence:
-        out.line(f"{'licence':<11} {licence}")
-    for relation, target in card.links[:20]:
-        out.line(f"{relation:<11} {target}")
+    pairs += [("licence", licence)] if licence else []
+    pairs += list(card.links[:_LINKS])
+    pairs += [("…", f"{len(card.links) - _LINKS} more links; --json has all")] if len(card.links) > _LINKS else []
+    pairs += [("id", card.iri)] + ([("content", card.content)] if card.content else []) + [("card", card.digest)]
+    out.items(pairs)
     if card.files:
         out.line()
-        out.table(
-            ["file", "size", "type", "sha256", "address"],
-            [
-                [
-                    file.name,
-                    format_size(file.size_bytes) if file.size_bytes else "",
-                    file.media_type,
-                    (file.sha256 or "")[:12],
-                    file.url,
-                ]
-                for file in card.files[:50]
-            ],
-        )
-    out.line()
-    out.line(f"{'id':<11} {card.iri}")
-    if card.content:
-        out.line(f"{'content':<11} {card.content}")
-    out.line(f"{'card':<11} {card.digest}")
+        _render_files(card, out)
     for warning in card.warnings:
-        out.line(out.colour(f"warning     {warning.get('field', '')}: {warning.get('message', '')}", "yellow"))
+        out.item(out.colour("warning: ", "yellow"), f"{warning.get('field', '')}: {warning.get('message', '')}")
+
+
+def _values(card: Card, key: str) -> str:
+    texts = [text for value in as_list(card.get(key)) if (text := text_of(value))]
+    if key == "accessRights":
+        texts = [text.rsplit("/", 1)[-1] for text in texts]
+    more = [f"and {len(texts) - _VALUES} more"] if len(texts) > _VALUES else []
+    return ", ".join([*texts[:_VALUES], *more])
+
+
+def _render_files(card: Card, out: Out) -> None:
+    rows = []
+    for file in card.files[:_FILES]:
+        size = format_size(file.size_bytes) if file.size_bytes else ""
+        rows.append([file.name, size, file.media_type, (file.sha256 or "")[:12], file.url])
+    out.table(["file", "size", "type", "sha256", "address"], rows, shrink=("type",))
+    if len(card.files) > _FILES:
+        out.line(f"and {len(card.files) - _FILES} more files; --json has all")
 
 
 def _render_fair(handle: str, assessment: Assessment, view: str, out: Out) -> None:
     letters = "  ".join(f"{letter} {score:.0f}" for letter, score in assessment.letters.items())
     out.heading(f"{assessment.score:.0f} of 100  {letters}  {handle}")
-    if view == "tests":
-        marks = {
-            "pass": ("✔", "green"),
-            "partial": ("◐", "yellow"),
-            "fail": ("✘", "red"),
-            "not applicable": ("–", "dim"),
-        }
-        for finding in assessment.findings:
-            mark, colour = marks[finding.outcome]
-            out.line(f"{out.colour(mark, colour)} {finding.id:<6} {finding.title}: {finding.evidence}")
-        if assessment.advice:
-            out.line()
-            out.heading("To raise it, most gain first:")
-            for number, advice in enumerate(assessment.advice, 1):
-                out.line(f"{number:>2}. {advice}")
-    else:
+    if view != "tests":
         _render_view(assessment, view, out)
+        return
+    for finding in assessment.findings:
+        mark, plain, colour = _MARKS[finding.outcome]
+        mark = out.colour(out.symbol(mark, plain), colour)
+        out.item(f"{mark} {finding.id:<6} ", f"{finding.title}: {finding.evidence}")
+    if assessment.advice:
+        out.line()
+        out.heading("To raise it, most gain first:")
+        for number, advice in enumerate(assessment.advice, 1):
+            out.line(f"{number:>2}. {advice}")
 
 
 def _render_view(assessment: Assessment, view: str, out: Out) -> None:
@@ -146,11 +170,10 @@ def _render_view(assessment: Assessment, view: str, out: Out) -> None:
         rows = [[key, f"{entry['percent']:.0f} %", entry["title"]] for key, entry in facts["table_one"].items()]
         out.table(["principle", "score", "what it asks"], rows)
     elif view == "indicators":
+        out.line(f"{facts['indicator_score']:.0f} % of the indicators are met")
         rows = [[entry["id"], entry["outcome"], entry["evidence"]] for entry in facts["indicators"]]
-        out.table(["indicator", "met", "evidence"], rows)
+        out.table(["indicator", "met", "evidence"], rows, shrink=("evidence",))
     else:
         out.line(f"{facts['richness']['percent']:.0f} % of what a rich card of this kind has")
-        out.table(
-            ["property", "there"],
-            [[key, "yes" if there else "no"] for key, there in facts["richness"]["properties"].items()],
-        )
+        rows = [["yes" if there else "no", key] for key, there in facts["richness"]["properties"].items()]
+        out.table(["there", "property"], rows)

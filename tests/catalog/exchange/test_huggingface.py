@@ -260,7 +260,7 @@ def write(card: Card) -> tuple[dict[str, object], str]:
     assert file == "README.md"
     readme = split_readme(text)
     old = YAML(typ="safe", pure=True)
-    old.version = (1, 1)  # type: ignore[assignment]
+    old.version = (1, 1)
     front = old.load(readme.front)
     assert set(front) <= set(DOCUMENTED.split())
     return front, readme.text

@@ -13,6 +13,7 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange import sabath
 from fairmile.catalog.exchange.draft import Document, finish
+from fairmile.catalog.profile import check_body
 
 SAMPLES = Path(__file__).parent / "samples" / "sabath"
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -324,6 +325,7 @@ def shared(name: str) -> list[Card]:
 )
 def test_every_published_file_is_imported(name: str, kinds: dict[str, int], edges: list[str]) -> None:
     found = shared(name)
+    assert [problem for card in found for problem in check_body(card.body) if problem.severity == "error"] == []
     assert {kind: len(of_kind(found, kind)) for kind in {card.kind for card in found}} == kinds
     assert [target for relation, target in found[0].links if relation == "acceptsDataset"] == edges
 

@@ -222,6 +222,8 @@ def settle(draft: Draft) -> None:
     """Bring the values to the forms a card asks for; what fits none stays among the foreign keys, with a warning."""
     for key in ("name", "description", "version"):
         _settle_text(draft, key)
+    if not is_text(draft.body.get("@id", "x")):
+        keep(draft, "@id", draft.body.pop("@id"))
     for key, (fits, many) in _FORMS.items():
         if key not in draft.body:
             continue

@@ -45,6 +45,7 @@ from fairmile.catalog.exchange.rocrate_graph import (
     METADATA_FILES,
     OWN_ID,
     REFERENCE,
+    UNTYPED,
     Graph,
     find_descriptor,
     normal_id,
@@ -170,9 +171,9 @@ class _Reading:
             elif name is None or name in VOLATILE_KEYS or name in ADMINISTRATIVE or value in EMPTY:
                 keep(draft, key, value)
             elif name == "hasPart":
-                self._links_to_parts(draft, value)
+                self._links_to_parts(draft, key, value)
             elif name == "distribution":
-                if not all(each in self.graph.files for each in references(value)) or not references(value):
+                if not _only_links(value) or not all(each in self.graph.files for each in references(value)):
                     keep(draft, key, value)
             elif name == "license":
                 self._licence(draft, key, value)
@@ -188,7 +189,9 @@ class _Reading:
             else:
                 draft.body[name] = self.graph.value(name, self.graph.names.rename(value), draft)
 
-    def _links_to_parts(self, draft: Draft, value: Any) -> None:
+    def _links_to_parts(self, draft: Draft, key: str, value: Any) -> None:
+        if not _only_links(value):
+            keep(draft, key, value)
         links = []
         for each in as_list(self.graph.names.rename(value)):
             identifier = next(iter(references(each)), None)
@@ -226,7 +229,9 @@ class _Reading:
                 if value is None or raw.get(key) == value:
                     raw.pop(key, None)
         other = Draft(draft.kind, {})
-        self._properties(other, {key: value for key, value in raw.items() if key != "mainEntity"})
+        if _only_links(raw.get("mainEntity")):
+            del raw["mainEntity"]
+        self._properties(other, raw)
         draft.warnings += other.warnings
         for key, value in other.body.items():
             if key not in draft.body:
@@ -275,13 +280,14 @@ class _Reading:
         types, given_name = types_of(node), one_text(node.get("name"))
         verbatim, own = parsed(node.pop(VERBATIM, None)), node.pop(OWN_ID, None)
         is_folder = "Dataset" in types and not set(types) & FILE_TYPES
+        is_set = is_folder or "FileSet" in types
         remote = is_iri(identifier)
         path = unquote(identifier)
         if "contentUrl" not in node and not identifier.startswith(("#", "_:")):
             node["contentUrl"] = identifier if remote else path
         if is_folder:
             node.setdefault("includes", path.rstrip("/") + "/**")
-        made = add_described_file(draft, node, label=self.graph.absolute(identifier), is_set=is_folder)
+        made = add_described_file(draft, node, label=self.graph.absolute(identifier), is_set=is_set)
         made["name"] = given_name or identifier.rstrip("/").rsplit("/", 1)[-1] or identifier
         if not remote and own is None and not identifier.startswith(("#", "_:")):
             # Inside a crate a file is known by its path; the name of its description is a title.
@@ -334,12 +340,17 @@ class _Reading:
             if isinstance(part, Mapping):
                 for key, value in part.items():
                     iri = canonical_iri(names.expand(key) or "")
-                    fits = names.term(key) == key or iri in spaces or names.compact(key) == key
+                    fits = names.term(key) == key or iri in spaces or names.compact(key) == key or key == UNTYPED
                     if not fits or not isinstance(value, str):
                         return False
             elif not isinstance(part, str) or not part.startswith((CRATE_PROFILE, "https://w3id.org/ro/terms/")):
                 return False
         return True
+
+
+def _only_links(value: Any) -> bool:
+    """Tell whether the value is nothing but links: nodes that have an id and no more."""
+    return all(isinstance(each, Mapping) and set(each) == {"@id"} for each in as_list(value) or [None])
 
 
 def _kind(node: Mapping[str, Any]) -> str | None:
@@ -351,7 +362,7 @@ def _kind(node: Mapping[str, Any]) -> str | None:
 
 def _settle_run(draft: Draft, titles: Mapping[str, str | None]) -> None:
     body = draft.body
-    if isinstance(body.get("actionStatus"), Mapping):
+    if _only_links(body.get("actionStatus")) and not isinstance(body["actionStatus"], list):
         body["actionStatus"] = text_of(body["actionStatus"]) or body["actionStatus"]
     for key in ("instrument", "object", "result"):
         if isinstance(body.get(key), str):

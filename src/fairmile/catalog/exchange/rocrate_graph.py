@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fairmile.base.digest import ni
 from fairmile.catalog.card import as_list, id_of
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.jsonld import Names, vocabulary
+from fairmile.catalog.exchange.jsonld import Names, is_text, vocabulary
 from fairmile.catalog.identity import is_iri
 
 METADATA_FILES = ("ro-crate-metadata.json", "ro-crate-metadata.jsonld")
@@ -91,7 +91,7 @@ class Graph:
 
     def _add(self, number: int, entity: Any) -> None:
         field = f"@graph[{number}]"
-        if not isinstance(entity, dict) or not isinstance(entity.get("@id"), str) or not entity["@id"]:
+        if not isinstance(entity, dict) or not is_text(entity.get("@id")):
             self.problems.append((field, "is no entity with an @id; kept among the foreign keys"))
             self.stray.append(entity)
         elif normal_id(entity["@id"]) in self.raw:

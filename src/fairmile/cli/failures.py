@@ -1,0 +1,108 @@
+"""Errors as people and programs read them: one sentence, a hint, an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+
+from fairmile.base.errors import FairmileError, InvalidDocument
+from fairmile.base.words import did_you_mean
+from fairmile.cli.out import one_line, print_json
+
+_LONGEST = 600
+
+
+class Failure(NamedTuple):
+    """What went wrong, what to do, and the exit code it means."""
+
+    type: str
+    message: str
+    hint: str
+    exit_code: int
+    # Further problems of the same document, each with its own hint.
+    problems: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Return how an error of any origin is told."""
+        if isinstance(error, FairmileError):
+            problems = error.problems if isinstance(error, InvalidDocument) else ()
+            told = tuple((str(problem), problem.hint) for problem in problems)
+            return cls(type(error).__name__, str(error), error.hint or "", error.exit_code, told)
+        if isinstance(error, click.ClickException):
+            return cls("UsageError", _usage(error), _usage_hint(error), 2)
+        if isinstance(error, OSError):
+            return cls("SystemFailure", *_system(error), 3)
+        if type(error).__module__ == "sqlite3":
+            hint = "free some space, or build it anew with `fairmile catalog reindex`"
+            return cls("SystemFailure", f"the index cannot be used: {error}", hint, 3)
+        if isinstance(error, MemoryError):
+            return cls("SystemFailure", "the memory is used up", "give the job more, or less to do at once", 3)
+        hint = "this is a fault of fairmile; run the command again with --debug and report what it prints"
+        return cls(type(error).__name__, f"{type(error).__name__}: {error}", hint, 3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the failure as data."""
+        facts: dict[str, Any] = {"type": self.type, "message": self.message, "hint": self.hint}
+        facts["exit_code"] = self.exit_code
+        if self.problems:
+            facts["problems"] = [{"message": message, "hint": hint} for message, hint in self.problems]
+        return facts
+
+    def lines(self) -> Iterator[str]:
+        """Yield the failure as a person reads it."""
+        for message, hint in self.problems or ((self.message, self.hint),):
+            yield f"error: {_shortened(message)}"
+            if hint:
+                yield f"  hint: {_shortened(hint)}"
+        if self.problems and self.hint and self.hint not in (hint for _, hint in self.problems):
+            yield f"  hint: {_shortened(self.hint)}"
+
+    def tell(self, *, as_json: bool) -> None:
+        """Explain the failure on stderr, and on stdout where a program listens."""
+        # Whatever progress is shown on this line has ended.
+        start = "\r\033[K" if sys.stderr.isatty() else ""
+        sys.stderr.write(start + "".join(f"{line}\n" for line in self.lines()))
+        if as_json:
+            print_json({"error": self.to_dict()}, sys.stdout)
+
+
+def _usage(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        options = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts if name[0] == "-"]
+        near = did_you_mean(error.option_name, options)
+        return f"no such option {error.option_name!r}" + (f"; {near}" if near else "")
+    message = error.format_message().removesuffix(".")
+    return message[:1].lower() + message[1:]
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path} --help` tells how it is used" if context is not None else ""
+
+
+def _system(error: OSError) -> tuple[str, str]:
+    if error.filename is None and isinstance(error, FileNotFoundError) and not _is_somewhere():
+        return "the folder you are in is gone", "change to another one with cd"
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"the output cannot be written: {reason}" if error.errno == errno.ENOSPC else reason, ""
+    return f"{error.filename} cannot be used: {reason}", "check the path, who may use it, and the space left"
+
+
+def _is_somewhere() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
+def _shortened(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
