@@ -65,7 +65,7 @@ def measure_queries(catalog: Catalog, writer: Writer) -> None:
         texts = [make() for _ in range(QUERIES)]
         line(name, [cpu_ms(lambda text=text: catalog.search(text)) for text in texts])
     with catalog.open_index() as index:
-        sql = "SELECT rowid FROM latest WHERE latest MATCH ? ORDER BY bm25(latest, 10, 5, 2, 1, 0) LIMIT 20"
+        sql = "SELECT rowid FROM latest WHERE latest MATCH ? ORDER BY bm25(latest) LIMIT 20"
         words = [writer.word() for _ in range(QUERIES // 3)]
         peer = [cpu_ms(lambda w=w: index._db.execute(sql, (fts_expression(parse_query(w)),)).fetchall()) for w in words]
         ours = [cpu_ms(lambda w=w: index.search(parse_query(w))) for w in words]

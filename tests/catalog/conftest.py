@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import textwrap
@@ -81,5 +82,27 @@ def together() -> Callable[..., None]:
         running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
         errors = [process.communicate(timeout=300)[1] for process in running]
         assert [process.returncode for process in running] == [0] * workers, "\n".join(errors)
+
+    return run
+
+
+@pytest.fixture
+def as_other_user(tmp_path: Path) -> Callable[..., str]:
+    """Run a script as a user without rights of its own, to whom permission bits mean something; returns its output."""
+
+    def run(script: str, *arguments: object) -> str:
+        command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+        if os.geteuid() == 0:
+            command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
+            for folder in (tmp_path, *tmp_path.parents[:3]):
+                if folder.name.startswith(("pytest-", "popen-", "test_")):
+                    folder.chmod(0o755)
+            probe = subprocess.run([*command[:5], "-c", "import fairmile"], capture_output=True, check=False)
+            if probe.returncode:
+                pytest.skip("another user cannot run this Python")
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     return run

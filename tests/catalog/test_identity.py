@@ -229,3 +229,10 @@ def test_a_sha256_is_read_in_any_notation(text: str) -> None:
 )
 def test_what_is_no_sha256_gives_none(text: object) -> None:
     assert valid_sha256(text) is None
+
+
+def test_a_card_with_a_number_too_large_for_canonical_json_still_has_a_digest() -> None:
+    large, other = 2**70, 2**70 + 1
+    assert card_digest({"name": "x", "foreign": {"n": [large]}}) != card_digest(
+        {"name": "x", "foreign": {"n": [other]}}
+    )

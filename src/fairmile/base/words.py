@@ -38,11 +38,15 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
 
 def slug(text: str, *, keep_case: bool = False) -> str:
-    """Return `text` as a name of ASCII letters, digits, dots, dashes and underscores that is never empty."""
+    """Return `text` as a name of ASCII letters, digits, dots, dashes and underscores that is never empty.
+
+    Accents are dropped. Where letters of another script, or an end that is too long, would be lost,
+    a piece of the text's digest keeps two different texts from getting one name.
+    """
     import re
     import unicodedata
 
-    normal = unicodedata.normalize("NFKC", text)
+    normal = "".join(each for each in unicodedata.normalize("NFKD", text) if not unicodedata.combining(each))
     if not keep_case:
         normal = normal.lower()
 
@@ -52,7 +56,13 @@ def slug(text: str, *, keep_case: bool = False) -> str:
         return run if not run.strip("-") else "-"
 
     name = re.sub(r"[^a-zA-Z0-9._]+", join, normal).strip(".-")
-    return name[:_SLUG_BYTES].rstrip(".-") or "unnamed"
+    lossy = len(name) > _SLUG_BYTES or any(each.isalnum() and not each.isascii() for each in normal)
+    if not lossy:
+        return name or "unnamed"
+    import hashlib
+
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{name[: _SLUG_BYTES - 9].rstrip('.-')}-{digest}".lstrip("-")
 
 
 def _shortlist(wanted: str, candidates: Iterable[str]) -> list[tuple[str, str]]:

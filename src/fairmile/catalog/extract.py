@@ -117,7 +117,8 @@ def summary_of(card: Card) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if value}
 
 
-def texts_of(card: Card) -> tuple[str, str, str, str]:
+def texts_of(card: Card) -> tuple[str, str, str]:
+    """Return what is searched for words: the names, the keywords, and all the rest."""
     name = " ".join([card.title, card.name.replace("-", " "), *card.texts("alternateName")])
     keywords = " ".join(
         [
@@ -132,12 +133,12 @@ def texts_of(card: Card) -> tuple[str, str, str, str]:
     )
     rest: list[str] = []
     left = _MAX_REST_CHARACTERS
-    for text in _leaves(card.body, {*_NOT_TEXT, "name", "keywords", "description", "alternateName"}):
+    for text in _leaves(card.body, {*_NOT_TEXT, "name", "keywords", "alternateName"}):
         left -= len(text)
         if left < 0:
             break
         rest.append(text)
-    return name, keywords, card.text("description") or card.text("abstract"), " ".join(rest)
+    return name, keywords, " ".join(rest)
 
 
 def _leaves(value: Any, skip: Set[str] = _NOT_TEXT) -> Iterator[str]:

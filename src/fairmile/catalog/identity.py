@@ -13,6 +13,7 @@ from fairmile.base.words import slug
 
 # Facts that change while the asset does not; they stay out of the digest so that it is stable.
 VOLATILE_KEYS = frozenset({"cardDigest", "catalog", "usageCount", "tombstone", "trustLevel"})
+_LARGEST_EXACT = 2**53 - 1
 DIGEST_VERSION_PREFIX = "sha256-"
 _IRI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+")
 _DOI = re.compile(r"^(?:doi:|https?://(?:dx\.)?doi\.org/)(10\.\d{4,9}/\S+)$", re.IGNORECASE)
@@ -85,8 +86,17 @@ def mint_iri(kind: str, name: str, version: str, *, base: str = "", origin: str 
 
 def card_digest(body: Mapping[str, Any]) -> str:
     """Return the `ni:` digest of the card's canonical bytes without its volatile keys."""
-    stable = {key: value for key, value in body.items() if key not in VOLATILE_KEYS}
+    stable = {key: _exact(value) for key, value in body.items() if key not in VOLATILE_KEYS}
     return ni(sha256_hex(canonical_json(stable)))
+
+
+def _exact(value: Any) -> Any:
+    """Return the value with whole numbers beyond 2**53 as text: canonical JSON has no exact form for them."""
+    if isinstance(value, dict):
+        return {key: _exact(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_exact(each) for each in value]
+    return str(value) if isinstance(value, int) and abs(value) > _LARGEST_EXACT else value
 
 
 def content_digest(files: Sequence[tuple[str, int, str]]) -> str | None:

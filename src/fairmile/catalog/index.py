@@ -25,14 +25,25 @@ from fairmile.catalog.extract import aliases_of, digest_id, facets_of, id_names,
 from fairmile.catalog.folder import TOMBSTONE_SUFFIX, CatalogFolder, Stamp
 from fairmile.catalog.identity import Reference, version_key
 from fairmile.catalog.patterns import compile_linear, matching_cards
-from fairmile.catalog.query import ANY_CARD, Query, facet_token, facet_words, fts_expression, normal
+from fairmile.catalog.query import (
+    ANY_CARD,
+    ANYWHERE,
+    IN_KEYWORDS,
+    IN_NAME,
+    Query,
+    facet_token,
+    facet_words,
+    fts_expression,
+    marked_words,
+    normal,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-SCHEMA_VERSION = "2"
-# Where the words stand decides the rank; each step takes in one more column.
-_STEPS = ("name", "name keywords", "name keywords description", "name keywords description rest")
+SCHEMA_VERSION = "4"
+# Where the words stand decides the rank; each step takes in more of the card.
+_STEPS = (IN_NAME, IN_KEYWORDS, ANYWHERE)
 # Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
 _STEP_MATCHES = 150
 _CHUNK_CARDS = 512
@@ -69,7 +80,7 @@ CREATE VIRTUAL TABLE gram USING fts5(word, tokenize='trigram', content='', detai
 # Latest versions and older ones are apart, so that a search need not sift the older ones out.
 _TEXT_SCHEMA = """
 CREATE VIRTUAL TABLE {} USING fts5(
-  name, keywords, description, rest, facets, tokenize='porter unicode61 remove_diacritics 2', prefix='3');
+  words, marks, tokenize='porter unicode61 remove_diacritics 2', prefix='3');
 """
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
 
@@ -352,10 +363,11 @@ class Index:
         self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in aliases])
         self._db.executemany("INSERT INTO facet VALUES (?, ?, ?)", [(f, normal(v), number) for f, v in facets])
         self._db.executemany("INSERT INTO link VALUES (?, ?, ?)", [(number, r, t) for r, t in links])
+        name, keywords, rest = texts
+        marks = [ANY_CARD, *words, marked_words(name, IN_NAME), marked_words(f"{name} {keywords}", IN_KEYWORDS)]
         self._db.execute(
-            f"INSERT INTO {'latest' if alone else 'older'}(rowid, name, keywords, description, rest, facets)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (number, *texts, " ".join([ANY_CARD, *words])),
+            f"INSERT INTO {'latest' if alone else 'older'}(rowid, words, marks) VALUES (?, ?, ?)",
+            (number, f"{name} {keywords} {rest}", " ".join(marks)),
         )
         if not gone:
             self._put_names(number, card)
@@ -416,7 +428,7 @@ class Index:
                 continue
             self._db.execute("UPDATE card SET latest = ? WHERE id = ?", (wanted, number))
             here, there = ("latest", "older") if wanted else ("older", "latest")
-            columns = "rowid, name, keywords, description, rest, facets"
+            columns = "rowid, words, marks"
             self._db.execute(f"INSERT INTO {here}({columns}) SELECT {columns} FROM {there} WHERE rowid = ?", (number,))
             self._db.execute(f"DELETE FROM {there} WHERE rowid = ?", (number,))
 
@@ -509,10 +521,9 @@ class Index:
                 self._ranked(dict.fromkeys(self._matching_names(query, limit + _STEP_MATCHES), 0), "", limit)
             )
         worded = query.words or query.prefixes or query.phrases
-        steps = _STEPS if worded else ("",)
         found: dict[int, int] = {}
-        for step, columns in enumerate(steps):
-            for number in self._matches(fts_expression(query, only=columns), query, limit + _STEP_MATCHES):
+        for step, mark in enumerate(_STEPS if worded else (ANYWHERE,)):
+            for number in self._matches(fts_expression(query, mark=mark), query, limit + _STEP_MATCHES):
                 found.setdefault(number, step)
             if len(found) >= limit + _STEP_MATCHES:
                 break

@@ -46,7 +46,9 @@ _SCHEMES = frozenset(
 _PRIVATE = "\ue000"
 # The token that every card has.
 ANY_CARD = f"{_PRIVATE}card"
-_TEXT_COLUMNS = "name keywords description rest"
+# What marks a word that stands in the name, and one that stands in the name or the keywords. A marked word is
+# a token of its own: asking a column for a word would walk through every card that has the word anywhere.
+IN_NAME, IN_KEYWORDS, ANYWHERE = "\ue001", "\ue002", ""
 _TOKEN = re.compile(
     r"""(?P<no>-)?(?:(?P<field>[A-Za-z]+):)?(?:"(?P<phrase>[^"]*)"|/(?P<regex>(?:[^/\\\s]|\\.)+)/(?=\s|$)|(?P<word>[^\s"]+))"""
 )
@@ -163,22 +165,25 @@ def normal(value: str) -> str:
     return " ".join(value.lower().replace("_", "-").split())
 
 
-def fts_expression(query: Query, *, only: str = "") -> str:
-    """Return the FTS5 expression of the query; `only` names the columns the words must be in."""
-    terms = _texts((*query.words, *query.phrases), query.prefixes, only or _TEXT_COLUMNS)
-    terms += [f"facets : {facet_token(name, value)}" for name, value in query.facets]
-    refused = _texts(query.not_words, query.not_prefixes, _TEXT_COLUMNS)
-    refused += [f"facets : {facet_token(name, value)}" for name, value in query.not_facets]
-    expression = " AND ".join(terms or [f"facets : {ANY_CARD}"])
+def marked_words(text: str, mark: str) -> str:
+    """Return the words of a text as tokens that carry the mark."""
+    return " ".join(mark + word for word in _words(text))
+
+
+def fts_expression(query: Query, *, mark: str = ANYWHERE) -> str:
+    """Return the FTS5 expression of the query; the mark says where its words must stand."""
+    terms = _terms((*query.words, *query.phrases), query.prefixes, mark)
+    terms += [f'"{facet_token(name, value)}"' for name, value in query.facets]
+    refused = _terms(query.not_words, query.not_prefixes, ANYWHERE)
+    refused += [f'"{facet_token(name, value)}"' for name, value in query.not_facets]
+    expression = " AND ".join(terms or [f'"{ANY_CARD}"'])
     return f"({expression}) NOT ({' OR '.join(refused)})" if refused else expression
 
 
-def _texts(words: Iterable[str], prefixes: Iterable[str], columns: str) -> list[str]:
-    scope = f"{{{columns}}} : "
-    terms = [f"{scope}{text}" for word in words if (text := _quote(word))]
-    return terms + [f"{scope}{text} *" for word in prefixes if (text := _quote(word))]
+def _terms(words: Iterable[str], prefixes: Iterable[str], mark: str) -> list[str]:
+    terms = [f'"{text}"' for word in words if (text := marked_words(word, mark))]
+    return terms + [f'"{text}" *' for word in prefixes if (text := marked_words(word, mark))]
 
 
-def _quote(text: str) -> str:
-    clean = re.sub(r"[^\w]+", " ", text).replace("_", " ").strip()
-    return f'"{clean}"' if clean else ""
+def _words(text: str) -> list[str]:
+    return re.sub(r"[\W_]+", " ", text).split()

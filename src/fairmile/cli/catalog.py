@@ -27,16 +27,17 @@ _SHOWN_PROBLEMS = 20
 class _FormatOption(click.Option):
     """Takes the name of a format; the names, plug-ins included, are looked up when they are needed."""
 
-    def __init__(self, *args: Any, registry: Registry[Any], **kwargs: Any) -> None:
-        super().__init__(*args, callback=self._known, **kwargs)
+    def __init__(self, *args: Any, registry: Registry[Any], help: str, **kwargs: Any) -> None:
+        super().__init__(*args, help=help, callback=self._known, **kwargs)
         self._registry = registry
+        self._what = help
 
     def _names(self) -> list[str]:
         return [_OWN_FORMAT, *self._registry.names()]
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        record = super().get_help_record(ctx)
-        return record and (record[0], f"{record[1]} One of {', '.join(self._names())}.")
+        self.help = f"{self._what}: {', '.join(self._names())}."
+        return super().get_help_record(ctx)
 
     def _known(self, _: click.Context, __: click.Parameter, value: str | None) -> str | None:
         if value is not None and value not in (names := self._names()):
@@ -50,7 +51,7 @@ class _FormatOption(click.Option):
 
 _FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 _FORMAT = click.option(
-    "--format", cls=_FormatOption, registry=READERS, metavar="FORMAT", help="Read as this instead of recognising it."
+    "--format", cls=_FormatOption, registry=READERS, metavar="FORMAT", help="Read as this instead of recognising it"
 )
 _KIND = click.option("--kind", metavar="KIND", help="Which one, when assets of several kinds have the name.")
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -282,7 +283,7 @@ def versions(name: str, kind: str | None, out: Out) -> int:
     registry=WRITERS,
     required=True,
     metavar="FORMAT",
-    help="The format to write.",
+    help="What to write",
 )
 @click.option("-o", "--out", "target", type=_FOLDER, metavar="FOLDER", help="Write into this folder.")
 @_KIND
@@ -405,7 +406,7 @@ def source_add(name: str, location: str, type_: str | None, revision: str, out: 
     """
     report = Workspace.open(on_progress=out.progress).catalog.add_source(name, location, type=type_, revision=revision)
     if out.as_json:
-        out.data(dict(vars(report)))
+        out.data({"source": dict(vars(report))})
     else:
         _render_report(report, out)
     return 0

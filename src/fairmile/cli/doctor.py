@@ -57,7 +57,7 @@ def _home_problems(home: Path) -> list[str]:
         return [f"home: {home} is not a folder"]
     parent = next((each for each in (home, *home.absolute().parents) if os.path.lexists(each)), home)
     if not os.access(parent, os.W_OK | os.X_OK):
-        return [f"home: {home} cannot be written; searching works, adding does not"]
+        return [f"home: {home} cannot be written, so nothing can be added"]
     return []
 
 

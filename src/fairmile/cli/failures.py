@@ -75,15 +75,19 @@ class Failure(NamedTuple):
 def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         options = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts if name[0] == "-"]
-        near = did_you_mean(error.option_name, options)
+        near = "" if isinstance(error.ctx.command, click.Group) else did_you_mean(error.option_name, options)
         return f"no such option {error.option_name!r}" + (f"; {near}" if near else "")
     message = error.format_message().removesuffix(".")
     return message[:1].lower() + message[1:]
 
 
 def _usage_hint(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"`{context.command_path} --help` tells how it is used" if context is not None else ""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return "--help shows how it is used"
+    if isinstance(error, click.NoSuchOption) and isinstance(context.command, click.Group):
+        return f"options stand behind the command, as in `{context.command_path} COMMAND {error.option_name}`"
+    return f"`{context.command_path} --help` shows how it is used"
 
 
 def _system(error: OSError) -> tuple[str, str]:

@@ -107,7 +107,7 @@ class Out:
 
     def heading(self, text: str) -> None:
         """Print a line that stands out."""
-        self.line(self.bold(one_line(text)))
+        self.line(self.bold(" ".join(text.splitlines())))
 
     def paragraph(self, text: str) -> None:
         """Print a text folded to the width of the page."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from fairmile.base.errors import UsageError
@@ -105,7 +107,7 @@ def _render(result: SearchResult, limit: int, out: Out) -> None:
         name = f"{hit.row.name}@{hit.row.version}" + (" (removed)" if hit.row.gone else "")
         size = format_size(summary["size_bytes"]) if summary.get("size_bytes") else ""
         also = f"[also in {', '.join(hit.also)}{': differs' if hit.clash else ''}]" if hit.also else ""
-        about = " ".join(filter(None, (also, summary.get("description", ""))))
+        about = " ".join(filter(None, (also, _first_sentence(summary.get("description", "")))))
         rows.append([hit.kind, name, hit.row.catalog, ", ".join(summary.get("domains", [])), size, about])
     out.table(["kind", "name", "catalog", "domain", "size", "about"], rows, shrink=("domain", "about"))
     if not rows:
@@ -113,3 +115,9 @@ def _render(result: SearchResult, limit: int, out: Out) -> None:
         out.say(f"nothing found{near}")
     elif len(rows) == limit:
         out.hint("there may be more: --limit shows them, field:value narrows the search")
+
+
+def _first_sentence(text: str) -> str:
+    """Return what stands before the first full stop; the index keeps only the beginning of a long text."""
+    found = re.match(r".+?[.!?](?=\s|$)", " ".join(text.split()))
+    return found[0] if found else text

@@ -167,13 +167,17 @@ def _render_fair(handle: str, assessment: Assessment, view: str, out: Out) -> No
 def _render_view(assessment: Assessment, view: str, out: Out) -> None:
     facts = assessment.to_dict()
     if view == "table1":
-        rows = [[key, f"{entry['percent']:.0f} %", entry["title"]] for key, entry in facts["table_one"].items()]
+        rows = [[key, _percent(entry["percent"]), entry["title"]] for key, entry in facts["table_one"].items()]
         out.table(["principle", "score", "what it asks"], rows)
     elif view == "indicators":
-        out.line(f"{facts['indicator_score']:.0f} % of the indicators are met")
+        out.line(f"{_percent(facts['indicator_score'])} of the indicators are met")
         rows = [[entry["id"], entry["outcome"], entry["evidence"]] for entry in facts["indicators"]]
         out.table(["indicator", "met", "evidence"], rows, shrink=("evidence",))
     else:
-        out.line(f"{facts['richness']['percent']:.0f} % of what a rich card of this kind has")
+        out.line(f"{_percent(facts['richness']['percent'])} of what a rich card of this kind has")
         rows = [["yes" if there else "no", key] for key, there in facts["richness"]["properties"].items()]
         out.table(["there", "property"], rows)
+
+
+def _percent(value: float | None) -> str:
+    return "does not apply" if value is None else f"{value:.0f} %"

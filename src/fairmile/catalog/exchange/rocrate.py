@@ -181,7 +181,7 @@ class _Reading:
                 values = as_list(self.graph.value(name, self.graph.names.rename(value), draft))
                 known = as_list(draft.body.get(name))
                 every = [*known, *(each for each in values if each not in known)]
-                draft.body[name] = every if len(every) > 1 or isinstance(value, list) else every[0]
+                draft.body[name] = every[0] if len(every) == 1 and not isinstance(value, list) else every
             elif name in draft.body:
                 keep(draft, key, value)
             elif name in vocabulary().json_terms:

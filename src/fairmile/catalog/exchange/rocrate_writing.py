@@ -239,7 +239,9 @@ class _Writing:
         named = isinstance(given, str) and is_iri(given)
         if named and set(value) == {"@id"}:
             return {"@id": str(given)}
-        if any(key.startswith("@") and key not in ("@id", "@type") for key in value):
+        if not value or any(key.startswith("@") and key not in ("@id", "@type") for key in value):
+            raise _NotFlatError
+        if not is_text(value.get("@id", "x")):
             raise _NotFlatError
         identifier = str(given) if named else self._mint()
         if identifier == self.id:

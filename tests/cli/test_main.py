@@ -1,0 +1,296 @@
+"""The command line as a whole: exit codes, errors, help, and `--json` everywhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from fairmile import __version__
+from fairmile.cli.main import _group, run
+from fairmile.workspace import Workspace
+
+# What `lake` and the examples of the documentation allow to be called, for every command there is.
+CALLS = {
+    "search": ["lake"],
+    "show": ["lake-temperatures"],
+    "match": ["--model", "cosmoflow"],
+    "doctor": [],
+    "catalog check": ["lake.jsonld"],
+    "catalog add": ["codemeta.json"],
+    "catalog update": ["lake-temperatures", "--add", "keywords=lake"],
+    "catalog rm": ["lake-temperatures"],
+    "catalog versions": ["lake-temperatures"],
+    "catalog export": ["dataset/mnist", "--to", "croissant"],
+    "catalog sync": [],
+    "catalog reindex": [],
+    "catalog publish": ["site"],
+    "catalog source add": ["group", "./shared-cards"],
+    "catalog source ls": [],
+    "catalog source rm": ["group"],
+}
+# What must have happened before the example of a command can be typed.
+BEFORE = {
+    "catalog rm": ["catalog update lake-temperatures --set version=1.1"],
+    "catalog source rm": ["catalog source add group ./shared-cards"],
+}
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+ALL = dict(commands(_group()))
+
+
+def examples(command: click.Command) -> list[str]:
+    return re.findall(r"^ +fairmile (.+)$", (command.help or "").partition("Example")[2], re.MULTILINE)
+
+
+def test_the_table_of_calls_names_every_command() -> None:
+    assert set(CALLS) == set(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_prints_valid_json(lake: Callable[..., Any], name: str) -> None:
+    for line in BEFORE.get(name, ()):
+        assert lake(*shlex.split(line)).code == 0
+    result = lake(*name.split(), *CALLS[name], "--json")
+    assert result.code == 0, result.err
+    assert isinstance(result.json, dict)
+    assert "error" not in result.json
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_prints_its_usage_errors_as_json_too(fairmile: Callable[..., Any], name: str) -> None:
+    result = fairmile(*name.split(), "--nonsense", "--json")
+    assert result.code == 2
+    assert result.json["error"]["message"] == "no such option '--nonsense'"
+    assert result.json["error"]["exit_code"] == 2
+    assert result.err.startswith("error: no such option '--nonsense'\n  hint: ")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_a_help_page(fairmile: Callable[..., Any], name: str) -> None:
+    result = fairmile(*name.split(), "--help")
+    assert result.code == 0
+    assert result.out.startswith(f"Usage: fairmile {name}")
+    assert "--json" in result.out
+    assert result.err == ""
+    # A command to be copied must not be folded; everything else fits.
+    prose = [line for line in result.out.splitlines() if not line.startswith("    fairmile ")]
+    assert max(map(len, prose)) <= 80
+
+
+@pytest.mark.parametrize("name", [name for name, command in ALL.items() if command.params[1:]])
+def test_every_command_that_takes_something_shows_an_example(name: str) -> None:
+    assert examples(ALL[name])
+
+
+@pytest.mark.parametrize("name", [name for name, command in ALL.items() if examples(command)])
+def test_the_examples_of_the_help_pages_work(lake: Callable[..., Any], name: str) -> None:
+    for line in [*BEFORE.get(name, ()), *examples(ALL[name])]:
+        result = lake(*shlex.split(line))
+        assert result.code == 0, f"fairmile {line}\n{result.err}"
+
+
+def test_the_examples_of_the_first_page_work(lake: Callable[..., Any]) -> None:
+    found = examples(_group())
+    assert len(found) == 3
+    for line in found:
+        assert lake(*shlex.split(line)).code == 0
+
+
+def test_the_version_is_told(fairmile: Callable[..., Any]) -> None:
+    for option in ("--version", "-V"):
+        assert fairmile(option) == (0, f"fairmile {__version__}\n", "")
+
+
+def test_without_a_command_the_help_goes_to_stderr_and_the_call_fails(fairmile: Callable[..., Any]) -> None:
+    for arguments in ((), ("catalog",), ("catalog", "source")):
+        result = fairmile(*arguments)
+        assert result.code == 2
+        assert result.out == ""
+        assert "Commands:" in result.err
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("serach", "no command named 'serach'; did you mean 'search'?"),
+        ("catalog chek", "no command named 'chek'; did you mean 'check'?"),
+        ("catalog source list", "no command named 'list'; did you mean 'ls'?"),
+        ("catalog source frobnicate", "no command named 'frobnicate'; commands: add, ls, rm"),
+        ("search --limt 3", "no such option '--limt'; did you mean '--limit'?"),
+        ("search -x", "no such option '-x'"),
+        ("--json search", "no such option '--json'"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence_with_a_hint(fairmile: Callable[..., Any], line: str, message: str) -> None:
+    result = fairmile(*line.split())
+    assert result.code == 2
+    first, second, *rest = result.err.splitlines()
+    assert first == f"error: {message}"
+    assert second.startswith("  hint: ")
+    assert rest == []
+
+
+# Here the sentence is the parser's own; ours to see to are its form and that it names what is wrong.
+@pytest.mark.parametrize(
+    "line, named",
+    [
+        ("search --limit 0", "--limit"),
+        ("search --limit 10001", "10001"),
+        ("search --limit -1", "-1"),
+        ("search --limit many", "many"),
+        ("search --limit", "--limit"),
+        ("match --limit 1001", "1001"),
+        ("show", "NAME"),
+        ("show a b", "(b)"),
+        ("show mnist --view nosuch", "nosuch"),
+        ("catalog export mnist", "--to"),
+        ("catalog add", "FILE..."),
+        ("catalog publish lake.jsonld", "lake.jsonld"),
+        ("catalog source add group . --type cloud", "cloud"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_with_a_hint(fairmile: Callable[..., Any], line: str, named: str) -> None:
+    result = fairmile(*line.split())
+    assert result.code == 2
+    first, second, *rest = result.err.splitlines()
+    assert first.startswith("error: ")
+    assert first[7].islower()
+    assert not first.endswith(".")
+    assert named in first
+    assert second.startswith("  hint: ")
+    assert rest == []
+
+
+def test_an_option_before_the_command_is_told_where_it_belongs(fairmile: Callable[..., Any]) -> None:
+    assert "`fairmile COMMAND --json`" in fairmile("--json", "search").err
+
+
+def test_an_error_shows_no_traceback_unless_asked(fairmile: Callable[..., Any]) -> None:
+    assert "Traceback" not in fairmile("show", "nosuch").err
+    result = fairmile("show", "nosuch", "--debug")
+    assert result.code == 2
+    assert "Traceback (most recent call last)" in result.err
+    assert result.err.splitlines()[-2] == "error: no asset named 'nosuch' in the catalog"
+
+
+def test_behind_two_dashes_nothing_is_an_option(fairmile: Callable[..., Any]) -> None:
+    result = fairmile("show", "--", "--debug")
+    assert result.code == 2
+    assert "'--debug'" in result.err
+    assert "Traceback" not in result.err
+    assert fairmile("show", "--", "--json").out == ""
+
+
+def test_a_fault_of_ours_is_told_and_not_shown(
+    fairmile: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(**_: Any) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(Workspace, "open", fault)
+    result = fairmile("doctor", "--json")
+    assert result.code == 3
+    assert result.err.splitlines()[0] == "error: ZeroDivisionError: division by zero"
+    assert "Traceback" not in result.err
+    assert result.json["error"]["type"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, click.Abort])
+def test_an_interruption_ends_with_130(
+    fairmile: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
+) -> None:
+    def interrupted(**_: Any) -> None:
+        raise interruption
+
+    monkeypatch.setattr(Workspace, "open", interrupted)
+    assert fairmile("doctor") == (130, "", "interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return False
+
+        def fileno(self) -> int:
+            raise OSError("no file")
+
+        def write(self, _: str) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    assert run(["search", "mnist"]) == 0
+
+
+def test_settings_with_a_mistake_are_told_with_file_and_line(fairmile: Callable[..., Any], place: Path) -> None:
+    (place / "fairmile.yaml").write_text("catalog:\n  base: ''\nhme: /x\n")
+    result = fairmile("search", "lake")
+    assert result.code == 2
+    assert f"{place}/fairmile.yaml:3 hme: no such setting; did you mean 'home'?" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n", "\ttab"])
+def test_settings_that_cannot_be_read_are_told(fairmile: Callable[..., Any], place: Path, text: str) -> None:
+    (place / "fairmile.yaml").write_text(text)
+    result = fairmile("search", "lake")
+    assert result.code == 2
+    assert f"error: {place}/fairmile.yaml" in result.err
+
+
+def test_settings_that_are_no_text_are_told(fairmile: Callable[..., Any], place: Path) -> None:
+    (place / "fairmile.yaml").write_bytes(b"\xff\xfe\x00")
+    result = fairmile("search", "lake", "--json")
+    assert result.code == 3
+    assert str(place / "fairmile.yaml") in result.json["error"]["message"]
+
+
+def test_from_a_folder_that_is_gone_the_reason_is_told(
+    fairmile: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = place / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = fairmile("search", "mnist")
+    # A search needs no folder to stand in; where settings are looked for from there, the reason is told.
+    assert result.code == 0 or result.err.startswith("error: the folder you are in is gone\n")
+    assert "Traceback" not in result.err
+
+
+def test_a_home_that_is_a_file_still_allows_to_search(
+    fairmile: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRMILE_HOME", str(place / "lake.jsonld"))
+    assert "mnist@1.0" in fairmile("search", "mnist").out
+    before = (place / "lake.jsonld").read_bytes()
+    for arguments in (
+        ["catalog", "add", "codemeta.json"],
+        ["catalog", "reindex"],
+        ["catalog", "update", "dataset/mnist", "--add", "keywords=x"],
+        ["catalog", "source", "add", "group", "./shared-cards"],
+    ):
+        result = fairmile(*arguments)
+        assert result.code == 3, arguments
+        assert result.err.startswith("error: "), arguments
+        assert "fault of fairmile" not in result.err
+    assert (place / "lake.jsonld").read_bytes() == before
