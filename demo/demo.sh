@@ -19,7 +19,7 @@ run show model/cosmoflow --fair
 step "Which data does it accept, and why?"
 run match --model cosmoflow
 step "A description in somebody else's format comes in; its traps become warnings."
-run catalog add "$here/ptychography.json"
+run catalog add "$here/ptychography_demo.json"
 run search ptychography
 step "And goes out in a format whose own validator accepts it."
 run catalog export dataset/mnist --to croissant -o "$work/out"

@@ -81,7 +81,7 @@ def bring(location: Path | str, copy: CatalogFolder, revision: str = "", type: s
 )
 def test_the_type_of_a_source_is_guessed_from_its_location(location: str, type: str) -> None:
     assert source_type(location) == type
-    assert source_spec("there", location) == SourceSpec("there", location.removeprefix("git+"), type, "")  # type: ignore[arg-type]
+    assert source_spec("there", location) == SourceSpec("there", location.removeprefix("git+"), type, "")
 
 
 def test_a_folder_with_a_repository_in_it_is_one(outside: Path) -> None:

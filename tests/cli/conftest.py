@@ -50,7 +50,14 @@ class Terminal(io.TextIOWrapper):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder a user stands in: the examples of the documentation, an empty home, no settings."""
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "NO_COLOR", "COLUMNS", "FAIRMILE_SOURCES", "FAIRMILE_CATALOG_BASE"):
+    for name in (
+        "XDG_DATA_HOME",
+        "XDG_CONFIG_HOME",
+        "NO_COLOR",
+        "COLUMNS",
+        "FAIRMILE_SOURCES",
+        "FAIRMILE_CATALOG_BASE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "home"))
@@ -61,8 +68,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fairmile(place: Path, capsys: pytest.CaptureFixture[str]) -> Fairmile:
-    """Run a command line as a user types it."""
+def fairmile(place: Path, indexed_home: Path, capsys: pytest.CaptureFixture[str]) -> Fairmile:
+    """Run a command line as a user types it, in a home without cards."""
+    shutil.copytree(indexed_home, place.parent / "home")
 
     def call(*arguments: str) -> Result:
         capsys.readouterr()
@@ -73,24 +81,37 @@ def fairmile(place: Path, capsys: pytest.CaptureFixture[str]) -> Fairmile:
     return call
 
 
+@pytest.fixture
+def lake(place: Path, fairmile: Fairmile, filled_home: Path) -> Fairmile:
+    """Run a command line in a home that holds the lake's card and program."""
+    shutil.rmtree(place.parent / "home")
+    shutil.copytree(filled_home, place.parent / "home")
+    return fairmile
+
+
+@pytest.fixture(scope="session")
+def indexed_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home without cards whose index is made; made once, since that takes a third of a second."""
+    home = tmp_path_factory.mktemp("indexed") / "home"
+    _run_in(home, "search")
+    return home
+
+
 @pytest.fixture(scope="session")
 def filled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with the lake's card and the lake's program, indexed; made once."""
+    """A home with the lake's card and the lake's program; made once."""
     home = tmp_path_factory.mktemp("filled") / "home"
-    files = [str(EXAMPLES / "lake.jsonld"), str(EXAMPLES / "codemeta.json")]
+    _run_in(home, "catalog", "add", str(EXAMPLES / "lake.jsonld"), str(EXAMPLES / "codemeta.json"))
+    return home
+
+
+def _run_in(home: Path, *arguments: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home.parent))
         patch.setenv("FAIRMILE_HOME", str(home))
         patch.setattr(sys, "stdout", io.StringIO())
-        assert run(["catalog", "add", *files]) == 0
-    return home
-
-
-@pytest.fixture
-def lake(place: Path, fairmile: Fairmile, filled_home: Path, tmp_path: Path) -> Fairmile:
-    """Run a command line in a home that holds the lake's card and program."""
-    shutil.copytree(filled_home, tmp_path / "home")
-    return fairmile
+        patch.setattr(sys, "stderr", io.StringIO())
+        assert run(list(arguments)) == 0
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_the_program_gets_the_same_as_data(fairmile: Fairmile) -> None:
     ids=" ".join,
 )
 def test_a_word_that_begins_with_a_dash_leaves_out(fairmile: Fairmile, arguments: list[str]) -> None:
-    handles = found(fairmile("search", *arguments, "--json"))
+    handles = found(fairmile("search", "--json", *arguments))
     assert "builtin/benchmark/mnist@1.0" in handles
     assert "builtin/benchmark/cosmoflow@3.0" not in handles
     assert all(handle.startswith("builtin/benchmark/") for handle in handles)
@@ -81,12 +81,11 @@ def test_the_value_of_an_option_may_begin_with_a_dash(fairmile: Fairmile) -> Non
 def test_a_phrase_in_the_quotes_of_the_shell_is_a_phrase(lake: Fairmile, place: Path) -> None:
     add_card(lake, place, "side", description="The water level rises.")
     add_card(lake, place, "apart", description="The level of the water rises.")
-    assert found(lake("search", "water level", "--json")) == ["local/dataset/side@1.0"]
-    assert set(found(lake("search", "water", "level", "--json"))) == {
-        "local/dataset/side@1.0",
-        "local/dataset/apart@1.0",
-    }
-    assert found(lake("search", "rises", "-water level", "--json")) == ["local/dataset/apart@1.0"]
+    side, apart = "local/dataset/side@1.0", "local/dataset/apart@1.0"
+    here = ("catalog:local", "--json")
+    assert found(lake("search", "water level", *here)) == [side]
+    assert set(found(lake("search", "water", "level", *here))) == {side, apart}
+    assert found(lake("search", "rises", "-water level", *here)) == [apart]
 
 
 def test_a_field_may_have_a_value_of_several_words(fairmile: Fairmile) -> None:
@@ -104,9 +103,8 @@ def test_a_kind_may_be_given_as_an_option(fairmile: Fairmile) -> None:
 
 @pytest.mark.parametrize("pattern", ["^cosmo(flow|universe)$", "cosmoflow|no/such name"])
 def test_a_pattern_finds_names(fairmile: Fairmile, pattern: str) -> None:
-    handles = found(fairmile("search", "--regex", pattern, "--json"))
-    assert "builtin/model/cosmoflow@1.0" in handles
-    assert all("cosmo" in handle for handle in handles)
+    handles = found(fairmile("search", "--regex", pattern, "--kind", "model", "--json"))
+    assert handles == ["builtin/model/cosmoflow@1.0"]
 
 
 def test_a_pattern_may_hold_blanks_and_slashes(lake: Fairmile, place: Path) -> None:
@@ -164,8 +162,9 @@ def test_the_limit_is_kept_and_said(fairmile: Fairmile) -> None:
 
 def test_older_versions_are_shown_on_demand(lake: Fairmile) -> None:
     assert lake("catalog", "update", "lake-temperatures", "--set", "version=1.1").code == 0
-    assert found(lake("search", "lake-temperatures", "--json")) == ["local/dataset/lake-temperatures@1.1"]
-    assert set(found(lake("search", "lake-temperatures", "--all-versions", "--json"))) == {
+    data = ("catalog:local", "kind:dataset", "--json")
+    assert found(lake("search", *data)) == ["local/dataset/lake-temperatures@1.1"]
+    assert set(found(lake("search", "--all-versions", *data))) == {
         "local/dataset/lake-temperatures@1.1",
         "local/dataset/lake-temperatures@1.0",
     }

@@ -63,7 +63,9 @@ def test_every_command_of_a_page_succeeds_and_prints_what_the_page_shows(page: P
             for line in shown:
                 wanted = " ".join(line.split())
                 if wanted != "…":
-                    assert any(_agrees(wanted, text) for text in printed), f"{page.name}: {command} does not print {line!r}"
+                    assert any(_agrees(wanted, text) for text in printed), (
+                        f"{page.name}: {command} does not print {line!r}"
+                    )
 
 
 def _agrees(wanted: str, text: str) -> bool:
@@ -76,7 +78,12 @@ def test_every_python_block_of_a_page_runs(page: Path, place: Path) -> None:
     for block in blocks(page, "python"):
         program = block if "import fairmile" in block or "from fairmile" in block else f"import fairmile as fm\n{block}"
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=place, env=environment(place), capture_output=True, text=True, check=False
+            [sys.executable, "-c", program],
+            cwd=place,
+            env=environment(place),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, f"{page.name}:\n{block}\n{done.stderr}"
 
@@ -94,5 +101,9 @@ def test_every_command_is_in_the_documentation() -> None:
     from fairmile.cli.main import COMMANDS
 
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    wanted = [*COMMANDS, *(f"catalog {name}" for name in catalog.commands), *(f"catalog source {name}" for name in source.commands)]
+    wanted = [
+        *COMMANDS,
+        *(f"catalog {name}" for name in catalog.commands),
+        *(f"catalog source {name}" for name in source.commands),
+    ]
     assert [name for name in wanted if f"fairmile {name}" not in text] == []

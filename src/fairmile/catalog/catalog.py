@@ -23,7 +23,7 @@ from fairmile.catalog.change import Change, changed, with_spdx
 from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.fair import Assessment, Surroundings, assess
 from fairmile.catalog.folder import CatalogFolder
-from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, valid_sha256
+from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, source_key, valid_sha256
 from fairmile.catalog.index import Index, Refresh, Row, rebuild, target_names
 from fairmile.catalog.kinds import CONTEXT_IRI, KIND_SYNONYMS, KINDS
 from fairmile.catalog.match import Match, match
@@ -128,7 +128,8 @@ class Catalog:
     ) -> SearchResult:
         """Return the assets that match; see `fairmile.catalog.query` for the language.
 
-        `tags` must all be keywords of the asset; `regex` must match its name, another name or a keyword.
+        Whole words come first; where they leave room, words that begin with them follow. `tags` must all be
+        keywords of the asset; `regex` must match its name, another name or a keyword.
         """
         query = parse_query(text, all_versions=all_versions)
         query = query.with_facets(kind=kind) if kind else query
@@ -137,6 +138,10 @@ class Catalog:
         query = replace(query, regexes=(*query.regexes, regex)) if regex else query
         with self.open_index() as index:
             hits = self._hits(index, query, limit)
+            if len(hits) < limit and query.words:
+                seen = {hit.handle for hit in hits}
+                more = self._hits(index, query.as_beginnings(), limit)
+                hits = [*hits, *(hit for hit in more if hit.handle not in seen)][:limit]
             return SearchResult(tuple(hits), () if hits else self._suggestions(index, query))
 
     def _hits(self, index: Index, query: Query, limit: int) -> list[Hit]:
@@ -323,9 +328,9 @@ class Catalog:
     ) -> list[Added]:
         """Add a card, or every asset of a foreign document, to the local catalog.
 
-        What is there already is recognised: the same card is `present`; the same name, content or
-        source under another card is a Conflict that says where it stands. Nothing is added then.
-        `anyway` adds in spite of equal content or source; `dry_run` only says what would happen.
+        What is there already, by card, content or source, is `present`, and the answer says under which
+        handle it stands; `anyway` adds in spite of equal content or source. The same name with another
+        description is a Conflict, and nothing is added. `dry_run` only says what would happen.
         """
         cards, document = self._read_cards(source, format)
         placed = [Card(card.body, catalog=LOCAL) for card in cards]
@@ -343,13 +348,15 @@ class Catalog:
         done: list[Added] = []
         fresh: dict[Handle, Card] = {}
         for card in placed:
-            twin = fresh.get(card.handle)
-            if twin is not None and twin.digest != card.digest:
+            # The digest also refuses, before anything is written, what no canonical JSON can express.
+            digest, twin = card.digest, fresh.get(card.handle)
+            if twin is not None and twin.digest != digest:
                 raise Conflict(f"{card.handle} is described twice, differently", hint="nothing was added")
-            is_new = twin is None and not self._is_present(index, card, anyway=anyway)
-            if is_new:
+            stands_as, because = (str(card.handle), "card") if twin else self._standing(index, card, anyway=anyway)
+            if not stands_as:
                 fresh[card.handle] = card
-            done.append(Added(str(card.handle), "added" if is_new else "present", card.warnings))
+            status = "present" if stands_as else "added"
+            done.append(Added(str(card.handle), status, card.warnings, stands_as, because))
         return done, list(fresh.values())
 
     def _write_new(self, index: Index, cards: Sequence[Card], document: Document | None) -> None:
@@ -415,13 +422,13 @@ class Catalog:
         iri = mint_iri(card.kind, card.title, card.version, base=self._base, origin=card.digest)
         return Card({"@id": iri, **card.body})
 
-    def _is_present(self, index: Index, card: Card, *, anyway: bool) -> bool:
-        """Tell whether this very card is there; a Conflict when its name, content or source is, under another card."""
+    def _standing(self, index: Index, card: Card, *, anyway: bool) -> tuple[str, str]:
+        """Return the handle under which the asset is there already, and what is the same; empty when it is new."""
         handle = card.handle
         reference = parse_reference(f"{LOCAL}/{handle.kind}/{handle.name}@{handle.version}", tuple(KINDS))
         same_name = index.named(reference)
         if same_name and not same_name[0].gone and same_name[0].digest == card.digest:
-            return True
+            return same_name[0].handle, "card"
         if same_name and same_name[0].gone:
             raise Conflict(f"{handle} was removed and its name stays reserved", hint="give it another version")
         if same_name:
@@ -430,20 +437,13 @@ class Catalog:
                 hint=f"`fairmile catalog update {handle}` changes it; a new version needs another `version`",
             )
         if anyway:
-            return False
-        twins = self._strangers(card, index.same_content(card.content) if card.content else [])
-        if twins:
-            raise Conflict(
-                f"the content of {handle} is there already as {twins[0].handle}",
-                hint="--anyway adds it under this name too",
-            )
-        for url in dict.fromkeys(file.url for file in card.files if file.url):
-            rows = self._strangers(card, index.same_source(url))
-            if rows:
-                raise Conflict(
-                    f"{url} is there already as part of {rows[0].handle}", hint="--anyway adds it under this name too"
-                )
-        return False
+            return "", ""
+        for row in self._strangers(card, index.same_content(card.content) if card.content else []):
+            return row.handle, "content"
+        for row in self._strangers(card, index.same_source(next((f.url for f in card.files if f.url), ""))):
+            if source_key(self.read(row)) == source_key(card):
+                return row.handle, "source"
+        return "", ""
 
     @staticmethod
     def _strangers(card: Card, rows: Iterable[Row]) -> list[Row]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
-from fairmile.catalog.identity import mint_iri
+from fairmile.catalog.identity import card_digest, mint_iri
 from fairmile.catalog.licences import licence_iri
 from fairmile.catalog.profile import check_body
 
@@ -50,6 +50,7 @@ def changed(old: Card, change: Change, *, base: str) -> Card:
     errors = [problem for problem in check_body(body) if problem.severity == "error"]
     if errors:
         raise InvalidDocument(errors)
+    card_digest(body)  # refuses what no canonical JSON can express
     return Card(body)
 
 

@@ -115,6 +115,18 @@ def content_digest(files: Sequence[tuple[str, int, str]]) -> str | None:
         return None
 
 
+def source_key(body: Mapping[str, Any]) -> bytes:
+    """Return what two cards share when they take the same files from the same addresses, under whatever names."""
+    named = {"@id", "@type", "name", "description", "encodingFormat", "sha256", "sha1", "sha512", "md5", "role"}
+    files = [entry for entry in _many(body.get("distribution")) if isinstance(entry, Mapping)]
+    taken = [{key: _exact(value) for key, value in entry.items() if key not in named} for entry in files]
+    return b"\n".join(sorted(canonical_json(entry) for entry in taken))
+
+
+def _many(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def valid_sha256(text: object) -> str | None:
     """Return the lower-case hex sha256 in the text, or None when it holds none."""
     checksum = parse_checksum(text, "sha256") if isinstance(text, str) else None

@@ -18,13 +18,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
-from fairmile.base.files import Lock
 from fairmile.base.words import closest, slug
 from fairmile.catalog.card import Card
+from fairmile.catalog.database import (
+    BUSY,
+    DAMAGED,
+    FAILED,
+    batches,
+    can_create,
+    code_of,
+    failure_of,
+    is_writable,
+    lock_of,
+)
 from fairmile.catalog.extract import aliases_of, digest_id, facets_of, id_names, links_of, summary_of, texts_of
 from fairmile.catalog.folder import TOMBSTONE_SUFFIX, CatalogFolder, Stamp
 from fairmile.catalog.identity import Reference, version_key
-from fairmile.catalog.patterns import compile_linear, matching_cards
+from fairmile.catalog.patterns import compile_linear, matching_ids
 from fairmile.catalog.query import (
     ANY_CARD,
     ANYWHERE,
@@ -41,20 +51,15 @@ from fairmile.catalog.query import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-SCHEMA_VERSION = "4"
+SCHEMA_VERSION = "5"
 # Where the words stand decides the rank; each step takes in more of the card.
 _STEPS = (IN_NAME, IN_KEYWORDS, ANYWHERE)
 # Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
 _STEP_MATCHES = 150
 _CHUNK_CARDS = 512
-# Fewer than SQLite's own default of 32,766.
-_MOST_VARIABLES = 10_000
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_FAILED = (
-    *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
-    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL),
-)
+# A pattern that matches more keywords than this, or keywords of more cards, finds some of them.
+_TAGS = 2000
+_TAGGED_CARDS = 3000
 _SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE card(
@@ -74,6 +79,8 @@ CREATE TABLE link(card INTEGER, relation TEXT, target TEXT);
 CREATE INDEX link_target ON link(target);
 CREATE INDEX link_card ON link(card);
 CREATE TABLE names(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
+CREATE TABLE tag(id INTEGER PRIMARY KEY, raw TEXT UNIQUE, value TEXT);
+CREATE TABLE tags(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
 CREATE TABLE word(id INTEGER PRIMARY KEY, word TEXT UNIQUE);
 CREATE VIRTUAL TABLE gram USING fts5(word, tokenize='trigram', content='', detail=none);
 """
@@ -135,13 +142,13 @@ class Index:
     @classmethod
     def open(cls, path: Path) -> Index:
         """Open the index, made anew when missing, damaged or of another version; in memory where that cannot be."""
-        if not os.path.exists(path) and not _can_create(path):
+        if not os.path.exists(path) and not can_create(path):
             return cls.in_memory()
         index = cls._connect(path)
-        if index is None and not _is_writable(path):
+        if index is None and not is_writable(path):
             return cls.in_memory()
         if index is None:
-            with _lock(path):
+            with lock_of(path):
                 # Another process may have made it while this one waited.
                 index = cls._connect(path)
                 if index is None:
@@ -156,7 +163,7 @@ class Index:
         """Return the index in the file; None when there is none, or one that cannot be used."""
         if not os.path.exists(path):
             return None
-        writable = _is_writable(path)
+        writable = is_writable(path)
         address = f"file:{quote(str(path))}?mode={'rw' if writable else 'ro'}"
         connection = None
         try:
@@ -165,8 +172,8 @@ class Index:
             if index.meta("schema") == SCHEMA_VERSION:
                 return index
         except sqlite3.DatabaseError as error:
-            if _code(error) not in (*_DAMAGED, sqlite3.SQLITE_ERROR) and (writable or _code(error) in _BUSY):
-                raise _failure(path, error) from error
+            if code_of(error) not in (*DAMAGED, sqlite3.SQLITE_ERROR) and (writable or code_of(error) in BUSY):
+                raise failure_of(path, error) from error
         if connection is not None:
             connection.close()
         return None
@@ -188,8 +195,8 @@ class Index:
             return index
         except sqlite3.DatabaseError as error:
             index.close()
-            if _code(error) not in _DAMAGED or not index.writable:
-                raise _failure(index.path, error) from error
+            if code_of(error) not in DAMAGED or not index.writable:
+                raise failure_of(index.path, error) from error
         except BaseException:
             index.close()
             raise
@@ -218,11 +225,11 @@ class Index:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if isinstance(error, sqlite3.DatabaseError) and _code(error) in (*_BUSY, *_FAILED, *_DAMAGED):
-            if _code(error) in _DAMAGED and self.writable and self.path is not None:
-                with _lock(self.path):
+        if isinstance(error, sqlite3.DatabaseError) and code_of(error) in (*BUSY, *FAILED, *DAMAGED):
+            if code_of(error) in DAMAGED and self.writable and self.path is not None:
+                with lock_of(self.path):
                     _create_aside(self.path, lambda index: None)
-            raise _failure(self.path, error) from error
+            raise failure_of(self.path, error) from error
 
     def meta(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -239,7 +246,7 @@ class Index:
         if self.path is None or self._db.in_transaction:
             yield
             return
-        with _lock(self.path):
+        with lock_of(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -305,7 +312,7 @@ class Index:
                 card = _read_in_place(folder, path)
                 self._put(card, path, stamp, uses.get(_asset(path), 0))
                 assets.add((folder.name, card.kind, card.name))
-            except FairmileError as error:
+            except (FairmileError, RecursionError) as error:
                 self._forget(folder.name, [path])
                 done.damaged.append((f"{folder.name}/{path}", str(error)))
                 continue
@@ -361,7 +368,8 @@ class Index:
         number = cursor.lastrowid
         assert number is not None
         self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in aliases])
-        self._db.executemany("INSERT INTO facet VALUES (?, ?, ?)", [(f, normal(v), number) for f, v in facets])
+        if not gone:  # what was removed is neither counted nor suggested
+            self._db.executemany("INSERT INTO facet VALUES (?, ?, ?)", [(f, normal(v), number) for f, v in facets])
         self._db.executemany("INSERT INTO link VALUES (?, ?, ?)", [(number, r, t) for r, t in links])
         name, keywords, rest = texts
         marks = [ANY_CARD, *words, marked_words(name, IN_NAME), marked_words(f"{name} {keywords}", IN_KEYWORDS)]
@@ -377,18 +385,24 @@ class Index:
         return self._db.execute(sql, (catalog, kind, name)).fetchall()
 
     def _put_names(self, number: int, card: Card) -> None:
-        fields = dict.fromkeys([card.title, card.name, *card.texts("alternateName"), *card.keywords])
-        lines = [" ".join(text.split()) for text in fields]
-        self._db.execute(
-            "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT(chunk) DO UPDATE"
-            " SET ids = ids || ' ' || excluded.ids, lines = CAST(lines || excluded.lines AS BLOB)",
-            (number // _CHUNK_CARDS, " ".join([str(number)] * len(lines)), "".join(f"{x}\n" for x in lines).encode()),
-        )
+        names = dict.fromkeys(" ".join(text.split()) for text in (card.title, card.name, *card.texts("alternateName")))
+        self._append_lines("names", number, list(names))
+        for keyword in dict.fromkeys(" ".join(text.split()) for text in card.keywords):
+            cursor = self._db.execute("INSERT OR IGNORE INTO tag(raw, value) VALUES (?, ?)", (keyword, normal(keyword)))
+            if cursor.rowcount == 1 and cursor.lastrowid is not None:
+                self._append_lines("tags", cursor.lastrowid, [keyword])
         words = {word for text in (card.title, *card.keywords) for word in re.findall(r"[^\W_]{3,40}", text.lower())}
         for word in words:
             cursor = self._db.execute("INSERT OR IGNORE INTO word(word) VALUES (?)", (word,))
             if cursor.rowcount == 1:
                 self._db.execute("INSERT INTO gram(rowid, word) VALUES (?, ?)", (cursor.lastrowid, word))
+
+    def _append_lines(self, table: str, number: int, lines: Sequence[str]) -> None:
+        self._db.execute(
+            f"INSERT INTO {table} VALUES (?, ?, ?) ON CONFLICT(chunk) DO UPDATE"
+            " SET ids = ids || ' ' || excluded.ids, lines = CAST(lines || excluded.lines AS BLOB)",
+            (number // _CHUNK_CARDS, " ".join([str(number)] * len(lines)), "".join(f"{x}\n" for x in lines).encode()),
+        )
 
     def _forget(self, catalog: str, paths: Iterable[str]) -> int:
         count = 0
@@ -465,7 +479,7 @@ class Index:
     def twins(self, rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
         """Return every card that shares kind and name with one of these, by (kind, name)."""
         found: dict[tuple[str, str], list[Row]] = {}
-        for names in _batches(dict.fromkeys(row.name for row in rows)):
+        for names in batches(dict.fromkeys(row.name for row in rows)):
             for row in self._rows(f"name IN ({','.join('?' * len(names))})", names):
                 found.setdefault((row.kind, row.name), []).append(row)
         return found
@@ -501,7 +515,7 @@ class Index:
     def linking_to(self, targets: Iterable[str], relation: str | None = None) -> list[tuple[str, Row]]:
         """Return every (relation, card) that names one of the targets."""
         found: list[tuple[int, str]] = []
-        for names in _batches(dict.fromkeys(targets)):
+        for names in batches(dict.fromkeys(targets)):
             sql = f"SELECT card, relation FROM link WHERE target IN ({','.join('?' * len(names))})"
             found += self._db.execute(
                 sql + (" AND relation = ?" if relation else ""), [*names, *([relation] if relation else [])]
@@ -556,14 +570,29 @@ class Index:
 
     def _matching_names(self, query: Query, limit: int) -> list[int]:
         patterns = [compile_linear(text) for text in query.regexes]
+        tagged = [self._tagged(pattern) for pattern in patterns]
         found: list[int] = []
         for chunk, ids, lines in self._db.execute("SELECT chunk, ids, lines FROM names ORDER BY chunk"):
-            common = matching_cards(patterns, ids, lines)
+            named = (matching_ids(pattern, ids, lines) for pattern in patterns)
+            common = set.intersection(
+                *(names | tags.get(chunk, set()) for names, tags in zip(named, tagged, strict=True))
+            )
             if common:
                 found += sorted(common & self._allowed(query, chunk))
             if len(found) >= limit:
                 break
         return found[:limit]
+
+    def _tagged(self, pattern: Any) -> dict[int, set[int]]:
+        """Return the cards with a keyword that matches, by chunk; of very many, some."""
+        chunks = self._db.execute("SELECT ids, lines FROM tags")
+        tags = [number for ids, lines in chunks for number in matching_ids(pattern, ids, lines)][:_TAGS]
+        values = f"SELECT value FROM tag WHERE id IN ({','.join(map(str, tags))})"
+        sql = f"SELECT card FROM facet WHERE facet = 'tag' AND value IN ({values}) LIMIT {_TAGGED_CARDS}"
+        found: dict[int, set[int]] = {}
+        for (number,) in self._db.execute(sql) if tags else ():
+            found.setdefault(number // _CHUNK_CARDS, set()).add(number)
+        return found
 
     def _allowed(self, query: Query, chunk: int) -> set[int]:
         """Return the cards of a chunk that the query admits, its patterns left aside."""
@@ -584,10 +613,14 @@ class Index:
         """Tell whether the query matches one card."""
         if not self._admitted(query, number, number):
             return False
-        patterns = [compile_linear(text) for text in query.regexes]
+        if not query.regexes:
+            return True
         sql = "SELECT ids, lines FROM names WHERE chunk = ?"
-        row = self._db.execute(sql, (number // _CHUNK_CARDS,)).fetchone() if patterns else None
-        return not patterns or (row is not None and number in matching_cards(patterns, *row))
+        ids, lines = self._db.execute(sql, (number // _CHUNK_CARDS,)).fetchone() or ("", b"")
+        sql = "SELECT raw FROM tag WHERE value IN (SELECT value FROM facet WHERE card = ? AND facet = 'tag')"
+        tags = [row[0].encode() for row in self._db.execute(sql, (number,))]
+        patterns = [compile_linear(text) for text in query.regexes]
+        return all(number in matching_ids(p, ids, lines) or any(p.search(tag) for tag in tags) for p in patterns)
 
     def clashes(self, order: Sequence[str]) -> dict[str, list[str]]:
         """Return, for each catalog, the assets whose card differs from one of higher precedence."""
@@ -633,7 +666,7 @@ def rebuild(
         for table in ("latest", "older"):
             index._db.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
 
-    with _lock(path):
+    with lock_of(path):
         _create_aside(path, fill)
     return report
 
@@ -664,36 +697,6 @@ def _asset(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _lock(path: Path) -> Lock:
-    return Lock(path.with_name(path.name + ".lock"), timeout_s=600.0)
-
-
-def _can_create(path: Path) -> bool:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(path.parent, os.W_OK)
-
-
-def _is_writable(path: Path) -> bool:
-    return (os.access(path, os.W_OK) or not os.path.exists(path)) and os.access(path.parent, os.W_OK)
-
-
-def _code(error: sqlite3.DatabaseError) -> int:
-    """Return SQLite's primary result code; the upper bits only tell where it arose."""
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-def _failure(path: Path | None, error: sqlite3.DatabaseError) -> SystemFailure:
-    what = f"the index {path}" if path else "the index in memory"
-    if _code(error) in _BUSY:
-        return SystemFailure(f"{what} is in use by another process: {error}", hint="try again when it has finished")
-    if _code(error) in _DAMAGED:
-        return SystemFailure(f"{what} was damaged: {error}", hint="run the command again: it is rebuilt from the files")
-    return SystemFailure(f"{what} cannot be used: {error}")
-
-
 def _read_in_place(folder: CatalogFolder, path: str) -> Card:
     """Return the card in a file, which must stand where its handle says: else it could not be changed or removed."""
     card = folder.read(path)
@@ -710,13 +713,6 @@ def _facet_tokens(facet: str, value: str) -> list[str]:
     # A catalog or kind is named in full; of anything else a part will do.
     words = (normal(value),) if facet in ("kind", "catalog") else facet_words(value)
     return [facet_token(facet, word) for word in words]
-
-
-def _batches(values: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the values in lists that SQLite takes as the variables of one statement."""
-    rest = list(values)
-    for start in range(0, len(rest), _MOST_VARIABLES):
-        yield rest[start : start + _MOST_VARIABLES]
 
 
 def target_names(row_or_card: Row | Card) -> list[str]:

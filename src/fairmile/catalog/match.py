@@ -12,6 +12,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.words import slug
 from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of
 from fairmile.catalog.extract import accepted_formats, model_inputs
+from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import Reference, is_iri, parse_reference
 from fairmile.catalog.index import Index, Row, target_names
 from fairmile.catalog.kinds import KINDS
@@ -79,6 +80,8 @@ class Match:
 class Cards(Protocol):
     """What a match needs of a catalog."""
 
+    def folders(self) -> list[CatalogFolder]: ...
+
     def open_index(self) -> Index: ...
 
     def get(self, name: str, *, kind: str | None = None) -> Card: ...
@@ -128,11 +131,13 @@ def _candidates(catalog: Cards, index: Index, card: Card, kind: str) -> list[Car
 
 
 def _cards(catalog: Cards, rows: Iterable[Row]) -> list[Card]:
-    """Return one card per asset version, whichever catalog came first."""
+    """Return one card per asset version, that of the catalog which takes precedence."""
+    rank = {folder.name: place for place, folder in enumerate(catalog.folders())}
     distinct: dict[tuple[str, str], Row] = {}
     for row in rows:
-        if not row.gone:
-            distinct.setdefault((row.name, row.version), row)
+        other = distinct.get((row.name, row.version), row)
+        if not row.gone and row.catalog in rank and rank[row.catalog] <= rank[other.catalog]:
+            distinct[row.name, row.version] = row
     return [catalog.read(row) for row in list(distinct.values())[:_MAX_CANDIDATES]]
 
 

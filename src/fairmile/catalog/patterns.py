@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from fairmile.base.errors import UsageError
@@ -34,13 +33,13 @@ def compile_linear(pattern: str) -> Any:
         ) from error
 
 
-def matching_cards(patterns: Sequence[Any], ids: str, lines: bytes) -> set[int]:
-    """Return the cards of a chunk of which every pattern matches some name."""
-    places = [_matching_lines(pattern, lines) for pattern in patterns]
-    if not all(places):
+def matching_ids(pattern: Any, ids: str, lines: bytes) -> set[int]:
+    """Return the ids, one for each line, of the lines that match."""
+    places = _matching_lines(pattern, lines)
+    if not places:
         return set()
     numbers = ids.split()
-    return set.intersection(*({int(numbers[place]) for place in each} for each in places))
+    return {int(numbers[place]) for place in places}
 
 
 def _matching_lines(pattern: Any, lines: bytes) -> list[int]:

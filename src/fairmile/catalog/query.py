@@ -38,6 +38,7 @@ FIELDS = {
     "category": "category",
 }
 MAX_QUERY_CHARACTERS = 1000
+_SHORTEST_BEGINNING = 3
 # Words before a colon that start an address or an id: such a text is searched for as it stands.
 _SCHEMES = frozenset(
     {"ark", "arxiv", "doi", "file", "ftp", "git", "globus", "gs", "hdl", "http", "https", "mailto", "md5", "ni"}
@@ -67,6 +68,12 @@ class Query:
     not_facets: tuple[tuple[str, str], ...] = ()
     regexes: tuple[str, ...] = ()
     all_versions: bool = False
+
+    def as_beginnings(self) -> Query:
+        """Return the query with its words as beginnings of words; very short ones stay whole."""
+        long = tuple(word for word in self.words if len(word) >= _SHORTEST_BEGINNING)
+        short = tuple(word for word in self.words if len(word) < _SHORTEST_BEGINNING)
+        return replace(self, words=short, prefixes=(*self.prefixes, *long))
 
     def with_facets(self, **values: str) -> Query:
         """Return the query narrowed to these values of facets, given by any name a user may type."""

@@ -63,11 +63,16 @@ class SearchResult(Sequence[Hit]):
 
 
 class Added(NamedTuple):
-    """What became of one card: `added`, or `present` when it was there already."""
+    """What became of one card: `added`, or `present` when it was there already.
+
+    `stands_as` then says under which handle, and `because` what is the same: card, content or source.
+    """
 
     handle: str
     status: str
     warnings: list[dict[str, str]]
+    stands_as: str = ""
+    because: str = ""
 
 
 @dataclass(frozen=True)

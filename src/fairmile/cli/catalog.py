@@ -159,8 +159,10 @@ def _print_added(
 def _render_added(added: Sequence[Added], dry_run: bool, out: Out) -> None:
     for each in added:
         status = "would add" if dry_run and each.status == "added" else each.status
-        reason = getattr(each, "reason", "")
-        out.line(f"{status:<8} {each.handle}" + (f"  ({reason})" if reason else ""))
+        where = f": its {each.because} stands as {each.stands_as}" if each.because in ("content", "source") else ""
+        out.line(f"{status:<8} {each.handle}{where}")
+        if where:
+            out.hint("--anyway adds it under this name too")
         for warning in each.warnings:
             out.say(f"  warning: {warning['field']}: {warning['message']}")
 

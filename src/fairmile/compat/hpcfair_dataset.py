@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairmile.compat.listing import hpcfair_listing
+from fairmile.compat.listing import get_listings
 from fairmile.workspace import Workspace
 
 
@@ -16,10 +16,7 @@ def list_datasets() -> list[str]:
 
 def get_metadata(name: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the listing of one data set, or of each in a list."""
-    catalog = Workspace.open().catalog
-    if isinstance(name, str):
-        return hpcfair_listing(catalog.get(name, kind="dataset"))
-    return [hpcfair_listing(catalog.get(each, kind="dataset")) for each in name]
+    return get_listings(Workspace.open().catalog, name, "dataset")
 
 
 def search(pattern: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairmile.compat.listing import hpcfair_listing
+from fairmile.compat.listing import get_listings
 from fairmile.workspace import Workspace
 
 
@@ -16,10 +16,7 @@ def list_models() -> list[str]:
 
 def get_metadata(name: str | Sequence[str]) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the listing of one model, or of each in a list."""
-    catalog = Workspace.open().catalog
-    if isinstance(name, str):
-        return hpcfair_listing(catalog.get(name, kind="model"))
-    return [hpcfair_listing(catalog.get(each, kind="model")) for each in name]
+    return get_listings(Workspace.open().catalog, name, "model")
 
 
 def search(pattern: str) -> list[str]:

@@ -328,6 +328,8 @@ BODIES: dict[str, dict[str, Any]] = {
             FILE,
             {"@type": "FileObject", "@id": "b", "name": "b", "contentUrl": "data/b c.csv", "odd": [[1]]},
             {"@type": "FileObject", "@id": "c", "name": "the same address", "contentUrl": FILE["contentUrl"]},
+            {"@type": "FileObject", "@id": "d", "contentUrl": "https://tides.example/nothing-more.csv"},
+            {"@type": "FileObject", "@id": "e", "name": "e", "contentUrl": "s3://tides/e.csv", "contentSize": "6.3 GB"},
             {
                 "@type": "FileSet",
                 "@id": "set",
@@ -480,7 +482,7 @@ def test_an_edit_of_the_wrapping_root_is_not_lost() -> None:
 def test_a_file_is_a_web_entity_and_one_without_address_is_local() -> None:
     graph = json.loads(rocrate.write(a_card("dataset"))["ro-crate-metadata.json"])["@graph"]
     files = [entity for entity in graph if "File" in as_list(entity["@type"])]
-    assert [entity["@id"].startswith(("https://", "#")) for entity in files] == [True] * 3
+    assert [entity["@id"].startswith(("https://", "s3://", "#")) for entity in files] == [True] * 5
     assert files[0]["@id"] == FILE["contentUrl"]
     assert files[0]["contentSize"] == "120"
     assert files[0]["sha256"] == SHA256
@@ -558,7 +560,7 @@ def test_a_value_of_another_type_gives_cards_or_a_refusal(data: st.DataObject) -
     body = json.loads(data.draw(st.sampled_from(PATHS)).read_text())
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.sampled_from(list(places(body))[1:]))
-        at(body, place[:-1])[place[-1]] = data.draw(OTHERS)
+        at(body, place[:-1])[place[-1]] = copy.deepcopy(data.draw(OTHERS))
     before = copy.deepcopy(body)
     source = document(body)
     rocrate.recognises(source)

@@ -44,6 +44,7 @@ from fairmile.catalog.exchange.jsonld import (
     one_text,
     parsed,
     restore,
+    restored,
     settle,
     vocabulary,
 )
@@ -193,11 +194,10 @@ class _Reading:
         if self.old and "containedIn" in entry:
             entry["containedIn"] = _as_reference(entry["containedIn"])
         label = identifier if is_text(identifier) else one_text(entry.get("name"))
-        made = add_described_file(self.draft, entry, label=label, is_set="FileSet" in types)
+        made = add_described_file(self.draft, entry, label=label, is_set="FileSet" in types, verbatim=verbatim)
         if types and types != [made["@type"]]:
             made["@type"] = types if len(types) > 1 else types[0]
-        for key, value in verbatim.items() if isinstance(verbatim, Mapping) else ():
-            made.pop(key, None) if value is None else made.update({key: value})
+        restored(made, verbatim)
 
     def _entries(self) -> list[dict[str, Any]]:
         return [entry for entry in as_list(self.draft.body.get("distribution")) if isinstance(entry, dict)]

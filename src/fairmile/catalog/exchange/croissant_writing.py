@@ -279,6 +279,8 @@ class _Writing:
             texts = bool(as_list(patterns)) and all(is_text(each) for each in as_list(patterns))
             node["includes"] = patterns if texts else "*"
         verbatim = {key: entry.get(key) for key in {**node, **entry} if node.get(key) != entry.get(key)}
+        if "contentSize" in node and not re.fullmatch(r"\d+ B", node["contentSize"]):
+            verbatim["contentSize"] = size
         made: dict[str, Any] = self._node(node)
         if verbatim:
             made[VERBATIM] = json_text(verbatim)
@@ -344,12 +346,13 @@ def _complete_sets(sets: list[Any], files: set[str]) -> list[Any]:
     count = -1
     while count != len(sets):
         count = len(sets)
-        known = files | {str(node.get("@id")) for node in nodes_of(sets)}
+        fields = {str(node.get("@id")) for node in nodes_of(sets) if node.get("@type") == "Field"}
+        known = {"fileObject": files, "fileSet": files, "field": fields}
         sets = [each for each in sets if _is_complete(each, known)]
     return sets
 
 
-def _is_complete(record_set: Any, known: set[str]) -> bool:
+def _is_complete(record_set: Any, known: Mapping[str, set[str]]) -> bool:
     """Tell whether Croissant accepts the record set: every part has an id, and every value comes from somewhere."""
     if not isinstance(record_set, dict) or not _is_part(record_set, "RecordSet") or not _is_clean(record_set):
         return False
@@ -384,7 +387,7 @@ def _is_part(node: Mapping[str, Any], type: str) -> bool:
     return named and node.get("@type") == type and is_text(node.get("@id")) and not re.search(r"\s", node["@id"])
 
 
-def _is_complete_field(field: Any, known: set[str], has_rows: bool) -> bool:
+def _is_complete_field(field: Any, known: Mapping[str, set[str]], has_rows: bool) -> bool:
     if not isinstance(field, dict) or not _is_part(field, "Field"):
         return False
     inner = as_list(field.get("subField"))
@@ -401,14 +404,15 @@ def _is_complete_field(field: Any, known: set[str], has_rows: bool) -> bool:
         return False
     if not set(_DATA_TYPES) & {each for each in as_list(field.get("dataType")) if isinstance(each, str)}:
         return False
-    return all(_target(each) in known for each in (source, references) if each is not None)
+    targets = [_target(each) for each in (source, references) if each is not None]
+    return all(target is not None and target[1] in known[target[0]] for target in targets)
 
 
-def _target(source: Any) -> str | None:
-    """Return what a source or reference points to, where it says so in the one way Croissant accepts."""
+def _target(source: Any) -> tuple[str, str] | None:
+    """Return of which sort and where a source or reference is, if it says so in the one way Croissant accepts."""
     if not isinstance(source, dict):
         return None
-    targets = [id_of(source[key]) for key in ("fileObject", "fileSet", "field") if key in source]
+    targets = [(key, str(id_of(source[key]))) for key in ("fileObject", "fileSet", "field") if key in source]
     ways = source.get("extract", {"column": "any"})
     changes = as_list(source.get("transform"))
     plain = isinstance(ways, dict) and all(isinstance(each, dict) and each for each in changes)
@@ -425,11 +429,8 @@ def _is_joined(fields: list[Any]) -> bool:
     for field in fields:
         if not isinstance(field.get("source"), dict):
             continue
-        parents = []
-        for each in (field["source"], field.get("references")):
-            target = _target(each)
-            if target is not None:
-                parents.append(target.rpartition("/")[0] if "field" in each and "/" in target else target)
+        targets = [target for each in (field["source"], field.get("references")) if (target := _target(each))]
+        parents = [name.rpartition("/")[0] or name if sort == "field" else name for sort, name in targets]
         sources.add(parents[0])
         joins.add(frozenset(parents))
     return all(frozenset((one, other)) in joins for one in sources for other in sources if one < other)

@@ -285,12 +285,26 @@ def shelf(draft: Draft, name: str) -> dict[str, Any]:
     return found
 
 
-def add_described_file(draft: Draft, entry: Mapping[str, Any], *, label: str | None, is_set: bool) -> dict[str, Any]:
+def restored(entry: dict[str, Any], verbatim: Any) -> dict[str, Any]:
+    """Change a file of a draft back to what the card had that one of our own exports was made from."""
+    for key, value in verbatim.items() if isinstance(verbatim, Mapping) else ():
+        if value is None:
+            entry.pop(key, None)
+        else:
+            entry[key] = value
+    return entry
+
+
+def add_described_file(
+    draft: Draft, entry: Mapping[str, Any], *, label: str | None, is_set: bool, verbatim: Any = None
+) -> dict[str, Any]:
     """Add the file that a node describes in the names of a card; no key of the node is lost.
 
-    `label` is what the file is called where the node gives no name; it tells files of one name apart.
+    `label` is what the file is called where the node gives no name; it tells files of one name apart. What `verbatim`
+    will restore is not read, so that it gives no warnings.
     """
-    rest = dict(entry)
+    known = [key for key, value in verbatim.items() if value is not None] if isinstance(verbatim, Mapping) else []
+    rest = {key: value for key, value in entry.items() if key.startswith("@") or key not in known}
     rest.pop("@type", None)
     name, identifier = rest.pop("name", None), rest.pop("@id", None)
     url, size, media = (rest.pop(key, None) for key in ("contentUrl", "contentSize", "encodingFormat"))

@@ -31,10 +31,12 @@ from fairmile.catalog.exchange.jsonld import (
     add_described_file,
     canonical_iri,
     is_text,
+    json_text,
     keep,
     one_text,
     parsed,
     restore,
+    restored,
     settle,
     shelf,
     vocabulary,
@@ -125,10 +127,9 @@ class _Reading:
     def drafts(self, source: Mapping[str, Any]) -> list[Draft]:
         root = Draft(self.graph.assets[self.main] if self.main else _kind(self.nodes[self.root]) or "dataset", {})
         parts = self._parts([self.root, *([self.main] if self.main else [])])
-        loose = [
-            key for key, node in self.nodes.items() if set(types_of(node)) & FILE_TYPES and key not in self.graph.files
-        ]
-        loose = [key for key in loose if key not in self.graph.assets and key != self.graph.descriptor]
+        files = [key for key, node in self.nodes.items() if set(types_of(node)) & FILE_TYPES]
+        placed = {*self.graph.files, *self.graph.assets, self.graph.descriptor, self.root}
+        loose = [key for key in files if key not in placed]
         self.graph.files.update(loose)
         # Files first: what a draft keeps of them must not meet a foreign key of the same name.
         self._distribution(root, parts, loose)
@@ -198,10 +199,9 @@ class _Reading:
             if identifier is not None and (identifier in self.graph.files or identifier == self.main):
                 continue
             links.append(self.graph.value("hasPart", each, draft))
-        known = as_list(draft.body.get("hasPart"))
-        links = [*known, *(each for each in links if each not in known)]
-        if links:
-            draft.body["hasPart"] = links
+        unique = {json_text(each): each for each in [*as_list(draft.body.get("hasPart")), *links]}
+        if unique:
+            draft.body["hasPart"] = list(unique.values())
 
     def _licence(self, draft: Draft, key: str, value: Any) -> None:
         """Take the text by which the licence is recognised; the entity that describes it stays with the others."""
@@ -267,10 +267,11 @@ class _Reading:
         return found
 
     def _distribution(self, draft: Draft, parts: list[str], loose: list[str]) -> None:
-        for identifier in [*parts, *loose]:
+        for identifier in parts:
             self._file(draft, identifier)
-            if identifier in loose:
-                draft.warn("distribution", f"{identifier!r} is described, but no part of the crate")
+        for identifier in loose:
+            self._file(draft, identifier)
+            draft.warn("distribution", f"{identifier!r} is described, but no part of the crate")
 
     def _file(self, draft: Draft, identifier: str) -> None:
         described = self.nodes[identifier]
@@ -287,7 +288,8 @@ class _Reading:
             node["contentUrl"] = identifier if remote else path
         if is_folder:
             node.setdefault("includes", path.rstrip("/") + "/**")
-        made = add_described_file(draft, node, label=self.graph.absolute(identifier), is_set=is_set)
+        label = self.graph.absolute(identifier)
+        made = add_described_file(draft, node, label=label, is_set=is_set, verbatim=verbatim)
         made["name"] = given_name or identifier.rstrip("/").rsplit("/", 1)[-1] or identifier
         if not remote and own is None and not identifier.startswith(("#", "_:")):
             # Inside a crate a file is known by its path; the name of its description is a title.
@@ -297,18 +299,15 @@ class _Reading:
         extra = [each for each in types if each not in ("File", "MediaObject", "Dataset", made["@type"])]
         if extra:
             made["@type"] = [made["@type"], *extra]
-        if own is not None:
+        if is_text(own):
             made["@id"] = own
-        for key, value in verbatim.items() if isinstance(verbatim, Mapping) else ():
-            made.pop(key, None) if value is None else made.update({key: value})
+        restored(made, verbatim)
 
     def _settle(self, draft: Draft) -> None:
         body = draft.body
         restore(draft, body.pop(VERBATIM, None), "rocrate")
         if draft.kind == "run":
-            _settle_run(
-                draft, {self.graph.absolute(key): one_text(node.get("name")) for key, node in self.nodes.items()}
-            )
+            _settle_run(draft, self.titles)
         elif "version" not in body and is_text(body.get("softwareVersion")):
             body["version"] = body["softwareVersion"]
         settle(draft)
@@ -322,9 +321,9 @@ class _Reading:
         if [*texts, *known]:
             draft.body["conformsTo"] = list(dict.fromkeys([*known, *texts]))
         if descriptor and (not self.is_card or set(descriptor) - _DESCRIPTOR_KEYS):
-            draft.foreign["descriptor"] = descriptor
+            keep(draft, "descriptor", descriptor)
         if not self._is_published(source.get("@context")):
-            draft.foreign["@context"] = source["@context"]
+            keep(draft, "@context", source["@context"])
         for key, value in source.items():
             if key not in ("@context", "@graph"):
                 keep(draft, key, value)

@@ -274,7 +274,8 @@ class _Writing:
         is_set = "FileSet" in as_list(entry.get("@type"))
         node: dict[str, Any] = {"@id": identifier, "@type": self._type("FileSet") if is_set else "File"}
         self.entities[identifier] = node
-        verbatim: dict[str, Any] = {}
+        # Where the card is silent a reader would guess.
+        verbatim: dict[str, Any] = {key: None for key in ("name", "encodingFormat") if key not in entry}
         if entry.get("@type") != ("FileSet" if is_set else "FileObject"):
             verbatim["@type"] = entry.get("@type")
         node[self._name(OWN_ID)] = str(entry.get("@id") or text_of(entry.get("name")) or identifier)
@@ -286,6 +287,8 @@ class _Writing:
             flat = self._file_value(key, value)
             if flat is not None:
                 node[self._name(key)] = flat
+                if key == "contentSize" and value != f"{flat} B":
+                    verbatim[key] = value
             elif not self._is_known(key) or not self._flat_property(node, key, value):
                 verbatim[key] = value
         if verbatim:

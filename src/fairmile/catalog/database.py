@@ -1,0 +1,61 @@
+"""The SQLite file behind the index: who may change it, and its failures in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fairmile.base.errors import SystemFailure
+from fairmile.base.files import Lock
+
+# Fewer than SQLite's own default of 32,766.
+_MOST_VARIABLES = 10_000
+BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+FAILED = (
+    *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL),
+)
+
+
+def lock_of(path: Path) -> Lock:
+    """Return the lock that who changes the file must hold."""
+    return Lock(path.with_name(path.name + ".lock"), timeout_s=600.0)
+
+
+def can_create(path: Path) -> bool:
+    """Tell whether the file can be made, with its folder where that is missing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(path.parent, os.W_OK)
+
+
+def is_writable(path: Path) -> bool:
+    """Tell whether the file can be changed or made anew."""
+    return (os.access(path, os.W_OK) or not os.path.exists(path)) and os.access(path.parent, os.W_OK)
+
+
+def code_of(error: sqlite3.DatabaseError) -> int:
+    """Return SQLite's primary result code; the upper bits only tell where it arose."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def failure_of(path: Path | None, error: sqlite3.DatabaseError) -> SystemFailure:
+    """Return what SQLite says in our words."""
+    what = f"the index {path}" if path else "the index in memory"
+    if code_of(error) in BUSY:
+        return SystemFailure(f"{what} is in use by another process: {error}", hint="try again when it has finished")
+    if code_of(error) in DAMAGED:
+        return SystemFailure(f"{what} was damaged: {error}", hint="run the command again: it is rebuilt from the files")
+    return SystemFailure(f"{what} cannot be used: {error}")
+
+
+def batches(values: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the values in lists that SQLite takes as the variables of one statement."""
+    rest = list(values)
+    for start in range(0, len(rest), _MOST_VARIABLES):
+        yield rest[start : start + _MOST_VARIABLES]

@@ -1,0 +1,81 @@
+"""`fairmile doctor`: settings, catalogs, and what does not work."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairmile import __version__
+
+Fairmile = Callable[..., Any]
+
+
+def test_settings_are_shown_with_their_origin(fairmile: Fairmile, place: Path, tmp_path: Path) -> None:
+    (place / "fairmile.yaml").write_text("catalog:\n  base: https://data.example.org\n")
+    result = fairmile("doctor")
+    assert result.code == 0
+    assert result.out.splitlines()[0].startswith(f"fairmile {__version__}, Python {platform.python_version()}, SQLite ")
+    rows = [re.split(r"  +", line) for line in result.out.splitlines()]
+    assert ["home", str(tmp_path / "home"), "environment FAIRMILE_HOME"] in rows
+    assert ["catalog.base", "https://data.example.org", f"{place}/fairmile.yaml:2"] in rows
+    assert ["sources", "default"] in rows
+
+
+def test_the_program_gets_settings_as_data(fairmile: Fairmile, place: Path) -> None:
+    (place / "fairmile.yaml").write_text("sources:\n  group: {location: ./shared-cards, type: folder}\n")
+    settings = {each["key"]: each["value"] for each in fairmile("doctor", "--json").json["settings"]}
+    assert settings["sources.group"] == {"location": "./shared-cards", "type": "folder"}
+
+
+def test_catalogs_are_shown_with_their_state(lake: Fairmile) -> None:
+    assert lake("catalog", "source", "add", "group", "./shared-cards").code == 0
+    facts = lake("doctor", "--json").json
+    assert [(each["name"], each["cards"]) for each in facts["catalogs"]][:2] == [("local", 2), ("group", 1)]
+    assert facts["problems"] == []
+    assert facts["unavailable"] == {}
+    assert re.search(r"^group +folder +1 +0 +synced \d{4}-\S+ +\S+$", lake("doctor").out, re.MULTILINE)
+
+
+def test_a_source_that_fails_is_a_problem(lake: Fairmile, place: Path) -> None:
+    assert lake("catalog", "source", "add", "group", "./shared-cards").code == 0
+    (place / "shared-cards").rename(place / "elsewhere")
+    assert lake("catalog", "sync").code == 3
+    result = lake("doctor")
+    assert result.code == 0
+    assert re.search(r"^group +folder +1 +0 +failed ", result.out, re.MULTILINE)
+    assert "problem: source group: " in result.err
+    assert str(place / "shared-cards") in result.err
+
+
+def test_a_home_that_is_no_folder_is_a_problem(
+    fairmile: Fairmile, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRMILE_HOME", str(place / "lake.jsonld"))
+    result = fairmile("doctor", "--json")
+    assert result.code == 0
+    assert f"home: {place}/lake.jsonld is not a folder" in result.json["problems"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_home_that_cannot_be_written_is_a_problem(
+    fairmile: Fairmile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "locked").mkdir(mode=0o555)
+    monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "locked" / "home"))
+    result = fairmile("doctor")
+    assert result.code == 0
+    assert f"problem: home: {tmp_path}/locked/home cannot be written" in result.err
+
+
+def test_a_damaged_index_does_not_keep_the_doctor_from_answering(lake: Fairmile, tmp_path: Path) -> None:
+    (tmp_path / "home" / "index.sqlite").write_bytes(b"not a database" * 1000)
+    result = lake("doctor", "--json")
+    assert result.code == 0
+    assert result.json["settings"]
+    assert [each["name"] for each in result.json["catalogs"]] == ["local", "builtin"]

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fairmile as fm
+from fairmile.base.errors import FairmileError
+from fairmile.catalog.card import Card
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.results import SearchResult
+from fairmile.catalog.verbs import Datasets, Models, Workflows
+from fairmile.workspace import Workspace
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without settings, in a folder without a project."""
+    monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def body(type: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"@context": "x", "@type": type, "name": name, "version": "1.0", **more}
+
+
+def fresh(script: str) -> str:
+    """Return what a script prints in an interpreter of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_what_is_listed_is_what_is_visible() -> None:
+    assert fm.__all__ == sorted(fm.__all__)
+    assert [name for name in dir(fm) if not name.startswith("_")] == fm.__all__
+    for name in fm.__all__:
+        assert getattr(fm, name) is not None
+    assert fresh("from fairmile import *; print(sorted(n for n in dir() if not n.startswith('_')))") == str(fm.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="module 'fairmile' has no attribute 'serach'"):
+        fm.serach  # noqa: B018
+
+
+def test_nouns_are_nouns() -> None:
+    assert isinstance(fm.catalog, Catalog)
+    assert isinstance(fm.models, Models)
+    assert isinstance(fm.datasets, Datasets)
+    assert isinstance(fm.workflows, Workflows)
+    assert fm.Workspace is Workspace
+    assert fm.Card is Card
+    assert fm.FairmileError is FairmileError
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import fairmile.catalog.card",
+        "import fairmile.catalog",
+        "from fairmile.catalog import card",
+        "import importlib; importlib.import_module('fairmile.catalog.index')",
+        "from fairmile.catalog.catalog import Catalog",
+        "import fairmile.compat.hpcfair_model",
+        "pass",
+    ],
+)
+def test_a_noun_stays_one_when_the_folder_of_its_name_is_imported(statement: str) -> None:
+    script = f"""
+        {statement}
+        import fairmile as fm
+        {statement}
+        from fairmile import catalog
+        print(type(fm.catalog).__name__, type(catalog).__name__, type(fm.models).__name__)
+    """
+    assert fresh(script) == "Catalog Catalog Models"
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    script = (
+        "import sys; import fairmile; print([n for n in sys.modules if n.startswith(('fairmile.', 'click', 're2'))])"
+    )
+    assert fresh(script) == "[]"
+
+
+def test_the_verbs_work_on_the_workspace_of_the_settings(home: Path) -> None:
+    fm.catalog.add(body("MLModel", "Net of ours", scienceDomain="optics", trainedOn="rays-of-ours"))
+    fm.catalog.add(body("Dataset", "Rays of ours"))
+    assert (home / "index.sqlite").exists()
+    result = fm.search("ours", kind="model")
+    assert isinstance(result, SearchResult)
+    assert [hit.handle for hit in result] == ["local/model/net-of-ours@1.0"]
+    assert fm.search("ours", limit=1)[0].title in ("Net of ours", "Rays of ours")
+    assert fm.show("net-of-ours")["scienceDomain"] == "optics"
+    assert fm.search("ours", kind="model")[0].row.uses == 1
+    (found,) = fm.match(model="net-of-ours")
+    assert (found.dataset, found.reasons[0].kind) == ("local/dataset/rays-of-ours@1.0", "declared")
+    with pytest.raises(fm.FairmileError, match="no dataset named"):
+        fm.show("net-of-ours", kind="dataset")
+
+
+def test_the_verbs_of_the_kinds_have_their_shapes() -> None:
+    fm.catalog.add(body("MLModel", "Net of ours", keywords=["surrogate", "dark matter"]))
+    fm.catalog.add(body("MLModel", "Nut of ours", keywords=["surrogate"]))
+    fm.catalog.add(body("Dataset", "Rays of ours", hasPart=[{"@id": "clean.py"}], distribution=[{"name": "rays.h5"}]))
+    fm.catalog.add(body("ComputationalWorkflow", "Flow of ours"))
+    for names, expected in (
+        (fm.models.list_models(), "net-of-ours"),
+        (fm.datasets.list_datasets(), "rays-of-ours"),
+        (fm.workflows.list_workflows(), "flow-of-ours"),
+    ):
+        assert expected in names
+        assert names == sorted(names)
+    one = fm.models.get_metadata("net-of-ours")
+    assert one == dict(fm.catalog.get("net-of-ours"))
+    assert fm.models.get_metadata(["net-of-ours", "nut-of-ours"])[0] == one  # type: ignore[index]
+    assert fm.datasets.list_supporting_files("rays-of-ours") == ["clean.py", "rays.h5"]
+
+
+def test_a_kind_is_searched_by_words_tags_and_patterns() -> None:
+    fm.catalog.add(body("MLModel", "Net of ours", keywords=["surrogate", "dark matter"]))
+    fm.catalog.add(body("MLModel", "Nut of ours", keywords=["surrogate", 'odd "tag"']))
+    fm.catalog.add(body("Dataset", "Net data of ours", keywords=["surrogate"]))
+
+    def found(*words: str, **how: Any) -> list[str]:
+        return sorted(hit.row.name for hit in fm.models.search(*words, **how))
+
+    assert found("ours") == ["net-of-ours", "nut-of-ours"]
+    assert found("ours", tags=["surrogate", "dark matter"]) == ["net-of-ours"]
+    assert found(tags=['odd "tag"']) == ["nut-of-ours"]
+    assert found("ours", regex="^n[eu]t of") == ["net-of-ours", "nut-of-ours"]
+    assert found("net", regex="of ours$") == ["net-of-ours"]
+    assert found("ours", limit=1) in (["net-of-ours"], ["nut-of-ours"])
+
+
+def test_every_asset_is_listed_however_many_there_are() -> None:
+    catalog = fm.catalog
+    with catalog.open_index() as index, index.held():
+        generation = catalog.local.touch_generation()
+        for number in range(1300):
+            card = Card(body("MLModel", f"Net {number:04} of ours"))
+            catalog.local.write(card)
+            index.put(catalog.local, card, generation)
+    assert sum(name.endswith("-of-ours") for name in fm.models.list_models()) == 1300
+
+
+@pytest.mark.parametrize("verb", ["load", "run", "convert", "apply"])
+def test_verbs_that_come_later_do_not_exist(verb: str) -> None:
+    for noun in (fm, fm.models, fm.datasets, fm.workflows, fm.catalog):
+        assert not hasattr(noun, verb)

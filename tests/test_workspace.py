@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import InvalidDocument, UsageError
+from fairmile.workspace import PROJECT_FILE, Workspace
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user without settings."""
+    return {"HOME": str(tmp_path / "user")}
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def user_file(environ: dict[str, str], text: str) -> Path:
+    return write(Path(environ["HOME"]) / ".config" / "fairmile" / "config.yaml", text)
+
+
+def opened(environ: dict[str, str], cwd: Path, **overrides: str) -> Workspace:
+    return Workspace.open(environ=environ, cwd=cwd, overrides=overrides)
+
+
+def test_without_settings_everything_lies_below_the_users_data(environ: dict[str, str], tmp_path: Path) -> None:
+    workspace = opened(environ, tmp_path)
+    assert workspace.home == tmp_path / "user" / ".local" / "share" / "fairmile"
+    assert workspace.config.origin("home") == "default"
+    assert workspace.catalog.home == workspace.home
+    assert not workspace.home.exists()
+
+
+def test_the_folders_of_the_desktop_standard_are_respected(environ: dict[str, str], tmp_path: Path) -> None:
+    environ |= {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    workspace = opened(environ, tmp_path)
+    assert workspace.home == tmp_path / "data" / "fairmile"
+    assert workspace.user_file == tmp_path / "config" / "fairmile" / "config.yaml"
+
+
+def test_the_last_setting_wins_and_each_knows_where_it_came_from(environ: dict[str, str], tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    mine = user_file(environ, "home: /of/user\ncatalog:\n  base: https://user.example.net\n")
+    assert opened(environ, project).home == Path("/of/user")
+    assert opened(environ, project).config.origin("home") == f"{mine}:1"
+    theirs = write(project / PROJECT_FILE, "# ours\n\nhome: /of/project\n")
+    assert opened(environ, project).home == Path("/of/project")
+    assert opened(environ, project).config.origin("home") == f"{theirs}:3"
+    assert opened(environ, project).config["catalog.base"] == "https://user.example.net"
+    assert opened(environ, project).config.origin("catalog.base") == f"{mine}:3"
+    environ["FAIRMILE_HOME"] = "/of/environment"
+    assert opened(environ, project).home == Path("/of/environment")
+    assert opened(environ, project).config.origin("home") == "environment FAIRMILE_HOME"
+    workspace = opened(environ, project, home="/of/command")
+    assert (workspace.home, workspace.config.origin("home")) == (Path("/of/command"), "command line")
+
+
+def test_the_project_file_is_found_upwards_and_the_nearest_counts(environ: dict[str, str], tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    write(tmp_path / "a" / PROJECT_FILE, "home: /of/a\n")
+    assert opened(environ, deep).home == Path("/of/a")
+    write(tmp_path / "a" / "b" / PROJECT_FILE, "home: /of/b\n")
+    assert opened(environ, deep).home == Path("/of/b")
+    assert opened(environ, tmp_path).config.origin("home") == "default"
+
+
+def test_sources_of_all_files_are_joined_in_order(environ: dict[str, str], tmp_path: Path) -> None:
+    mine = user_file(environ, "sources:\n  partner: https://partner.example.net/cards\n  lab: /data/lab\n")
+    theirs = write(tmp_path / PROJECT_FILE, "sources:\n  lab: {location: /data/other, type: folder}\n  team: /team\n")
+    workspace = opened(environ, tmp_path)
+    names = [folder.name for folder in workspace.catalog.folders()]
+    assert names == ["local", "partner", "lab", "team", "builtin"]
+    assert workspace.config.origin("sources.partner") == f"{mine}:2"
+    assert workspace.config.origin("sources.lab") == f"{theirs}:2"
+    locations = {each["name"]: each["location"] for each in workspace.catalog.catalogs()}
+    assert (locations["partner"], locations["lab"]) == ("https://partner.example.net/cards", "/data/other")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hoem: /x\n", "config.yaml:1 hoem: no such setting; did you mean 'home'?"),
+        ("# x\nhome: [a]\n", "config.yaml:2 home: expected a folder, found ['a']"),
+        ("catalog:\n  base: 5\n", "config.yaml:2 catalog.base: expected a text, found 5"),
+        ("sources: here\n", "config.yaml:1 sources: expected name: location pairs, found 'here'"),
+        ("catalog:\n\n  colour: red\n", "config.yaml:3 catalog.colour: no such setting"),
+        ("home: 'x\n", "config.yaml:"),
+        ("- a\n", "config.yaml:1: expected keys with values"),
+    ],
+)
+def test_a_bad_setting_is_named_with_file_and_line(
+    environ: dict[str, str], tmp_path: Path, text: str, message: str
+) -> None:
+    user_file(environ, text)
+    with pytest.raises(UsageError) as caught:
+        opened(environ, tmp_path)
+    assert message in str(caught.value)
+
+
+def test_a_bad_setting_of_a_project_is_named_with_its_file(environ: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path / PROJECT_FILE, "home: ''\n")
+    with pytest.raises(UsageError, match=f"{PROJECT_FILE}:1 home: expected a folder"):
+        opened(environ, tmp_path)
+
+
+def test_all_unknown_settings_of_a_file_are_listed(environ: dict[str, str], tmp_path: Path) -> None:
+    user_file(environ, "hoem: /x\ncolour: red\n")
+    with pytest.raises(InvalidDocument) as caught:
+        opened(environ, tmp_path)
+    assert [(problem.field, problem.line) for problem in caught.value.problems] == [("hoem", 1), ("colour", 2)]
+
+
+def test_a_source_that_is_added_is_seen_by_the_next_workspace(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "cards").mkdir()
+    opened(environ, tmp_path).catalog.add_source("lab", str(tmp_path / "cards"))
+    workspace = opened(environ, tmp_path)
+    assert workspace.config["sources"] == {"lab": {"location": str(tmp_path / "cards")}}
+    assert workspace.config.origin("sources.lab").startswith(str(workspace.user_file))
+    workspace.catalog.remove_source("lab")
+    assert opened(environ, tmp_path).config["sources"] == {}
+
+
+def test_the_nouns_share_one_catalog(environ: dict[str, str], tmp_path: Path) -> None:
+    environ["FAIRMILE_CATALOG_BASE"] = "https://site.example.net"
+    workspace = opened(environ, tmp_path)
+    assert workspace.catalog is workspace.catalog
+    body = {"@context": "x", "@type": "MLModel", "name": "Net of ours", "version": "1"}
+    workspace.catalog.add(body)
+    assert "net-of-ours" in workspace.models.list_models()
+    assert workspace.catalog.get("net-of-ours").iri == "https://site.example.net/a/model/net-of-ours/1"
+    assert "net-of-ours" not in workspace.datasets.list_datasets()
+    assert "net-of-ours" not in workspace.workflows.list_workflows()
+
+
+def test_opening_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; from fairmile.workspace import Workspace; Workspace.open().catalog;"
+        "print([n for n in ('pydantic', 'rich', 'ruamel.yaml', 'license_expression', 're2') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
