@@ -24,3 +24,5 @@ run search ptychography
 step "And goes out in a format whose own validator accepts it."
 run catalog export dataset/mnist --to croissant -o "$work/out"
 "$PYTHON" "$here/validate_export.py" croissant "$work/out/croissant.json"
+run catalog export model/cosmoflow --to rocrate -o "$work/crate"
+"$PYTHON" "$here/validate_export.py" rocrate "$work/crate"

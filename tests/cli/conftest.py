@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -50,15 +51,8 @@ class Terminal(io.TextIOWrapper):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder a user stands in: the examples of the documentation, an empty home, no settings."""
-    for name in (
-        "XDG_DATA_HOME",
-        "XDG_CONFIG_HOME",
-        "NO_COLOR",
-        "COLUMNS",
-        "FAIRMILE_SOURCES",
-        "FAIRMILE_CATALOG_BASE",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(("FAIRMILE", "XDG", "NO_COLOR", "COLUMNS"))]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TERM", "xterm")

@@ -8,7 +8,6 @@ import pytest
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.main import COMMANDS, Entry
 
-
 ENTRIES = {
     "there": Entry("fairmile.cli.doctor", "doctor", "Is there."),
     "nowhere": Entry("fairmile.cli.nowhere", "nowhere", "Cannot be imported."),
@@ -44,12 +43,12 @@ def test_commands_are_listed_in_the_order_of_the_table(group: LazyGroup) -> None
 
 def test_a_command_is_imported_when_it_is_called(group: LazyGroup) -> None:
     assert isinstance(group.get_command(context(group), "there"), click.Command)
-    with pytest.raises(ModuleNotFoundError, match="fairmile.cli.nowhere"):
+    with pytest.raises(ModuleNotFoundError, match=r"fairmile\.cli\.nowhere"):
         group.get_command(context(group), "nowhere")
 
 
 def test_an_unknown_word_brings_the_nearest(group: LazyGroup) -> None:
-    with pytest.raises(click.UsageError, match="no command named 'thre'; did you mean 'there'?"):
+    with pytest.raises(click.UsageError, match=r"no command named 'thre'; did you mean 'there'\?"):
         group.resolve_command(context(group), ["thre"])
 
 

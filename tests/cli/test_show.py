@@ -187,9 +187,7 @@ def test_the_score_as_data_has_every_view(lake: Fairmile) -> None:
     assert len(facts["indicators"]) == 47
 
 
-@pytest.mark.parametrize(
-    "name", ["dataset/mnist", "model/cosmoflow", "program/lake-tools", "environment/tf-2.10-horovod"]
-)
+@pytest.mark.parametrize("name", ["dataset/mnist", "model/cosmoflow", "program/lake-tools", "benchmark/mnist"])
 @pytest.mark.parametrize(
     "view, shown",
     [

@@ -531,9 +531,7 @@ class Index:
     def search(self, query: Query, *, limit: int = 20) -> list[Row]:
         """Return the best matches: by where the words stand, then by use."""
         if query.regexes:
-            return self.rows(
-                self._ranked(dict.fromkeys(self._matching_names(query, limit + _STEP_MATCHES), 0), "", limit)
-            )
+            return self.rows(self._ranked(dict.fromkeys(self._matching_names(query, limit), 0), "", limit))
         worded = query.words or query.prefixes or query.phrases
         found: dict[int, int] = {}
         for step, mark in enumerate(_STEPS if worded else (ANYWHERE,)):

@@ -132,26 +132,22 @@ class Out:
         """Print rows under their headings; without rows, nothing.
 
         On a terminal that is too narrow the columns named in `shrink` are cut, the widest first, and
-        what stands in the last column gets a line of its own. Elsewhere nothing is cut.
+        what still has no room gets a line of its own. Elsewhere nothing is cut.
         """
         cells = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
         if not cells:
             return
         widths = [max(map(_columns, column)) for column in zip(columns, *cells, strict=True)]
-        below = False
-        if self.width is not None and _total(widths) > self.width:
-            room = self.width - _total(widths[:-1]) - len(_GAP)
-            below = len(columns) > 1 and (columns[-1] not in shrink or room < _LEAST_PROSE)
-            if not below:
-                widths[-1] = room
-            else:
-                widths = _fitting(columns[:-1], widths[:-1], shrink, self.width)
+        if self.width is not None:
+            widths = _fitting(columns, widths, shrink, self.width)
         shown = len(widths)
         self.line(self.bold(_row(columns[:shown], widths)))
         for row in cells:
             self.line(_row(row[:shown], widths))
-            if below and row[-1]:
-                text = _cut(row[-1], (self.width or _PAGE) - len(_INDENT)) if columns[-1] in shrink else row[-1]
+            below = _GAP.join(filter(None, row[shown:]))
+            if below:
+                cut = self.width is not None and columns[-1] in shrink
+                text = _cut(below, (self.width or 0) - len(_INDENT)) if cut else below
                 self.line(_INDENT + self.colour(text, "dim"))
 
     # Style
@@ -232,15 +228,29 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _fitting(columns: Sequence[str], widths: Sequence[int], shrink: Sequence[str], room: int) -> list[int]:
-    """Return the widths with those that may shrink made smaller, the widest first, until the row fits."""
-    fitting = list(widths)
+    """Return the widths of the columns that fit beside one another; the rest goes below."""
+    if _total(widths) <= room:
+        return list(widths)
+    left = room - _total(widths[:-1]) - len(_GAP)
+    if columns[-1] in shrink and left >= _LEAST_PROSE:
+        return [*widths[:-1], left]
+    for shown in range(len(columns) - 1, 1, -1):
+        fitting = _shrunk(columns[:shown], widths[:shown], shrink, room)
+        if _total(fitting) <= room:
+            return fitting
+    return list(widths[:2])
+
+
+def _shrunk(columns: Sequence[str], widths: Sequence[int], shrink: Sequence[str], room: int) -> list[int]:
+    """Return the widths with those that may shrink made smaller, the widest first, as far as needed."""
+    shrunk = list(widths)
     places = [place for place, name in enumerate(columns) if name in shrink]
-    while _total(fitting) > room and places:
-        widest = max(places, key=lambda place: fitting[place])
-        if fitting[widest] <= max(_LEAST_COLUMN, len(columns[widest])):
+    while _total(shrunk) > room and places:
+        widest = max(places, key=lambda place: shrunk[place])
+        if shrunk[widest] <= max(_LEAST_COLUMN, len(columns[widest])):
             break
-        fitting[widest] -= 1
-    return fitting
+        shrunk[widest] -= 1
+    return shrunk
 
 
 def _cut(text: str, width: int) -> str:

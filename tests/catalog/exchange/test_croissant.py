@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -441,6 +443,18 @@ def test_terms_of_the_profile_travel_with_their_prefixes() -> None:
 def test_what_a_catalog_counts_is_not_exported() -> None:
     text = croissant.write(a_card(usageCount=99, trustLevel="high"))["croissant.json"]
     assert "99" not in text and "trustLevel" not in text
+
+
+def test_the_demo_tells_a_valid_export_from_a_broken_one(tmp_path: Path) -> None:
+    pytest.importorskip("mlcroissant")
+    script = Path(__file__).parents[3] / "demo" / "validate_export.py"
+    text = croissant.write(a_card())["croissant.json"]
+    for name, content, code in (("good", text, 0), ("bad", text.replace('"sha256"', '"sha"'), 1)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(content, encoding="utf-8")
+        done = subprocess.run([sys.executable, script, "croissant", path], capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert done.stdout.startswith("mlcroissant ") and done.stdout.count("\n") == 1
 
 
 # Anything at all

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -498,6 +500,18 @@ def test_a_run_without_an_instrument_does_not_claim_to_be_a_process_run_crate() 
     del card.body["instrument"]
     root = json.loads(rocrate.write(card)["ro-crate-metadata.json"])["@graph"][1]
     assert "conformsTo" not in root
+
+
+@pytest.mark.usefixtures("offline_rocrate_validator")
+def test_the_demo_tells_a_valid_crate_from_a_broken_one(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "demo" / "validate_export.py"
+    folder = written(a_card("run"), tmp_path)
+    metadata = folder / "ro-crate-metadata.json"
+    for code in (0, 1):
+        done = subprocess.run([sys.executable, script, "rocrate", folder], capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert done.stdout.startswith("roc-validator ") and done.stdout.count("\n") == 1
+        metadata.write_text(metadata.read_text().replace('"instrument"', '"agent"', 1))
 
 
 # Anything at all

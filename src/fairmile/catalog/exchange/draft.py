@@ -120,7 +120,7 @@ class Draft:
             checksum = parse_checksum(value, algorithm) if isinstance(value, str) else None
             if checksum is None or checksum.algorithm != algorithm:
                 self.warn(f"{where}.{algorithm}", f"{str(value)[:120]!r} is not a {algorithm} checksum; left out")
-                self.foreign.setdefault("checksums", {}).setdefault(label, {})[algorithm] = value
+                self._aside("checksums").setdefault(label, {})[algorithm] = value
             else:
                 if checksum.hex != value:
                     self.warn(f"{where}.{algorithm}", f"written as {value!r} in the source; read as hex {checksum.hex}")
@@ -142,8 +142,15 @@ class Draft:
                 self.warn(f"{where}.contentSize", f"size {size!r} read as {parsed} B")
             return {"contentSize": f"{parsed} B"}
         self.warn(f"{where}.contentSize", f"{size!r} is not a size; left out")
-        self.foreign.setdefault("sizes", {})[where] = size
+        self._aside("sizes")[where] = size
         return {}
+
+    def _aside(self, key: str) -> dict[str, Any]:
+        """Return the place in `foreign` for values that could not be read; the source's own key of that name stays."""
+        while not isinstance(self.foreign.setdefault(key, {}), dict):
+            key += "*"
+        place: dict[str, Any] = self.foreign[key]
+        return place
 
 
 def finish(draft: Draft, document: Document, format_name: str, *, base: str = "") -> Card:
