@@ -257,6 +257,10 @@ def test_a_misspelt_facet_gets_the_nearest(catalog: Catalog, card: Factory) -> N
         ("flow.*halo", False),
         (r"flow\shalo", False),
         ("flow[^z]*halo", False),
+        (r"flow\ssecond", False),
+        ("flow[^z]*second", False),
+        ("second.*void", False),
+        ("^second name$", True),
         (r"\Acosmo", True),
         (r"halo\z", True),
         (r"\Aflow", False),
@@ -270,7 +274,7 @@ def test_a_misspelt_facet_gets_the_nearest(catalog: Catalog, card: Factory) -> N
 def test_a_pattern_matches_one_name_or_keyword_at_a_time(
     catalog: Catalog, card: Factory, pattern: str, found: bool
 ) -> None:
-    catalog.add(card("model", "CosmoFlow", keywords=["halo", "big void", "Étoile"]))
+    catalog.add(card("model", "CosmoFlow", alternateName="Second name", keywords=["halo", "big void", "Étoile"]))
     assert names(catalog, regex=pattern) == (["cosmoflow"] if found else [])
 
 
@@ -553,7 +557,7 @@ def test_a_home_that_cannot_be_made_still_searches(tmp_path: Path, builtin: Cata
     assert names(catalog, "shipped") == ["shipped"]
     assert catalog.show("shipped").title == "Shipped"
     assert catalog.catalogs()[-1]["cards"] == 1
-    with pytest.raises(SystemFailure, match="cannot write"):
+    with pytest.raises(SystemFailure, match=r"cannot (be )?writ"):
         catalog.add(card())
 
 
@@ -695,10 +699,28 @@ def test_what_a_killed_process_wrote_is_found_at_the_next_use(catalog: Catalog, 
     assert sorted(names(catalog)) == ["after", "before", "later"]
 
 
+def test_what_another_process_writes_just_before_a_change_is_not_missed(
+    catalog: Catalog, card: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.add(card(name="Before"))
+    real = Index.held
+
+    def held_after_another(index: Index) -> Any:
+        # The other process is killed when its card is written and not yet in the index.
+        monkeypatch.setattr(Index, "held", real)
+        catalog.local.touch_generation()
+        catalog.local.write(Card(card(name="Other")))
+        return real(index)
+
+    monkeypatch.setattr(Index, "held", held_after_another)
+    catalog.add(card(name="Mine"))
+    assert sorted(names(catalog)) == ["before", "mine", "other"]
+
+
 def test_links_are_looked_up_for_any_number_of_targets(catalog: Catalog, card: Factory) -> None:
     catalog.add(card("model", "Net", trainedOn={"@id": "https://example.net/d"}))
     with catalog.open_index() as index:
-        targets = [f"https://example.net/{number}" for number in range(50_000)]
+        targets = [f"https://example.net/{number}" for number in range(300_000)]
         assert index.linking_to(targets) == []
         ((relation, row),) = index.linking_to([*targets, "https://example.net/d"])
         assert (relation, row.name) == ("trainedOn", "net")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.match import WEIGHTS, Match
 
 Factory = Callable[..., dict[str, Any]]
@@ -244,10 +246,17 @@ def test_values_with_quotes_and_great_length_do_no_harm(catalog: Catalog, card: 
     assert set(reasons(catalog.match(domain='the "dark" side'))) == {"net alpha"}
 
 
-def test_a_copy_in_another_catalog_is_one_match(home: Any, builtin: Any, card: Factory) -> None:
+@pytest.mark.parametrize("first", ["local", "there"])
+def test_a_copy_in_another_catalog_is_one_match(home: Path, builtin: CatalogFolder, card: Factory, first: str) -> None:
     catalog = Catalog(home, sources={"there": "/nowhere"}, builtin=builtin)
-    catalog.source_folder("there").write(Card(card("dataset", "Alpha")))
-    catalog.add(card("dataset", "Alpha", description="mine"))
+    theirs = catalog.source_folder("there")
+    for name in (first, "there" if first == "local" else "local"):
+        if name == "local":
+            catalog.add(card("dataset", "Alpha", description="mine"))
+        else:
+            theirs.write(Card(card("dataset", "Alpha")))
+            theirs.touch_generation()
+        catalog.search()
     catalog.add(card("model", "Net", trainedOn="alpha"))
     assert [each.dataset for each in catalog.match(model="net")] == ["local/dataset/alpha@1.0"]
 

@@ -366,6 +366,26 @@ def test_an_export_is_written_to_a_folder(fairmile: Fairmile, place: Path) -> No
     assert written == fairmile("catalog", "export", "dataset/mnist", "--to", "croissant").out
 
 
+def test_an_export_does_not_replace_a_file_of_the_user(fairmile: Fairmile, place: Path) -> None:
+    (place / "README.md").write_text("My own words.\n")
+    export = ("catalog", "export", "dataset/mnist", "--to", "huggingface", "-o", ".")
+    result = fairmile(*export)
+    assert result.code == 2
+    assert result.err == (
+        "error: README.md is there already and differs\n  hint: --replace overwrites it; nothing was written\n"
+    )
+    assert (place / "README.md").read_text() == "My own words.\n"
+    assert fairmile(*export, "--replace") == (0, "wrote    README.md\n", "")
+    assert "MNIST" in (place / "README.md").read_text()
+    assert fairmile(*export).code == 0
+
+
+def test_a_dry_run_of_an_export_writes_nothing(fairmile: Fairmile, place: Path) -> None:
+    result = fairmile("catalog", "export", "dataset/mnist", "--to", "croissant", "-o", "out", "--dry-run")
+    assert result == (0, "would write out/croissant.json\n", "")
+    assert not (place / "out").exists()
+
+
 def test_a_card_can_be_exported_as_it_is(lake: Fairmile) -> None:
     card = lake("show", "lake-temperatures", "--json").json["card"]
     assert lake("catalog", "export", "lake-temperatures", "--to", "card").json == card
@@ -436,6 +456,17 @@ def test_a_source_that_fails_is_told_and_its_copy_serves(group: Fairmile, place:
     assert re.search(r"^group +folder +1 +0 +failed ", listing.out, re.MULTILINE)
     assert "failed: group: " in listing.err
     assert "group/model/lake-lstm@0.3" in group("search", "lake", "--json").out
+
+
+def test_a_source_with_a_mistake_in_the_settings_is_told_and_the_others_serve(lake: Fairmile, place: Path) -> None:
+    (place / "fairmile.yaml").write_text("sources:\n  group: ./shared-cards\n  lab: 5\n")
+    result = lake("catalog", "sync")
+    assert result.code == 3
+    assert result.out == "synced   group: 1 card, 1 changed, 0 removed\n"
+    assert result.err.startswith("failed   lab: ")
+    listing = lake("catalog", "source", "ls")
+    assert re.search(r"^lab .* failed ", listing.out, re.MULTILINE)
+    assert "group/model/lake-lstm@0.3" in lake("search", "lake", "--json").out
 
 
 def test_what_a_source_holds_in_vain_is_told(group: Fairmile, place: Path) -> None:

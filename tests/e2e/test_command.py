@@ -45,10 +45,10 @@ def environ(place: Path) -> dict[str, str]:
 @pytest.fixture
 def run(place: Path, environ: dict[str, str]) -> Run:
     def call(*arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:
-        settings = {"capture_output": True, "text": True, "cwd": place, "env": environ, "check": False} | more
+        settings: dict[str, Any] = {"capture_output": True, "text": True, "cwd": place, "env": environ, **more}
         if "stdout" in more:
             settings |= {"capture_output": False, "stderr": subprocess.PIPE}
-        return subprocess.run([sys.executable, "-m", "fairmile", *arguments], **settings)
+        return subprocess.run([sys.executable, "-m", "fairmile", *arguments], check=False, **settings)
 
     return call
 
@@ -197,7 +197,7 @@ class Session:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         argv = [sys.executable, "-c", START, *arguments]
-        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        streams: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave}
         self._process = subprocess.Popen(argv, start_new_session=True, **streams, **settings)
         os.close(slave)
 

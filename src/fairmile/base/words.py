@@ -44,9 +44,8 @@ def slug(text: str, *, keep_case: bool = False) -> str:
     a piece of the text's digest keeps two different texts from getting one name.
     """
     import re
-    import unicodedata
 
-    normal = "".join(each for each in unicodedata.normalize("NFKD", text) if not unicodedata.combining(each))
+    normal = text if text.isascii() else _without_accents(text)
     if not keep_case:
         normal = normal.lower()
 
@@ -56,13 +55,19 @@ def slug(text: str, *, keep_case: bool = False) -> str:
         return run if not run.strip("-") else "-"
 
     name = re.sub(r"[^a-zA-Z0-9._]+", join, normal).strip(".-")
-    lossy = len(name) > _SLUG_BYTES or any(each.isalnum() and not each.isascii() for each in normal)
+    lossy = len(name) > _SLUG_BYTES or any(each.isalnum() and not each.isascii() for each in set(normal))
     if not lossy:
         return name or "unnamed"
     import hashlib
 
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{name[: _SLUG_BYTES - 9].rstrip('.-')}-{digest}".lstrip("-")
+
+
+def _without_accents(text: str) -> str:
+    import unicodedata
+
+    return "".join(each for each in unicodedata.normalize("NFKD", text) if not unicodedata.combining(each))
 
 
 def _shortlist(wanted: str, candidates: Iterable[str]) -> list[tuple[str, str]]:

@@ -137,16 +137,16 @@ class Card(Mapping[str, Any]):
     def title(self) -> str:
         return self.text("name")
 
-    @property
+    @cached_property
     def name(self) -> str:
         return slug(self.title)
 
-    @property
+    @cached_property
     def version(self) -> str:
         """The version as written; a run, which has none, is told apart by its start."""
         return self.text("version") or (self.text("startTime") if self.kind == "run" else "") or "0"
 
-    @property
+    @cached_property
     def handle(self) -> Handle:
         return Handle(self.catalog, self.kind, self.name, version_slug(self.version))
 

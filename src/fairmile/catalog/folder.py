@@ -17,6 +17,7 @@ from fairmile.catalog.identity import Handle
 CARD_SUFFIX = ".jsonld"
 TOMBSTONE_SUFFIX = ".tombstone.json"
 _UNFINISHED = "unfinished-"
+_GENERATION_WIDTH = 40
 
 
 class Stamp(NamedTuple):
@@ -55,7 +56,17 @@ class CatalogFolder:
         A change of many cards is marked `unfinished` before and once more after it: an index may look in between.
         """
         token = (_UNFINISHED if unfinished else "") + os.urandom(8).hex()
-        write_atomic(self.generation_file, token + "\n")
+        # One short write of fixed length over the old one, and no sync: it is a hint to the index, not data, and
+        # a rename over a file makes ext4 flush it.
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.generation_file, os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                os.pwrite(descriptor, f"{token:<{_GENERATION_WIDTH}}\n".encode("ascii"), 0)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise SystemFailure(f"cannot write {self.generation_file}: {error.strerror}") from error
         return token
 
     def is_unfinished(self) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairmile.base.errors import FairmileError, NotFound, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.registry import Registry
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.exchange import READERS, WRITERS
@@ -27,10 +28,10 @@ _SHOWN_PROBLEMS = 20
 class _FormatOption(click.Option):
     """Takes the name of a format; the names, plug-ins included, are looked up when they are needed."""
 
-    def __init__(self, *args: Any, registry: Registry[Any], help: str, **kwargs: Any) -> None:
-        super().__init__(*args, help=help, callback=self._known, **kwargs)
+    def __init__(self, *args: Any, registry: Registry[Any], **kwargs: Any) -> None:
+        super().__init__(*args, callback=self._known, **kwargs)
         self._registry = registry
-        self._what = help
+        self._what = self.help
 
     def _names(self) -> list[str]:
         return [_OWN_FORMAT, *self._registry.names()]
@@ -288,9 +289,13 @@ def versions(name: str, kind: str | None, out: Out) -> int:
     help="What to write",
 )
 @click.option("-o", "--out", "target", type=_FOLDER, metavar="FOLDER", help="Write into this folder.")
+@click.option("--replace", is_flag=True, help="Replace files that are there and differ.")
 @_KIND
+@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
 @json_option
-def export(name: str, format: str, target: Path | None, kind: str | None, out: Out) -> int:
+def export(
+    name: str, format: str, target: Path | None, replace: bool, kind: str | None, dry_run: bool, out: Out
+) -> int:
     """Describe an asset in a foreign format; printed, or written to a folder.
 
     \b
@@ -298,19 +303,33 @@ def export(name: str, format: str, target: Path | None, kind: str | None, out: O
       fairmile catalog export dataset/mnist --to croissant
       fairmile catalog export model/cosmoflow --to rocrate -o crate
     """
-    documents = Workspace.open(on_progress=out.progress).catalog.export(name, format, target, kind=kind)
-    written = [str(target / file) for file in documents] if target else []
+    cards = Workspace.open(on_progress=out.progress).catalog
+    documents = cards.export(name, format, kind=kind)
+    if target is not None:
+        if not replace:
+            _refuse_to_replace(target, documents)
+        if not dry_run:
+            cards.export(name, format, target, kind=kind)
+    paths = [str(target / file) for file in documents] if target else []
     if out.as_json:
-        out.data({"format": format, "written": written, "documents": documents})
+        out.data({"format": format, "written": paths, "documents": documents, "dry_run": dry_run})
     elif target:
-        for path in written:
-            out.line(f"wrote    {path}")
+        for path in paths:
+            out.line(f"{'would write' if dry_run else 'wrote   '} {path}")
     elif len(documents) > 1:
         raise UsageError(f"{format} takes {len(documents)} files", hint="-o FOLDER writes them")
     else:
         for text in documents.values():
             out.document(text)
     return 0
+
+
+def _refuse_to_replace(target: Path, documents: Mapping[str, str]) -> None:
+    """A README.md of the user's own is worth more than ours."""
+    for file, text in documents.items():
+        path = target / file
+        if os.path.isfile(path) and path.read_bytes() != text.encode():
+            raise Conflict(f"{path} is there already and differs", hint="--replace overwrites it; nothing was written")
 
 
 @catalog.command(short_help="Bring sources up to date.")
@@ -441,10 +460,10 @@ def catalog_table(catalogs: Sequence[Mapping[str, Any]], out: Out) -> None:
 
 
 def _state(catalog: Mapping[str, Any]) -> str:
-    if "synced_at" not in catalog:
-        return "ok"
     if catalog.get("error"):
         return "failed"
+    if "synced_at" not in catalog:
+        return "ok"
     return f"synced {catalog['synced_at']}" if catalog["synced_at"] else "not synced yet"
 
 
