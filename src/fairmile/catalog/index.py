@@ -20,6 +20,7 @@ from urllib.parse import quote
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.words import closest, slug
 from fairmile.catalog.card import Card
+from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows
 from fairmile.catalog.database import (
     BUSY,
     DAMAGED,
@@ -31,20 +32,16 @@ from fairmile.catalog.database import (
     is_writable,
     lock_of,
 )
-from fairmile.catalog.extract import aliases_of, digest_id, facets_of, id_names, links_of, summary_of, texts_of
+from fairmile.catalog.extract import digest_id, id_names
 from fairmile.catalog.folder import TOMBSTONE_SUFFIX, CatalogFolder, Stamp
-from fairmile.catalog.identity import Reference, version_key
+from fairmile.catalog.identity import Reference
 from fairmile.catalog.patterns import compile_linear, matching_ids
 from fairmile.catalog.query import (
-    ANY_CARD,
     ANYWHERE,
     IN_KEYWORDS,
     IN_NAME,
     Query,
-    facet_token,
-    facet_words,
     fts_expression,
-    marked_words,
     normal,
 )
 
@@ -56,7 +53,6 @@ SCHEMA_VERSION = "5"
 _STEPS = (IN_NAME, IN_KEYWORDS, ANYWHERE)
 # Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
 _STEP_MATCHES = 150
-_CHUNK_CARDS = 512
 # A pattern that matches more keywords than this, or keywords of more cards, finds some of them.
 _TAGS = 2000
 _TAGGED_CARDS = 3000
@@ -136,6 +132,7 @@ class Index:
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None, *, writable: bool) -> None:
         self._db = connection
+        self._cards = CardRows(connection)
         self.path = path
         self.writable = writable
 
@@ -279,7 +276,7 @@ class Index:
             names = {folder.name for folder in folders}
             for (catalog,) in self._db.execute("SELECT DISTINCT catalog FROM card").fetchall():
                 if catalog not in names:
-                    done.removed += self._forget(catalog, [row[0] for row in self._paths(catalog)])
+                    done.removed += self._cards.forget(catalog, [row[0] for row in self._paths(catalog)])
             self._db.execute("DELETE FROM meta WHERE key LIKE 'catalog:%'")
             changed: list[tuple[CatalogFolder, str, Stamp, bool]] = []
             for folder in folders:
@@ -290,7 +287,7 @@ class Index:
                 except SystemFailure as error:
                     done.damaged.append((folder.name, str(error)))
                     continue
-                done.removed += self._forget(folder.name, [path for path in known if path not in found])
+                done.removed += self._cards.forget(folder.name, [path for path in known if path not in found])
                 changed += [(folder, p, stamp, p in known) for p, stamp in found.items() if known.get(p) != stamp]
             changed.sort(key=lambda entry: (-uses.get(_asset(entry[1]), 0), entry[1]))
             self._put_all(changed, uses, done, on_card)
@@ -310,10 +307,10 @@ class Index:
         for number, (folder, path, stamp, known) in enumerate(changed, 1):
             try:
                 card = _read_in_place(folder, path)
-                self._put(card, path, stamp, uses.get(_asset(path), 0))
+                self._cards.put(card, path, stamp, uses.get(_asset(path), 0))
                 assets.add((folder.name, card.kind, card.name))
             except (FairmileError, RecursionError) as error:
-                self._forget(folder.name, [path])
+                self._cards.forget(folder.name, [path])
                 done.damaged.append((f"{folder.name}/{path}", str(error)))
                 continue
             done.changed += known
@@ -321,7 +318,7 @@ class Index:
             if on_card:
                 on_card(number, len(changed))
         for catalog, kind, name in assets:
-            self._mark_latest(catalog, kind, name)
+            self._cards.mark_latest(catalog, kind, name)
 
     def put(self, folder: CatalogFolder, card: Card, generation: str) -> None:
         """Index one card that was just written to its folder."""
@@ -331,120 +328,10 @@ class Index:
         relative = str(path.relative_to(folder.cards_root))
         with self.held():
             twin = folder.relative_path(card.handle) if gone else relative.removesuffix(".jsonld") + TOMBSTONE_SUFFIX
-            self._forget(folder.name, [twin])
-            self._put(card, relative, Stamp(status.st_size, status.st_mtime_ns), self._uses(card))
-            self._mark_latest(folder.name, card.kind, card.name)
+            self._cards.forget(folder.name, [twin])
+            self._cards.put(card, relative, Stamp(status.st_size, status.st_mtime_ns), self._cards.uses(card))
+            self._cards.mark_latest(folder.name, card.kind, card.name)
             self._set_meta(f"catalog:{folder.name}", generation)
-
-    def _uses(self, card: Card) -> int:
-        row = self._db.execute(
-            "SELECT max(uses) FROM card WHERE kind = ? AND name = ?", (card.kind, card.name)
-        ).fetchone()
-        return row[0] or 0
-
-    def _put(self, card: Card, path: str, stamp: Stamp, uses: int) -> None:
-        handle, gone = card.handle, "tombstone" in card
-        # All that can fail on a strange card comes before the first change.
-        facets, aliases, links, texts = facets_of(card), aliases_of(card), links_of(card), texts_of(card)
-        words = {word: None for facet, value in facets for word in _facet_tokens(facet, value)}
-        facts = (
-            *(handle.kind, handle.name, handle.version, version_key(card.version[:200]), card.iri, card.title),
-            *(card.digest, card.content, gone),
-        )
-        summary = json.dumps(summary_of(card), ensure_ascii=False)
-        old = self._db.execute("SELECT id FROM card WHERE catalog = ? AND path = ?", (card.catalog, path)).fetchone()
-        if old:
-            self._forget(card.catalog, [path])
-        # An only version is the latest at once; where there are several, `_mark_latest` decides after.
-        alone = not self._versions(card.catalog, handle.kind, handle.name)
-        cursor = self._db.execute(
-            "INSERT INTO card VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(old[0] if old else None, card.catalog, path, stamp.size_bytes, stamp.mtime_ns),
-                *facts,
-                *(alone, uses, summary),
-            ),
-        )
-        number = cursor.lastrowid
-        assert number is not None
-        self._db.executemany("INSERT INTO alias VALUES (?, ?, ?)", [(v, w, number) for v, w in aliases])
-        if not gone:  # what was removed is neither counted nor suggested
-            self._db.executemany("INSERT INTO facet VALUES (?, ?, ?)", [(f, normal(v), number) for f, v in facets])
-        self._db.executemany("INSERT INTO link VALUES (?, ?, ?)", [(number, r, t) for r, t in links])
-        name, keywords, rest = texts
-        marks = [ANY_CARD, *words, marked_words(name, IN_NAME), marked_words(f"{name} {keywords}", IN_KEYWORDS)]
-        self._db.execute(
-            f"INSERT INTO {'latest' if alone else 'older'}(rowid, words, marks) VALUES (?, ?, ?)",
-            (number, f"{name} {keywords} {rest}", " ".join(marks)),
-        )
-        if not gone:
-            self._put_names(number, card)
-
-    def _versions(self, catalog: str, kind: str, name: str) -> list[tuple[int, int]]:
-        sql = "SELECT id, latest FROM card WHERE catalog = ? AND kind = ? AND name = ? ORDER BY gone, version_key DESC"
-        return self._db.execute(sql, (catalog, kind, name)).fetchall()
-
-    def _put_names(self, number: int, card: Card) -> None:
-        names = dict.fromkeys(" ".join(text.split()) for text in (card.title, card.name, *card.texts("alternateName")))
-        self._append_lines("names", number, list(names))
-        for keyword in dict.fromkeys(" ".join(text.split()) for text in card.keywords):
-            cursor = self._db.execute("INSERT OR IGNORE INTO tag(raw, value) VALUES (?, ?)", (keyword, normal(keyword)))
-            if cursor.rowcount == 1 and cursor.lastrowid is not None:
-                self._append_lines("tags", cursor.lastrowid, [keyword])
-        words = {word for text in (card.title, *card.keywords) for word in re.findall(r"[^\W_]{3,40}", text.lower())}
-        for word in words:
-            cursor = self._db.execute("INSERT OR IGNORE INTO word(word) VALUES (?)", (word,))
-            if cursor.rowcount == 1:
-                self._db.execute("INSERT INTO gram(rowid, word) VALUES (?, ?)", (cursor.lastrowid, word))
-
-    def _append_lines(self, table: str, number: int, lines: Sequence[str]) -> None:
-        self._db.execute(
-            f"INSERT INTO {table} VALUES (?, ?, ?) ON CONFLICT(chunk) DO UPDATE"
-            " SET ids = ids || ' ' || excluded.ids, lines = CAST(lines || excluded.lines AS BLOB)",
-            (number // _CHUNK_CARDS, " ".join([str(number)] * len(lines)), "".join(f"{x}\n" for x in lines).encode()),
-        )
-
-    def _forget(self, catalog: str, paths: Iterable[str]) -> int:
-        count = 0
-        for path in paths:
-            row = self._db.execute(
-                "SELECT id, kind, name FROM card WHERE catalog = ? AND path = ?", (catalog, path)
-            ).fetchone()
-            if row is None:
-                continue
-            count += 1
-            self._db.execute("DELETE FROM latest WHERE rowid = ?", (row[0],))
-            self._db.execute("DELETE FROM older WHERE rowid = ?", (row[0],))
-            for table in ("alias", "facet", "link"):
-                self._db.execute(f"DELETE FROM {table} WHERE card = ?", (row[0],))
-            self._db.execute("DELETE FROM card WHERE id = ?", (row[0],))
-            self._forget_names(row[0])
-            self._mark_latest(catalog, row[1], row[2])
-        return count
-
-    def _forget_names(self, number: int) -> None:
-        chunk = number // _CHUNK_CARDS
-        old = self._db.execute("SELECT ids, lines FROM names WHERE chunk = ?", (chunk,)).fetchone()
-        if old is None:
-            return
-        pairs = zip(old[0].split(), old[1].split(b"\n")[:-1], strict=True)
-        kept = [(each, line) for each, line in pairs if each != str(number)]
-        self._db.execute("DELETE FROM names WHERE chunk = ?", (chunk,))
-        if kept:
-            ids, lines = " ".join(each for each, _ in kept), b"".join(line + b"\n" for _, line in kept)
-            self._db.execute("INSERT INTO names VALUES (?, ?, ?)", (chunk, ids, lines))
-
-    def _mark_latest(self, catalog: str, kind: str, name: str) -> None:
-        rows = self._versions(catalog, kind, name)
-        for place, (number, latest) in enumerate(rows):
-            wanted = int(place == 0)
-            if latest == wanted:
-                continue
-            self._db.execute("UPDATE card SET latest = ? WHERE id = ?", (wanted, number))
-            here, there = ("latest", "older") if wanted else ("older", "latest")
-            columns = "rowid, words, marks"
-            self._db.execute(f"INSERT INTO {here}({columns}) SELECT {columns} FROM {there} WHERE rowid = ?", (number,))
-            self._db.execute(f"DELETE FROM {there} WHERE rowid = ?", (number,))
 
     def count_use(self, kind: str, name: str) -> None:
         """Count one more use of the asset."""
@@ -589,12 +476,12 @@ class Index:
         sql = f"SELECT card FROM facet WHERE facet = 'tag' AND value IN ({values}) LIMIT {_TAGGED_CARDS}"
         found: dict[int, set[int]] = {}
         for (number,) in self._db.execute(sql) if tags else ():
-            found.setdefault(number // _CHUNK_CARDS, set()).add(number)
+            found.setdefault(number // CHUNK_CARDS, set()).add(number)
         return found
 
     def _allowed(self, query: Query, chunk: int) -> set[int]:
         """Return the cards of a chunk that the query admits, its patterns left aside."""
-        return self._admitted(query, chunk * _CHUNK_CARDS, (chunk + 1) * _CHUNK_CARDS - 1)
+        return self._admitted(query, chunk * CHUNK_CARDS, (chunk + 1) * CHUNK_CARDS - 1)
 
     def _admitted(self, query: Query, first: int, last: int) -> set[int]:
         tables = ("latest", "older") if query.all_versions else ("latest",)
@@ -614,7 +501,7 @@ class Index:
         if not query.regexes:
             return True
         sql = "SELECT ids, lines FROM names WHERE chunk = ?"
-        ids, lines = self._db.execute(sql, (number // _CHUNK_CARDS,)).fetchone() or ("", b"")
+        ids, lines = self._db.execute(sql, (number // CHUNK_CARDS,)).fetchone() or ("", b"")
         sql = "SELECT raw FROM tag WHERE value IN (SELECT value FROM facet WHERE card = ? AND facet = 'tag')"
         tags = [row[0].encode() for row in self._db.execute(sql, (number,))]
         patterns = [compile_linear(text) for text in query.regexes]
@@ -705,12 +592,6 @@ def _read_in_place(folder: CatalogFolder, path: str) -> Card:
             hint="move it there, or add it with `fairmile catalog add`",
         )
     return card
-
-
-def _facet_tokens(facet: str, value: str) -> list[str]:
-    # A catalog or kind is named in full; of anything else a part will do.
-    words = (normal(value),) if facet in ("kind", "catalog") else facet_words(value)
-    return [facet_token(facet, word) for word in words]
 
 
 def target_names(row_or_card: Row | Card) -> list[str]:
