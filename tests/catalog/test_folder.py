@@ -110,6 +110,23 @@ def test_every_change_gives_another_generation(folder: CatalogFolder) -> None:
     assert folder.is_unfinished()
 
 
+def test_a_catalog_that_several_users_share_is_marked_by_each_of_them(
+    folder: CatalogFolder, as_other_user: Callable[..., str]
+) -> None:
+    first = folder.touch_generation()
+    folder.generation_file.chmod(0o444)
+    folder.root.chmod(0o777)
+    script = """
+        import sys
+        from pathlib import Path
+        from fairmile.catalog.folder import CatalogFolder
+        print(CatalogFolder("mine", Path(sys.argv[1])).touch_generation())
+    """
+    second = as_other_user(script, folder.root).strip()
+    assert second != first
+    assert folder.generation() == second
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", '"text"', "3", '{"name": "\\ud800"}', "[" * 100_000, "null"],

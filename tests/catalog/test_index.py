@@ -329,7 +329,7 @@ def test_too_long_a_pattern_is_refused(catalog: Catalog) -> None:
 
 
 def test_the_values_of_a_facet_are_counted_by_asset(catalog: Catalog, card: Factory) -> None:
-    catalog.add(card(name="Alpha", version="1.0", scienceDomain=["Optics"]))
+    catalog.add(card(name="Alpha", version="1.0", scienceDomain=["Optics", "alchemy"]))
     catalog.add(card(name="Alpha", version="2.0", scienceDomain=["optics", "acoustics"]))
     catalog.add(card(name="Beta", scienceDomain="optics"))
     catalog.add(card(name="Gone", scienceDomain=["optics", "alchemy"]))

@@ -56,15 +56,18 @@ class CatalogFolder:
         A change of many cards is marked `unfinished` before and once more after it: an index may look in between.
         """
         token = (_UNFINISHED if unfinished else "") + os.urandom(8).hex()
+        line = f"{token:<{_GENERATION_WIDTH}}\n".encode("ascii")
         # One short write of fixed length over the old one, and no sync: it is a hint to the index, not data, and
         # a rename over a file makes ext4 flush it.
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.generation_file, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
-                os.pwrite(descriptor, f"{token:<{_GENERATION_WIDTH}}\n".encode("ascii"), 0)
+                os.pwrite(descriptor, line, 0)
             finally:
                 os.close(descriptor)
+        except PermissionError:  # the file of a colleague, in a folder that several share, can only be replaced
+            write_atomic(self.generation_file, line)
         except OSError as error:
             raise SystemFailure(f"cannot write {self.generation_file}: {error.strerror}") from error
         return token
