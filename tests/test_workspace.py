@@ -148,3 +148,10 @@ def test_opening_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_wrong_source_is_named_with_the_file_and_line_that_declares_it(tmp_path: Path) -> None:
+    (tmp_path / "fairmile.yaml").write_text(f"home: {tmp_path / 'home'}\nsources:\n  lab:\n    location: 7\n")
+    workspace = Workspace.open(environ={"HOME": str(tmp_path)}, cwd=tmp_path)
+    (report,) = workspace.catalog.sync()
+    assert f"{tmp_path / 'fairmile.yaml'}:3 sources.lab" in report.error

@@ -83,6 +83,7 @@ class Workspace:
         return Catalog(
             self.home,
             sources=self.config["sources"],
+            source_origins={name: self.config.origin(f"sources.{name}") for name in self.config["sources"]},
             settings_file=self.user_file,
             base=self.config["catalog.base"],
             runner=Here(),

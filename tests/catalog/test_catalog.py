@@ -873,3 +873,14 @@ def test_rows_of_a_catalog_that_is_no_longer_there_are_not_served(
     assert handles(catalog) == []
     with pytest.raises(NotFound):
         catalog.get("alpha")
+
+
+def test_only_a_run_on_record_bears_out_that_an_asset_was_reproduced(catalog: Catalog, card: Factory) -> None:
+    catalog.add(card("model", "Alpha", reproducedBy=["https://example.net/run/1"]))
+
+    def reproduced() -> str:
+        return next(each.outcome for each in catalog.fair("alpha").findings if each.id == "R2b")
+
+    assert reproduced() == "partial"
+    catalog.add({**card("run", "Again"), "@id": "https://example.net/run/1"})
+    assert reproduced() == "pass"

@@ -18,7 +18,7 @@ from fairmile.base.files import write_atomic
 from fairmile.base.words import closest, slug
 from fairmile.base.yaml import update_file
 from fairmile.catalog import exchange
-from fairmile.catalog.card import LINKS, Card, as_list
+from fairmile.catalog.card import LINKS, Card, as_list, id_of
 from fairmile.catalog.change import Change, changed, with_spdx
 from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.fair import Assessment, Surroundings, assess
@@ -54,6 +54,7 @@ class Catalog:
         home: Path,
         *,
         sources: Mapping[str, Any] | None = None,
+        source_origins: Mapping[str, str] | None = None,
         settings_file: Path | None = None,
         base: str = "",
         runner: Runner | None = None,
@@ -65,6 +66,7 @@ class Catalog:
             check_source_name(name)
         self.home = home
         self._source_settings = dict(sources or {})
+        self._source_origins = dict(source_origins or {})
         self._settings_file = settings_file
         self._base = base
         self._runner = runner or Here()
@@ -565,12 +567,13 @@ class Catalog:
                     return bool(self._candidates(index, target, None))
                 return False
 
-            reproduced = [row for relation, row in index.linking_to(target_names(card)) if relation == "reproducedBy"]
+            # A claim counts when the run that bears it out is on record.
+            runs = [run for value in as_list(card.get("reproducedBy")) if (run := id_of(value))]
             surroundings = Surroundings(
                 resolves=resolves,
                 versions=len({row.version for row in rows}),
                 indexed_in=tuple(dict.fromkeys(row.catalog for row in rows)),
-                runs=len(reproduced) + len(as_list(card.get("reproducedBy"))),
+                runs=sum(bool(self._candidates(index, run, "run")) for run in runs),
             )
             return assess(card, surroundings)
 
@@ -652,7 +655,7 @@ class Catalog:
     def _sync(self, name: str) -> SyncReport:
         settings = self._source_settings[name]
         try:
-            spec = source_spec(name, settings)
+            spec = source_spec(name, settings, origin=self._source_origins.get(name, ""))
         except UsageError as error:
             return SyncReport(name, str(settings), "", error=str(error))
         return sync(spec, self.source_folder(name), self._runner, base=self._base, clock=self._clock)
@@ -679,7 +682,7 @@ class Catalog:
     def _source_facts(self, folder: CatalogFolder) -> dict[str, Any]:
         settings = self._source_settings[folder.name]
         try:
-            spec = source_spec(folder.name, settings)
+            spec = source_spec(folder.name, settings, origin=self._source_origins.get(folder.name, ""))
         except UsageError as error:
             return {"type": "", "location": str(settings), "error": str(error)}
         kept = state(folder)

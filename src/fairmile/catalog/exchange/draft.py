@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest import ni, parse_checksum, sha256_hex
-from fairmile.base.documents import load_json
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
+from fairmile.base.strict_json import load_json
 from fairmile.base.units import parse_size
 from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.card import Card, as_list, text_of

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fairmile.base.documents import load_json
 from fairmile.base.errors import InvalidDocument
+from fairmile.base.strict_json import load_json
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.hpc_graph import NAMESPACES

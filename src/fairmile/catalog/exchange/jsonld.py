@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fairmile.base.digest import parse_checksum
-from fairmile.base.documents import load_json
 from fairmile.base.errors import UsageError
+from fairmile.base.strict_json import load_json
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.exchange.draft import Draft
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri

@@ -8,8 +8,8 @@ import uuid
 from collections import ChainMap
 from typing import Any
 
-from fairmile.base.documents import load_json
 from fairmile.base.errors import InvalidDocument
+from fairmile.base.strict_json import load_json
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.media_types import is_pickle, media_type
 from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of, settle, unused
