@@ -73,6 +73,15 @@ def test_a_home_that_cannot_be_written_is_a_problem(
     assert f"problem: home: {tmp_path}/locked/home cannot be written" in result.err
 
 
+def test_a_catalog_that_cannot_be_read_does_not_keep_the_doctor_from_answering(fairmile: Fairmile, place: Path) -> None:
+    (place / "fairmile.yaml").write_text("sources:\n  ../up: ./shared-cards\n")
+    assert fairmile("search", "lake").code == 2
+    result = fairmile("doctor")
+    assert result.code == 0
+    assert "sources.../up" in result.out
+    assert "problem: '../up' cannot name a source" in result.err
+
+
 def test_a_damaged_index_does_not_keep_the_doctor_from_answering(lake: Fairmile, tmp_path: Path) -> None:
     (tmp_path / "home" / "index.sqlite").write_bytes(b"not a database" * 1000)
     result = lake("doctor", "--json")

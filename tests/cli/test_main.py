@@ -229,9 +229,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(place: Path, monkeypatch: pyt
         def isatty(self) -> bool:
             return False
 
-        def fileno(self) -> int:
-            raise OSError("no file")
-
         def write(self, _: str) -> None:
             raise BrokenPipeError
 

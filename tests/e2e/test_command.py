@@ -36,8 +36,9 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environ(place: Path) -> dict[str, str]:
-    dropped = ("FAIRMILE", "XDG", "NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING", "LC_", "LANG")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+    # Switches of Python too: unbuffered output, say, would hide what a buffer does at the end.
+    dropped = ("FAIRMILE", "XDG", "NO_COLOR", "COLUMNS", "LINES", "PYTHON", "LC_", "LANG")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped) or key == "PYTHONPATH"}
     home = {"HOME": str(place.parent / "user"), "FAIRMILE_HOME": str(place.parent / "home")}
     return {**kept, **home, "TERM": "xterm", "LC_ALL": "C.UTF-8"}
 

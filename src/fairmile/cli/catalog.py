@@ -50,12 +50,14 @@ class _FormatOption(click.Option):
         return value
 
 
-_FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+_FILES = click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False)
+)
 _FORMAT = click.option(
     "--format", cls=_FormatOption, registry=READERS, metavar="FORMAT", help="Read as this instead of recognising it"
 )
 _KIND = click.option("--kind", metavar="KIND", help="Which one, when assets of several kinds have the name.")
-_FOLDER = click.Path(path_type=Path, file_okay=False)
+_FOLDER = click.Path(path_type=Path, file_okay=False, readable=False)
 
 
 @click.group(cls=LazyGroup)

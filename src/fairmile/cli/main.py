@@ -54,7 +54,6 @@ def run(arguments: list[str]) -> int:
         return 130
     except BrokenPipeError:
         # The reader, a pager perhaps, has seen enough.
-        _silence(sys.stdout)
         return 0
     except Exception as error:  # noqa: BLE001  the one place where every error is told
         from fairmile.cli.failures import Failure

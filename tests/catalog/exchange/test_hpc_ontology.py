@@ -11,7 +11,7 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange import hpc_ontology
 from fairmile.catalog.exchange.draft import Document, finish
-from fairmile.catalog.exchange.hpc_graph import NAMESPACES
+from fairmile.catalog.exchange.hpc_ontology_graph import NAMESPACES
 
 SAMPLE = Path(__file__).parent / "samples" / "hpc-ontology" / "knowledge.ttl"
 HEAD = f"@prefix hpc: <{NAMESPACES[0]}> . @prefix ex: <http://example.org/> .\n"

@@ -12,7 +12,7 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange import hpcfair
 from fairmile.catalog.exchange.draft import Document, finish
-from fairmile.catalog.exchange.hpc_graph import NAMESPACES
+from fairmile.catalog.exchange.hpc_ontology_graph import NAMESPACES
 
 SAMPLES = Path(__file__).parent / "samples" / "hpcfair"
 

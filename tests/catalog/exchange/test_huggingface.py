@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange import huggingface
+from fairmile.catalog.exchange.common.markdown import split_readme
 from fairmile.catalog.exchange.draft import Document, Draft, finish
-from fairmile.catalog.exchange.markdown import split_readme
 
 SAMPLES = Path(__file__).parent / "samples" / "huggingface"
 # The keys that the hub documents for the metadata of cards, and `version`, which it lets pass.

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fairmile.base.errors import FairmileError, InvalidDocument
 from fairmile.base.yaml import dump, load
 from fairmile.catalog.card import Card
+from fairmile.catalog.exchange.common.markdown import split_readme
 from fairmile.catalog.exchange.draft import Document, finish
-from fairmile.catalog.exchange.markdown import split_readme
 
 SAMPLES = Path(__file__).parent / "samples"
 FORMATS = ("codemeta", "citation", "huggingface", "datacite")

@@ -28,8 +28,8 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
 from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.card import Card
+from fairmile.catalog.exchange.common.media_types import media_type
 from fairmile.catalog.exchange.draft import Document, finish
-from fairmile.catalog.exchange.media_types import media_type
 from fairmile.catalog.licences import licence_iri
 
 SAMPLES = Path(__file__).parent / "samples"

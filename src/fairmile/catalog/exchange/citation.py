@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument
-from fairmile.catalog.exchange.agents import (
+from fairmile.catalog.exchange.common.agents import (
     doi_iri,
     identifier_iri,
     is_date,
@@ -15,8 +15,7 @@ from fairmile.catalog.exchange.agents import (
     organisation,
     person,
 )
-from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.parts import (
+from fairmile.catalog.exchange.common.parts import (
     as_text,
     number_as_written,
     one_or_many,
@@ -26,6 +25,7 @@ from fairmile.catalog.exchange.parts import (
     take_text,
     take_texts,
 )
+from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.identity import is_iri
 
 _OWN_KEY = re.compile(r"^[ \t]*[\"']?cff-version[\"']?[ \t]*:", re.MULTILINE)

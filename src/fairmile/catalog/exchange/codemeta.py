@@ -10,10 +10,16 @@ from typing import Any
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card, as_list, text_of
-from fairmile.catalog.exchange.agents import agent_from_text, agents_of, doi_iri, is_date, orcid_iri, orcid_is_sound
-from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.jsonld import vocabulary
-from fairmile.catalog.exchange.parts import (
+from fairmile.catalog.exchange.common.agents import (
+    agent_from_text,
+    agents_of,
+    doi_iri,
+    is_date,
+    orcid_iri,
+    orcid_is_sound,
+)
+from fairmile.catalog.exchange.common.jsonld import vocabulary
+from fairmile.catalog.exchange.common.parts import (
     as_text,
     given_version,
     number_as_written,
@@ -24,6 +30,7 @@ from fairmile.catalog.exchange.parts import (
     take_value,
     with_rest,
 )
+from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import KINDS as KIND_TABLE
 from fairmile.catalog.kinds import kind_of_types

@@ -21,19 +21,7 @@ from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.catalog.card import as_list, id_of, text_of
-from fairmile.catalog.exchange.croissant_shape import (
-    FILE_TYPES,
-    croissant_version,
-    each_source,
-    is_published,
-    names_of,
-    nodes_of,
-    retarget,
-)
-from fairmile.catalog.exchange.croissant_writing import KINDS as KINDS
-from fairmile.catalog.exchange.croissant_writing import write as write
-from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.jsonld import (
+from fairmile.catalog.exchange.common.jsonld import (
     ADMINISTRATIVE,
     EMPTY,
     VERBATIM,
@@ -48,6 +36,18 @@ from fairmile.catalog.exchange.jsonld import (
     settle,
     vocabulary,
 )
+from fairmile.catalog.exchange.croissant_shape import (
+    FILE_TYPES,
+    croissant_version,
+    each_source,
+    is_published,
+    names_of,
+    nodes_of,
+    retarget,
+)
+from fairmile.catalog.exchange.croissant_writer import KINDS as KINDS
+from fairmile.catalog.exchange.croissant_writer import write as write
+from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairmile.catalog.card import as_list, id_of
-from fairmile.catalog.exchange.jsonld import CROISSANT, Names, canonical_iri, vocabulary
+from fairmile.catalog.exchange.common.jsonld import CROISSANT, Names, canonical_iri, vocabulary
 
 FILE_TYPES = ("FileObject", "FileSet")
 PREFIXES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.base.units import parse_size
-from fairmile.catalog.exchange.agents import (
+from fairmile.catalog.exchange.common.agents import (
     doi_iri,
     identifier_iri,
     is_date,
@@ -17,11 +17,7 @@ from fairmile.catalog.exchange.agents import (
     person,
     ror_iri,
 )
-from fairmile.catalog.exchange.datacite_writer import KINDS as KINDS
-from fairmile.catalog.exchange.datacite_writer import RELATIONS
-from fairmile.catalog.exchange.datacite_writer import write as write
-from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.parts import (
+from fairmile.catalog.exchange.common.parts import (
     as_text,
     number_as_written,
     one_or_many,
@@ -30,6 +26,10 @@ from fairmile.catalog.exchange.parts import (
     take_text,
     take_texts,
 )
+from fairmile.catalog.exchange.datacite_writer import KINDS as KINDS
+from fairmile.catalog.exchange.datacite_writer import RELATIONS
+from fairmile.catalog.exchange.datacite_writer import write as write
+from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import KIND_SYNONYMS
 from fairmile.catalog.licences import licence_iri

@@ -9,8 +9,8 @@ from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, id_of, text_of
-from fairmile.catalog.exchange.agents import agents_of, is_date, orcid_iri, ror_iri
-from fairmile.catalog.exchange.parts import given_version, unique, with_rest
+from fairmile.catalog.exchange.common.agents import agents_of, is_date, orcid_iri, ror_iri
+from fairmile.catalog.exchange.common.parts import given_version, unique, with_rest
 from fairmile.catalog.identity import doi_of, is_iri
 
 KINDS = ("dataset", "model", "program", "workflow", "benchmark")

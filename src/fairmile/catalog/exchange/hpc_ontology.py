@@ -8,10 +8,10 @@ from typing import Any
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.words import slug
 from fairmile.catalog.card import as_list
+from fairmile.catalog.exchange.common.media_types import extension, is_pickle, media_type
+from fairmile.catalog.exchange.common.taking import settle
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.hpc_graph import NAMESPACES, Literal, Node, Ref, Writer, load_graph, local_name
-from fairmile.catalog.exchange.media_types import extension, is_pickle, media_type
-from fairmile.catalog.exchange.taking import settle
+from fairmile.catalog.exchange.hpc_ontology_graph import NAMESPACES, Literal, Node, Ref, Writer, load_graph, local_name
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, mint_iri
 
 _KINDS = {

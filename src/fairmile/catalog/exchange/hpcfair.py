@@ -9,10 +9,10 @@ from typing import Any
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.strict_json import load_json
 from fairmile.catalog.card import as_list, text_of
+from fairmile.catalog.exchange.common.media_types import is_code, is_pickle, media_type
+from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, kind_of, settle, unused
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.hpc_graph import NAMESPACES
-from fairmile.catalog.exchange.media_types import is_code, is_pickle, media_type
-from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of, settle, unused
+from fairmile.catalog.exchange.hpc_ontology_graph import NAMESPACES
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, doi_of, is_iri, mint_iri
 from fairmile.catalog.kinds import CONTEXT_IRI
 

@@ -8,11 +8,7 @@ from typing import Any
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.card import as_list
-from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.huggingface_data import read_configs, read_dataset_info
-from fairmile.catalog.exchange.huggingface_writer import KINDS as KINDS
-from fairmile.catalog.exchange.huggingface_writer import write as write
-from fairmile.catalog.exchange.markdown import (
+from fairmile.catalog.exchange.common.markdown import (
     Readme,
     bibtex_of,
     has_front_matter,
@@ -22,7 +18,7 @@ from fairmile.catalog.exchange.markdown import (
     title_of,
     unify_lines,
 )
-from fairmile.catalog.exchange.parts import (
+from fairmile.catalog.exchange.common.parts import (
     as_text,
     number_as_written,
     one_or_many,
@@ -32,6 +28,10 @@ from fairmile.catalog.exchange.parts import (
     take_text,
     take_texts,
 )
+from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.exchange.huggingface_data import read_configs, read_dataset_info
+from fairmile.catalog.exchange.huggingface_writer import KINDS as KINDS
+from fairmile.catalog.exchange.huggingface_writer import write as write
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.licences import licence_iri
 

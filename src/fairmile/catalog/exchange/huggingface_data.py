@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairmile.catalog.card import Card, as_list, text_of
+from fairmile.catalog.exchange.common.media_types import media_type
+from fairmile.catalog.exchange.common.parts import as_text, take_each, with_rest
 from fairmile.catalog.exchange.draft import Draft
-from fairmile.catalog.exchange.media_types import media_type
-from fairmile.catalog.exchange.parts import as_text, take_each, with_rest
 
 _DATA_TYPES = {
     "string": "sc:Text",

@@ -8,10 +8,10 @@ from typing import Any
 
 from fairmile.base.yaml import dump
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, id_of, text_of
-from fairmile.catalog.exchange.agents import agents_of
+from fairmile.catalog.exchange.common.agents import agents_of
+from fairmile.catalog.exchange.common.markdown import title_of
+from fairmile.catalog.exchange.common.parts import given_version, one_or_many, with_rest
 from fairmile.catalog.exchange.huggingface_data import configs_of, dataset_info_of
-from fairmile.catalog.exchange.markdown import title_of
-from fairmile.catalog.exchange.parts import given_version, one_or_many, with_rest
 from fairmile.catalog.identity import is_iri
 
 KINDS = ("model", "dataset")

@@ -10,9 +10,9 @@ from typing import Any
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.strict_json import load_json
+from fairmile.catalog.exchange.common.media_types import is_pickle, media_type
+from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, kind_of, settle, unused
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.media_types import is_pickle, media_type
-from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of, settle, unused
 
 _SIGN = re.compile(
     r"^(?:mlflow_version|model_uuid|artifact_path|run_id|utc_time_created|saved_input_example_info)\s*:", re.MULTILINE

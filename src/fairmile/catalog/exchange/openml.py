@@ -8,10 +8,10 @@ from typing import Any
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import as_list
+from fairmile.catalog.exchange.common.media_types import media_type
+from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, settle, unused
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.media_types import media_type
 from fairmile.catalog.exchange.openml_xml import NAMESPACE, load_xml
-from fairmile.catalog.exchange.taking import Fields, as_text, keep, settle, unused
 
 _SITE = "https://www.openml.org"
 _TEST_SITE = "https://test.openml.org"

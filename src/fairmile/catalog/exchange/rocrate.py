@@ -22,8 +22,7 @@ from urllib.parse import unquote
 
 from fairmile.base.errors import UsageError
 from fairmile.catalog.card import as_list, id_of, text_of
-from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.jsonld import (
+from fairmile.catalog.exchange.common.jsonld import (
     ADMINISTRATIVE,
     CHECKSUMS,
     EMPTY,
@@ -41,6 +40,7 @@ from fairmile.catalog.exchange.jsonld import (
     shelf,
     vocabulary,
 )
+from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.rocrate_graph import (
     CRATE_PROFILE,
     FILE_TYPES,
@@ -54,9 +54,9 @@ from fairmile.catalog.exchange.rocrate_graph import (
     references,
     types_of,
 )
-from fairmile.catalog.exchange.rocrate_writing import CARD_CRATE, is_made_by_export, root_summary
-from fairmile.catalog.exchange.rocrate_writing import KINDS as KINDS
-from fairmile.catalog.exchange.rocrate_writing import write as write
+from fairmile.catalog.exchange.rocrate_writer import CARD_CRATE, is_made_by_export, root_summary
+from fairmile.catalog.exchange.rocrate_writer import KINDS as KINDS
+from fairmile.catalog.exchange.rocrate_writer import write as write
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
 from fairmile.catalog.kinds import kind_of_types
 from fairmile.catalog.licences import licence_iri

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from fairmile.base.digest import ni
 from fairmile.catalog.card import as_list, id_of
+from fairmile.catalog.exchange.common.jsonld import Names, is_text, vocabulary
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.jsonld import Names, is_text, vocabulary
 from fairmile.catalog.identity import is_iri
 
 METADATA_FILES = ("ro-crate-metadata.json", "ro-crate-metadata.jsonld")

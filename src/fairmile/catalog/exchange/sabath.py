@@ -7,9 +7,9 @@ from typing import Any
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.words import slug
+from fairmile.catalog.exchange.common.media_types import is_pickle, media_type
+from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, kind_of, settle
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.media_types import is_pickle, media_type
-from fairmile.catalog.exchange.taking import Fields, as_text, keep, kind_of, settle
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, mint_iri
 
 _MODEL_KEYS = frozenset({"abstract", "homepage", "references", "requirements", "env_vars", "git", "forks"})

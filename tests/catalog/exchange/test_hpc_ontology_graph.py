@@ -10,7 +10,7 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument, Unsupported
 from fairmile.catalog.exchange.draft import Document
-from fairmile.catalog.exchange.hpc_graph import NAMESPACES, Literal, Ref, Writer, load_graph, local_name
+from fairmile.catalog.exchange.hpc_ontology_graph import NAMESPACES, Literal, Ref, Writer, load_graph, local_name
 
 HEAD = (
     f"@prefix hpc: <{NAMESPACES[0]}> . @prefix ex: <http://example.org/> . "

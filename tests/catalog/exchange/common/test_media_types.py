@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairmile.catalog.card import format_name
-from fairmile.catalog.exchange.media_types import extension, is_code, is_pickle, media_type
+from fairmile.catalog.exchange.common.media_types import extension, is_code, is_pickle, media_type
 
 
 @pytest.mark.parametrize(

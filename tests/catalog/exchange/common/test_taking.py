@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import InvalidDocument
+from fairmile.catalog.exchange.common.taking import Fields, as_text, is_date, keep, kind_of, settle
 from fairmile.catalog.exchange.draft import Document, Draft
-from fairmile.catalog.exchange.taking import Fields, as_text, is_date, keep, kind_of, settle
 
 DOCUMENT = Document("some.json", b"")
 

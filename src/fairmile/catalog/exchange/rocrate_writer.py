@@ -12,7 +12,7 @@ from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import LINKS, SPDX_PREFIX, Card, as_list, text_of
-from fairmile.catalog.exchange.jsonld import (
+from fairmile.catalog.exchange.common.jsonld import (
     ADMINISTRATIVE,
     CHECKSUMS,
     ISO_DATE,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairmile.catalog.exchange.agents import (
+from fairmile.catalog.exchange.common.agents import (
     agent_from_text,
     agents_of,
     doi_iri,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairmile.base.errors import InvalidDocument
-from fairmile.catalog.exchange.markdown import (
+from fairmile.catalog.exchange.common.markdown import (
     bibtex_of,
     has_front_matter,
     inline_text,

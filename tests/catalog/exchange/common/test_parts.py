@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairmile.catalog.card import Card
-from fairmile.catalog.exchange.parts import (
+from fairmile.catalog.exchange.common.parts import (
     as_text,
     given_version,
     number_as_written,

@@ -9,6 +9,16 @@ from typing import Any
 
 from fairmile.base.digest import parse_checksum
 from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.catalog.exchange.common.jsonld import (
+    ADMINISTRATIVE,
+    CHECKSUMS,
+    CROISSANT,
+    ISO_DATE,
+    VERBATIM,
+    is_text,
+    json_text,
+    vocabulary,
+)
 from fairmile.catalog.exchange.croissant_shape import (
     JSON_TERMS,
     PREFIXES,
@@ -18,16 +28,6 @@ from fairmile.catalog.exchange.croissant_shape import (
     names_of,
     nodes_of,
     retarget,
-)
-from fairmile.catalog.exchange.jsonld import (
-    ADMINISTRATIVE,
-    CHECKSUMS,
-    CROISSANT,
-    ISO_DATE,
-    VERBATIM,
-    is_text,
-    json_text,
-    vocabulary,
 )
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
 
