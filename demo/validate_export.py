@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_VALIDATION = Path(__file__).parents[1] / "tests" / "catalog" / "exchange" / "rocrate_validation.py"
+_VALIDATION = Path(__file__).parents[1] / "tests" / "support" / "rocrate_validation.py"
 _PROCESS_RUN = "https://w3id.org/ro/wfrun/process/"
 
 

@@ -68,3 +68,9 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int) -> None:
         time.sleep(0.05)
     process.kill()
     pytest.fail(f"the ssh server does not answer: {process.communicate()[1].decode(errors='replace')}")
+
+
+@pytest.fixture(scope="session")
+def unprivileged() -> list[str]:
+    """What stands before a command so that permission bits mean something to it, even when root runs it."""
+    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []

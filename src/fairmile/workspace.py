@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,9 +37,17 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def _user_folder(environ: Mapping[str, str]) -> Path:
+    """Return the user's own folder; a batch job may run without HOME, then the password database knows it."""
+    try:
+        return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise UsageError("no folder to work in: HOME is not set", hint="set FAIRMILE_HOME or HOME") from None
+
+
 def options(environ: Mapping[str, str]) -> dict[str, Option]:
     """Return every setting with its default and its meaning."""
-    data = Path(environ.get("XDG_DATA_HOME") or Path(environ.get("HOME", "~")) / ".local" / "share")
+    data = Path(environ.get("XDG_DATA_HOME") or _user_folder(environ) / ".local" / "share")
     return {
         "home": Option(data / "fairmile", _path, "folder that holds cards, sources and the index"),
         "catalog.base": Option("", _text, "address below which new cards get their ids; empty: urn:uuid"),
@@ -65,8 +74,8 @@ class Workspace:
     ) -> Workspace:
         """Read the settings: site file, user file, nearest project file, environment, overrides; the last one wins."""
         environ = os.environ if environ is None else environ
-        home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")) / ".config").expanduser()
-        user_file = home / "fairmile" / "config.yaml"
+        settings = Path(environ.get("XDG_CONFIG_HOME") or _user_folder(environ) / ".config").expanduser()
+        user_file = settings / "fairmile" / "config.yaml"
         here = Path.cwd() if cwd is None else cwd
         project = next((f for folder in (here, *here.parents) if (f := folder / PROJECT_FILE).is_file()), None)
         files = [Path("/etc/fairmile/config.yaml"), user_file, *([project] if project else [])]

@@ -573,7 +573,7 @@ def test_a_name_with_a_colon_is_a_name(catalog: Catalog, card: Factory) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("nothing", "alpha-set@9", "model/alpha-set", "there/dataset/alpha-set", "https://example.net/nothing"),
+        *("nothing", "model/alpha-set", "there/dataset/alpha-set", "https://example.net/nothing"),
         *("ab" * 32, "doi:10.1/none", "10.5281/none", "urn:uuid:none", "ni:///sha-256;none"),
     ],
 )
@@ -884,3 +884,9 @@ def test_only_a_run_on_record_bears_out_that_an_asset_was_reproduced(catalog: Ca
     assert reproduced() == "partial"
     catalog.add({**card("run", "Again"), "@id": "https://example.net/run/1"})
     assert reproduced() == "pass"
+
+
+def test_a_version_that_is_not_there_brings_those_that_are(named: Catalog) -> None:
+    with pytest.raises(NotFound, match=r"'alpha-set' has no version '9'") as caught:
+        named.get("alpha-set@9")
+    assert str(caught.value.hint).startswith("versions: ")

@@ -102,7 +102,8 @@ def test_a_folder_with_a_repository_in_it_is_one(outside: Path) -> None:
         ({"location": "/data", "type": "svn"}, "no type named 'svn'"),
         ("--upload-pack=touch x", "cannot start with a dash"),
         ({"location": "git+--upload-pack=touch x", "type": "git"}, "cannot start with a dash"),
-        ({"location": "/data", "revision": "--all"}, "cannot start with a dash"),
+        ({"location": "/data.git", "revision": "--all"}, "cannot start with a dash"),
+        ({"location": "/data", "type": "folder", "revision": "v1"}, "a revision pins a git repository, not a folder"),
     ],
 )
 def test_wrong_settings_of_a_source_are_named(settings: Any, message: str) -> None:

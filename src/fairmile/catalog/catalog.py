@@ -25,7 +25,7 @@ from fairmile.catalog.fair import Assessment, Surroundings, assess
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, source_key, valid_sha256
 from fairmile.catalog.index import Index, Refresh, Row, rebuild, target_names
-from fairmile.catalog.kinds import CONTEXT_IRI, KIND_SYNONYMS, KINDS
+from fairmile.catalog.kinds import CONTEXT_IRI, KINDS
 from fairmile.catalog.match import Match, match
 from fairmile.catalog.profile import check_body, check_text
 from fairmile.catalog.query import FIELDS, Query, kind_named, parse_query
@@ -112,8 +112,10 @@ class Catalog:
                     index.refresh(folders, self._uses(), on_card=self._on_progress)
                 yield index
 
-    def reindex(self) -> Refresh:
-        """Build the index anew from the files."""
+    def reindex(self, *, dry_run: bool = False) -> Refresh:
+        """Build the index anew from the files; a dry run counts them."""
+        if dry_run:
+            return Refresh(added=sum(1 for folder in self.folders() for _ in folder.scan()))
         return rebuild(self.index_path, self.folders(), self._uses(), on_card=self._on_progress)
 
     # Reading
@@ -236,8 +238,9 @@ class Catalog:
         text = name.strip().encode("utf-8", "replace").decode()  # half a surrogate pair names nothing
         wanted = kind_named(kind) if kind else None
         parts = text.split("/")
-        if len(parts) > 1 and parts[-2] in KIND_SYNONYMS:
-            parts[-2] = KIND_SYNONYMS[parts[-2]]
+        if len(parts) > 1:
+            with suppress(UsageError):  # the name of a catalog, perhaps
+                parts[-2] = kind_named(parts[-2])
         is_id = is_iri(text) or valid_sha256(text) is not None
         rows = index.aliased(text) if is_id else []
         try:
@@ -249,8 +252,12 @@ class Catalog:
         return [row for row in rows if wanted is None or row.kind == wanted]
 
     def _not_found(self, index: Index, name: str, kind: str | None) -> NotFound:
-        word = name.split("@")[0].rsplit("/", 1)[-1]
+        asset, _, version = name.partition("@")
         wanted = kind_named(kind) if kind else None
+        if version and (rows := self._candidates(index, asset, wanted)):
+            there = ", ".join(dict.fromkeys(row.version for row in rows))
+            return NotFound(f"{asset!r} has no version {version!r}", hint=f"versions: {there}")
+        word = asset.rsplit("/", 1)[-1]
         near_words = [Query(words=(near,)) for near in index.suggest(word, 5)]
         queries = [query.with_facets(kind=wanted) if wanted else query for query in near_words]
         names = [row.name for query in queries for row in index.search(query, limit=3) if not row.gone]
@@ -299,9 +306,10 @@ class Catalog:
 
     def _uses(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for log in sorted((self.home / "usage").glob("*.log")):
-            for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-                counts[line] = counts.get(line, 0) + 1
+        with suppress(OSError):  # what cannot be read does not rank
+            for log in sorted((self.home / "usage").glob("*.log")):
+                for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+                    counts[line] = counts.get(line, 0) + 1
         return counts
 
     def count_use(self, card: Card) -> None:
@@ -542,17 +550,34 @@ class Catalog:
             except InvalidDocument as error:
                 verdicts.append(Checked(str(path), list(error.problems)))
             except UsageError as error:
-                verdicts.append(Checked(str(path), [Problem(str(error), file=str(path), hint=error.hint or "")]))
+                verdicts.append(Checked(str(path), [Problem(str(error), hint=error.hint or "")]))
         return verdicts
 
-    def export(self, name: str, format: str, target: Path | None = None, *, kind: str | None = None) -> dict[str, str]:
-        """Return the documents that describe an asset in a foreign format; written below `target` where given."""
+    def export(
+        self,
+        name: str,
+        format: str,
+        target: Path | None = None,
+        *,
+        kind: str | None = None,
+        replace: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, str]:
+        """Return the documents that describe an asset in a foreign format; written below `target` where given.
+
+        A file that is there and differs is a Conflict unless `replace` is given; then nothing is written.
+        """
         card = self.get(name, kind=kind)
         documents = {f"{card.name}.jsonld": card.to_json()} if format == "card" else exchange.write(card, format)
-        if target is not None:
-            for file_name, text in documents.items():
-                write_atomic(target / file_name, text)
-        self.count_use(card)
+        files = {target / file_name: text for file_name, text in documents.items()} if target is not None else {}
+        for path, text in files.items():
+            if not replace and os.path.isfile(path) and path.read_bytes() != text.encode():
+                hint = "--replace overwrites it; nothing was written"
+                raise Conflict(f"{path} is there already and differs", hint=hint)
+        if not dry_run:
+            for path, text in files.items():
+                write_atomic(path, text)
+            self.count_use(card)
         return documents
 
     def fair(self, name: str, *, kind: str | None = None) -> Assessment:
@@ -583,14 +608,17 @@ class Catalog:
         """Return which data sets a model accepts, which models a data set trains, or both for a domain, and why."""
         return match(self, model=model, dataset=dataset, domain=domain, limit=limit)
 
-    def publish(self, target: Path, *, catalog: str | None = None) -> int:
-        """Write the cards of a catalog (the local one) as a folder that any web server can offer as a source."""
+    def publish(self, target: Path, *, catalog: str | None = None, dry_run: bool = False) -> int:
+        """Write the cards of a catalog (the local one) as a folder that any web server can offer; returns how many."""
         folder = self.local if catalog is None else self._folder(catalog)
-        return publish([folder.read(path) for path, _ in folder.scan()], target)
+        cards = [folder.read(path) for path, _ in folder.scan()]
+        return len(cards) if dry_run else publish(cards, target)
 
     # Sources
 
-    def add_source(self, name: str, location: str, *, type: str | None = None, revision: str = "") -> SyncReport:
+    def add_source(
+        self, name: str, location: str, *, type: str | None = None, revision: str = "", dry_run: bool = False
+    ) -> SyncReport:
         """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
         check_source_name(name)
         if name in self._source_settings:
@@ -606,9 +634,13 @@ class Catalog:
         settings = {key: value for key, value in given.items() if value}
         settings_file, folder = self._settings(), self.source_folder(name)
         try:
-            report = sync(source_spec(name, settings), folder, self._runner, base=self._base, clock=self._clock)
+            spec = source_spec(name, settings)
+            report = sync(spec, folder, self._runner, base=self._base, clock=self._clock, dry_run=dry_run)
             if report.error:
                 raise SystemFailure(f"the source {name!r} cannot be synced: {report.error}", hint="nothing was added")
+            if dry_run:
+                shutil.rmtree(folder.root, ignore_errors=True)
+                return report
             update_file(settings_file, lambda data: _sources_of(data).__setitem__(name, settings))
         except BaseException:
             shutil.rmtree(folder.root, ignore_errors=True)
@@ -617,10 +649,13 @@ class Catalog:
         self.open_index().close()
         return report
 
-    def remove_source(self, name: str) -> None:
-        """Take a source out of the user's settings and drop its copy."""
+    def remove_source(self, name: str, *, dry_run: bool = False) -> None:
+        """Take a source out of the user's settings and drop its copy; a dry run only tells whether that can be."""
         if name not in self._source_settings:
             raise NotFound(f"no source named {name!r}", hint="`fairmile catalog source ls` lists them")
+
+        if dry_run:
+            return
 
         def drop(data: Any) -> None:
             if _sources_of(data).pop(name, None) is None:
@@ -639,7 +674,7 @@ class Catalog:
             raise UsageError("this catalog was opened without a settings file, so sources cannot be changed")
         return self._settings_file
 
-    def sync(self, names: Sequence[str] = ()) -> list[SyncReport]:
+    def sync(self, names: Sequence[str] = (), *, dry_run: bool = False) -> list[SyncReport]:
         """Bring sources up to date; one that fails is reported and its last copy still serves."""
         for name in names:
             if name not in self._source_settings:
@@ -648,17 +683,18 @@ class Catalog:
                     f"no source named {name!r}",
                     hint=f"did you mean {near[0]!r}?" if near else "`fairmile catalog source ls` lists them",
                 )
-        reports = [self._sync(name) for name in self._source_settings if not names or name in names]
+        reports = [self._sync(name, dry_run) for name in self._source_settings if not names or name in names]
         self.open_index().close()
         return reports
 
-    def _sync(self, name: str) -> SyncReport:
+    def _sync(self, name: str, dry_run: bool) -> SyncReport:
         settings = self._source_settings[name]
         try:
             spec = source_spec(name, settings, origin=self._source_origins.get(name, ""))
         except UsageError as error:
             return SyncReport(name, str(settings), "", error=str(error))
-        return sync(spec, self.source_folder(name), self._runner, base=self._base, clock=self._clock)
+        folder = self.source_folder(name)
+        return sync(spec, folder, self._runner, base=self._base, clock=self._clock, dry_run=dry_run)
 
     def catalogs(self) -> list[dict[str, Any]]:
         """Return every catalog in order of precedence, with its state and its clashes with those before it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fairmile.base.errors import InvalidDocument, UsageError
+from fairmile.base.words import did_you_mean
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
 from fairmile.catalog.identity import card_digest, mint_iri
 from fairmile.catalog.licences import licence_iri
@@ -25,6 +26,9 @@ def changed(old: Card, change: Change, *, base: str) -> Card:
 
     Raises UsageError when it would be another asset, InvalidDocument when it breaks the profile.
     """
+    for key in change.unset:
+        if key not in old:
+            raise UsageError(f"{old.handle} has no {key!r} to drop", hint=did_you_mean(key, old) or None)
     body = {key: value for key, value in old.body.items() if key not in change.unset}
     if "license" in (*change.set, *change.unset):
         body.pop("licenseRaw", None)

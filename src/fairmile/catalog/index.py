@@ -192,6 +192,10 @@ class Index:
             return index
         except sqlite3.DatabaseError as error:
             index.close()
+            if code_of(error) == sqlite3.SQLITE_FULL:  # a search must still answer on a full disk
+                index = cls.in_memory()
+                index.refresh(folders, uses(), on_card=on_card)
+                return index
             if code_of(error) not in DAMAGED or not index.writable:
                 raise failure_of(index.path, error) from error
         except BaseException:

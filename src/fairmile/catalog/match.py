@@ -103,11 +103,17 @@ def match(catalog: Cards, *, model: str | None, dataset: str | None, domain: str
             datasets = _candidates(catalog, index, models[0], "dataset")
         elif not models:
             models = _candidates(catalog, index, datasets[0], "model")
-        ones, others = [_Side(each, index) for each in models], [_Side(each, index) for each in datasets]
+        wanted = normal(domain) if domain else ""
+        ones = [_Side(each, index) for each in models if _may_be_of(each, wanted)]
+        others = [_Side(each, index) for each in datasets if _may_be_of(each, wanted)]
     found = [_pair(one, other) for one in ones for other in others]
-    wanted = normal(domain) if domain else ""
     pairs = [pair for pair in found if pair and (not wanted or any(wanted in normal(each) for each in pair.domains))]
     return sorted(pairs, key=lambda pair: (-pair.score, pair.model, pair.dataset))[:limit]
+
+
+def _may_be_of(card: Card, domain: str) -> bool:
+    """Tell whether the asset is of the domain, or does not say of which it is."""
+    return not domain or not card.domains or any(domain in normal(each) for each in card.domains)
 
 
 def _of_domain(catalog: Cards, index: Index, kind: str, domain: str) -> list[Card]:

@@ -47,6 +47,7 @@ _SCHEMES = frozenset(
 _PRIVATE = "\ue000"
 # The token that every card has.
 ANY_CARD = f"{_PRIVATE}card"
+_NO_CARD = f"{_PRIVATE}none"
 # What marks a word that stands in the name, and one that stands in the name or the keywords. A marked word is
 # a token of its own: asking a column for a word would walk through every card that has the word anywhere.
 IN_NAME, IN_KEYWORDS, ANYWHERE = "\ue001", "\ue002", ""
@@ -180,6 +181,8 @@ def marked_words(text: str, mark: str) -> str:
 def fts_expression(query: Query, *, mark: str = ANYWHERE) -> str:
     """Return the FTS5 expression of the query; the mark says where its words must stand."""
     terms = _terms((*query.words, *query.phrases), query.prefixes, mark)
+    if not terms and (query.words or query.phrases or query.prefixes):
+        terms = [f'"{_NO_CARD}"']  # nothing but punctuation was asked for
     terms += [f'"{facet_token(name, value)}"' for name, value in query.facets]
     refused = _terms(query.not_words, query.not_prefixes, ANYWHERE)
     refused += [f'"{facet_token(name, value)}"' for name, value in query.not_facets]

@@ -124,6 +124,8 @@ def source_spec(name: str, settings: Any, *, origin: str = "") -> SourceSpec:
         raise UsageError(f"{where}: no type named {kind!r}", hint="types: folder, git, web")
     location = location.removeprefix("git+") if kind == "git" else location
     revision = "" if settings.get("revision") is None else str(settings["revision"])
+    if kind != "git" and settings.get("revision"):
+        raise UsageError(f"{where}: a revision pins a git repository, not a {kind}", hint="leave the revision out")
     if location.startswith("-") or revision.startswith("-"):
         raise UsageError(f"{where}: a location or revision cannot start with a dash")
     return SourceSpec(name, location, kind, revision)
@@ -187,7 +189,11 @@ class GitSource:
         environment = {"GIT_DIR": str(self._cache), "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
         environment |= {"GIT_OBJECT_DIRECTORY": str(self._cache / "objects")}
         argv = [*_GIT, *arguments]
-        return self._runner.run(argv, cwd=self._cache, env=environment, timeout_s=_GIT_TIMEOUT_S).stdout
+        done = self._runner.run(argv, cwd=self._cache, env=environment, timeout_s=_GIT_TIMEOUT_S, check=False)
+        if done.exit_code:
+            said = [line for line in done.stderr.splitlines() if line.startswith(("fatal:", "error:"))]
+            raise SystemFailure(f"git {arguments[0]}: {said[0] if said else done.stderr.strip() or done.exit_code}")
+        return done.stdout
 
     def documents(self) -> Iterator[Document | UsageError]:
         self._cache.mkdir(parents=True, exist_ok=True)
@@ -241,9 +247,18 @@ class WebSource:
 
 
 def sync(
-    spec: SourceSpec, folder: CatalogFolder, runner: Runner, *, base: str = "", clock: Callable[[], float] = time.time
+    spec: SourceSpec,
+    folder: CatalogFolder,
+    runner: Runner,
+    *,
+    base: str = "",
+    clock: Callable[[], float] = time.time,
+    dry_run: bool = False,
 ) -> SyncReport:
-    """Bring the copy of a source up to date; when the source fails, the last copy stays and the report says why."""
+    """Bring the copy of a source up to date; when the source fails, the last copy stays and the report says why.
+
+    A dry run reads the source and says what would change; only the cache of what was fetched is written.
+    """
     report = SyncReport(spec.name, spec.location, spec.type)
     folder.root.mkdir(parents=True, exist_ok=True)
     with Lock(folder.root / "sync.lock", timeout_s=600.0):
@@ -251,14 +266,17 @@ def sync(
         try:
             source = open_source(spec, folder.root / "cache", runner)
             for document in source.documents():
-                _collect(document, folder, cards, report, base)
+                _collect(document, folder, cards, report, base, keep=not dry_run)
         except (FairmileError, OSError) as error:
             report.error = str(error)
-            _write_state(folder, {**state(folder), "error": report.error})
+            if not dry_run:
+                _write_state(folder, {**state(folder), "error": report.error})
             return report
         report.revision = source.revision()
         report.cards = len(cards)
-        _replace(folder, cards, report)
+        _replace(folder, cards, report, dry_run=dry_run)
+        if dry_run:
+            return report
         report.synced_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock()))
         _write_state(folder, report.__dict__)
     return report
@@ -278,7 +296,13 @@ def _write_state(folder: CatalogFolder, facts: Mapping[str, Any]) -> None:
 
 
 def _collect(
-    document: Document | UsageError, folder: CatalogFolder, cards: dict[str, Card], report: SyncReport, base: str
+    document: Document | UsageError,
+    folder: CatalogFolder,
+    cards: dict[str, Card],
+    report: SyncReport,
+    base: str,
+    *,
+    keep: bool,
 ) -> None:
     try:
         if isinstance(document, UsageError):
@@ -299,7 +323,7 @@ def _collect(
             )
             continue
         cards[relative] = placed
-    if found and is_source(document, found[0]):
+    if keep and found and is_source(document, found[0]):
         folder.keep_raw(document.data, document.sha256)
 
 
@@ -322,11 +346,12 @@ def _cards(document: Document, base: str) -> list[Card] | None:
     return None if name is None else exchange.read(document, name, base=base)
 
 
-def _replace(folder: CatalogFolder, cards: Mapping[str, Card], report: SyncReport) -> None:
+def _replace(folder: CatalogFolder, cards: Mapping[str, Card], report: SyncReport, *, dry_run: bool) -> None:
     present = {relative for relative, _ in folder.scan()}
     changes = [(relative, card) for relative, card in cards.items() if not _same(folder, relative, card, present)]
     gone = sorted(present - set(cards))
-    if not changes and not gone and not folder.is_unfinished():
+    report.changed, report.removed = len(changes), len(gone)
+    if dry_run or not (changes or gone or folder.is_unfinished()):
         return
     folder.touch_generation(unfinished=True)
     for _, card in changes:
@@ -334,7 +359,6 @@ def _replace(folder: CatalogFolder, cards: Mapping[str, Card], report: SyncRepor
     for relative in gone:
         folder.remove(relative)
     folder.touch_generation()
-    report.changed, report.removed = len(changes), len(gone)
 
 
 def _same(folder: CatalogFolder, relative: str, card: Card, present: set[str]) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
+from fairmile.base.errors import FairmileError, NotFound, UsageError
 from fairmile.base.registry import Registry
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.exchange import READERS, WRITERS
@@ -57,6 +56,7 @@ _FORMAT = click.option(
     "--format", cls=_FormatOption, registry=READERS, metavar="FORMAT", help="Read as this instead of recognising it"
 )
 _KIND = click.option("--kind", metavar="KIND", help="Which one, when assets of several kinds have the name.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 _FOLDER = click.Path(path_type=Path, file_okay=False, readable=False)
 
 
@@ -306,12 +306,7 @@ def export(
       fairmile catalog export model/cosmoflow --to rocrate -o crate
     """
     cards = Workspace.open(on_progress=out.progress).catalog
-    documents = cards.export(name, format, kind=kind)
-    if target is not None:
-        if not replace:
-            _refuse_to_replace(target, documents)
-        if not dry_run:
-            cards.export(name, format, target, kind=kind)
+    documents = cards.export(name, format, target, kind=kind, replace=replace, dry_run=dry_run)
     paths = [str(target / file) for file in documents] if target else []
     if out.as_json:
         out.data({"format": format, "written": paths, "documents": documents, "dry_run": dry_run})
@@ -326,18 +321,11 @@ def export(
     return 0
 
 
-def _refuse_to_replace(target: Path, documents: Mapping[str, str]) -> None:
-    """A README.md of the user's own is worth more than ours."""
-    for file, text in documents.items():
-        path = target / file
-        if os.path.isfile(path) and path.read_bytes() != text.encode():
-            raise Conflict(f"{path} is there already and differs", hint="--replace overwrites it; nothing was written")
-
-
 @catalog.command(short_help="Bring sources up to date.")
 @click.argument("names", metavar="[SOURCE]...", nargs=-1)
+@_DRY_RUN
 @json_option
-def sync(names: tuple[str, ...], out: Out) -> int:
+def sync(names: tuple[str, ...], dry_run: bool, out: Out) -> int:
     """Bring sources up to date, all of them or those named.
 
     A source that fails is told, its last copy still serves, and so do the others.
@@ -346,25 +334,26 @@ def sync(names: tuple[str, ...], out: Out) -> int:
     Example:
       fairmile catalog sync
     """
-    reports = Workspace.open(on_progress=out.progress).catalog.sync(names)
+    reports = Workspace.open(on_progress=out.progress).catalog.sync(names, dry_run=dry_run)
     if out.as_json:
-        out.data({"sources": [dict(vars(report)) for report in reports]})
+        out.data({"sources": [dict(vars(report)) for report in reports], "dry_run": dry_run})
     else:
         for report in reports:
-            _render_report(report, out)
+            _render_report(report, out, dry_run)
         if not reports:
             out.say("there is no source to sync")
             out.hint("`fairmile catalog source add NAME LOCATION` adds one")
     return 3 if any(report.error for report in reports) else 0
 
 
-def _render_report(report: SyncReport, out: Out) -> None:
+def _render_report(report: SyncReport, out: Out, dry_run: bool) -> None:
     if report.error:
         out.say(f"failed   {report.name}: {' '.join(report.error.split())}")
         return
     pinned = f" at {report.revision[:12]}" if report.revision else ""
     cards = count(report.cards, "card")
-    out.line(f"synced   {report.name}{pinned}: {cards}, {report.changed} changed, {report.removed} removed")
+    done = "would sync" if dry_run else "synced  "
+    out.line(f"{done} {report.name}{pinned}: {cards}, {report.changed} changed, {report.removed} removed")
     for problem in report.problems[:_SHOWN_PROBLEMS]:
         out.say(f"  left out: {problem}")
     if len(report.problems) > _SHOWN_PROBLEMS:
@@ -373,14 +362,26 @@ def _render_report(report: SyncReport, out: Out) -> None:
 
 
 @catalog.command()
+@_DRY_RUN
 @json_option
-def reindex(out: Out) -> int:
-    """Build the search index anew from the files."""
-    report = Workspace.open(on_progress=out.progress).catalog.reindex()
+def reindex(dry_run: bool, out: Out) -> int:
+    """Build the search index anew from the files.
+
+    \b
+    Example:
+      fairmile catalog reindex
+    """
+    report = Workspace.open(on_progress=out.progress).catalog.reindex(dry_run=dry_run)
     if out.as_json:
-        out.data({"cards": report.added, "damaged": [{"path": p, "why": why} for p, why in report.damaged]})
+        out.data(
+            {
+                "dry_run": dry_run,
+                "cards": report.added,
+                "damaged": [{"path": p, "why": why} for p, why in report.damaged],
+            }
+        )
     else:
-        out.line(f"indexed  {count(report.added, 'card')}")
+        out.line(f"{'would index' if dry_run else 'indexed '} {count(report.added, 'card')}")
         for path, why in report.damaged:
             out.say(f"  left out: {path}: {why}")
     return 4 if report.damaged else 0
@@ -389,19 +390,20 @@ def reindex(out: Out) -> int:
 @catalog.command(short_help="Write a catalog for a web server to offer.")
 @click.argument("target", metavar="FOLDER", type=_FOLDER)
 @click.option("--catalog", "name", metavar="NAME", help="Which catalog; yours unless given.")
+@_DRY_RUN
 @json_option
-def publish(target: Path, name: str | None, out: Out) -> int:
+def publish(target: Path, name: str | None, dry_run: bool, out: Out) -> int:
     """Write a catalog as a folder that any web server can offer as a source.
 
     \b
     Example:
       fairmile catalog publish ./site
     """
-    cards = Workspace.open(on_progress=out.progress).catalog.publish(target, catalog=name)
+    cards = Workspace.open(on_progress=out.progress).catalog.publish(target, catalog=name, dry_run=dry_run)
     if out.as_json:
-        out.data({"cards": cards, "folder": str(target)})
+        out.data({"cards": cards, "folder": str(target), "dry_run": dry_run})
     else:
-        out.line(f"wrote    {count(cards, 'card')} and index.json to {target}")
+        out.line(f"{'would write' if dry_run else 'wrote   '} {count(cards, 'card')} and index.json to {target}")
     return 0
 
 
@@ -417,8 +419,9 @@ def source() -> None:
     "--type", "type_", type=click.Choice(["folder", "git", "web"]), help="Guessed from the location unless given."
 )
 @click.option("--revision", default="", metavar="REVISION", help="Git: the branch, tag or commit to pin.")
+@_DRY_RUN
 @json_option
-def source_add(name: str, location: str, type_: str | None, revision: str, out: Out) -> int:
+def source_add(name: str, location: str, type_: str | None, revision: str, dry_run: bool, out: Out) -> int:
     """Add a source and bring its cards.
 
     LOCATION is a folder, a git repository, or a web address with an index.json.
@@ -427,11 +430,12 @@ def source_add(name: str, location: str, type_: str | None, revision: str, out: 
     Example:
       fairmile catalog source add group ./shared-cards
     """
-    report = Workspace.open(on_progress=out.progress).catalog.add_source(name, location, type=type_, revision=revision)
+    cards = Workspace.open(on_progress=out.progress).catalog
+    report = cards.add_source(name, location, type=type_, revision=revision, dry_run=dry_run)
     if out.as_json:
-        out.data({"source": dict(vars(report))})
+        out.data({"source": dict(vars(report)), "dry_run": dry_run})
     else:
-        _render_report(report, out)
+        _render_report(report, out, dry_run)
     return 0
 
 
@@ -471,17 +475,18 @@ def _state(catalog: Mapping[str, Any]) -> str:
 
 @source.command("rm")
 @click.argument("name")
+@_DRY_RUN
 @json_option
-def source_rm(name: str, out: Out) -> int:
+def source_rm(name: str, dry_run: bool, out: Out) -> int:
     """Remove a source and its copy.
 
     \b
     Example:
       fairmile catalog source rm group
     """
-    Workspace.open(on_progress=out.progress).catalog.remove_source(name)
+    Workspace.open(on_progress=out.progress).catalog.remove_source(name, dry_run=dry_run)
     if out.as_json:
-        out.data({"removed": name})
+        out.data({"removed": name, "dry_run": dry_run})
     else:
-        out.line(f"removed  {name}")
+        out.line(f"{'would remove' if dry_run else 'removed '} {name}")
     return 0

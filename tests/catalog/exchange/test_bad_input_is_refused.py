@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import at, places
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.yaml import load as load_yaml
@@ -58,23 +58,10 @@ def check(format: str, document: Document) -> None:
         assert [str(problem) for problem in check_body(card.body) if problem.severity == "error"] == []
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from places(each, (*path, key))
-    elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from places(each, (*path, number))
-
-
 def replaced(source: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
-    part = source
-    for step in path[:-1]:
-        part = part[step]
-    part[path[-1]] = value
+    at(source, path[:-1])[path[-1]] = value
     return source
 
 
@@ -107,11 +94,8 @@ def test_every_single_key_may_be_missing(format: str) -> None:
         text = path.read_text(encoding="utf-8")
         for place in places(load_yaml(text)):
             source = load_yaml(text)
-            part = source
-            for step in place[:-1]:
-                part = part[step]
             if place:
-                del part[place[-1]]
+                del at(source, place[:-1])[place[-1]]
                 check(format, Document(str(path), json.dumps(source).encode()))
 
 

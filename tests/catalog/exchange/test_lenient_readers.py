@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import UNKNOWN, VALUES, add_unknown_key, anything, replace_a_value, values_under
 
 from fairmile.base.errors import FairmileError, InvalidDocument
 from fairmile.base.yaml import dump, load
@@ -22,14 +22,6 @@ from fairmile.catalog.exchange.draft import Document, finish
 SAMPLES = Path(__file__).parent / "samples"
 FORMATS = ("codemeta", "citation", "huggingface", "datacite")
 CASES = [(name, path) for name in FORMATS for path in sorted((SAMPLES / name).iterdir())]
-UNKNOWN = "x-unknown-key"
-_WHOLE = st.integers(-(2**53) + 1, 2**53 - 1)
-_FLOAT = st.floats(allow_nan=False, allow_infinity=False)
-_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_SCALAR = st.none() | st.booleans() | _WHOLE | _FLOAT | _TEXT
-VALUES = st.recursive(
-    _SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3), max_leaves=6
-)
 # Values that break into code that expects something else: each kind, empty, filled, and shaped like a known part.
 OTHERS = st.one_of(
     VALUES,
@@ -37,7 +29,7 @@ OTHERS = st.one_of(
         [[], {}, "", " ", 0, True, None, [[]], [{}], [None], {"name": None}, {"@id": 1}, {"value": {}}, ["x", {"y": 1}]]
     ),
 )
-lenient = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+lenient = settings(anything, max_examples=150)
 
 
 def parse(path: Path) -> Any:
@@ -61,32 +53,6 @@ def as_document(path: Path, data: Any) -> Document:
 
 def reader(name: str) -> Any:
     return importlib.import_module(f"fairmile.catalog.exchange.{name}")
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value inside the value, the value itself first."""
-    yield path
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in pairs:
-        yield from places(inner, (*path, key))
-
-
-def at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def values_under(value: Any, wanted: str) -> Iterator[Any]:
-    """Yield every value that stands under the wanted key, at any depth."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == wanted:
-                yield inner
-            yield from values_under(inner, wanted)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from values_under(inner, wanted)
 
 
 def use(card: Card) -> None:
@@ -120,10 +86,7 @@ def test_every_sample_is_recognised_and_read(name: str, path: Path) -> None:
 def test_an_unknown_key_is_never_lost_wherever_it_stands(name: str, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted((SAMPLES / name).iterdir())))
     body = parse(path)
-    mappings = [place for place in places(body) if isinstance(at(body, place), dict)]
-    place = data.draw(st.sampled_from(mappings))
-    value = data.draw(VALUES)
-    at(body, place)[UNKNOWN] = value
+    place, value = add_unknown_key(data, body)
     document = as_document(path, body)
     cards = [finish(draft, document, name) for draft in reader(name).read(document)]
     assert any(found == value for card in cards for found in values_under(card.body, UNKNOWN)), place
@@ -135,8 +98,7 @@ def test_an_unknown_key_is_never_lost_wherever_it_stands(name: str, data: st.Dat
 def test_a_value_of_another_type_gives_cards_or_a_refusal(name: str, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted((SAMPLES / name).iterdir())))
     body = parse(path)
-    place = data.draw(st.sampled_from(list(places(body))[1:]))
-    at(body, place[:-1])[place[-1]] = data.draw(OTHERS)
+    replace_a_value(data, body, OTHERS)
     before = copy.deepcopy(body)
     document = as_document(path, body)
     module = reader(name)

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import at
 
 from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import UsageError
@@ -271,10 +272,7 @@ def test_a_key_that_nobody_knows_is_kept_verbatim(format: str, data: st.DataObje
     unknown = data.draw(UNKNOWN_KEYS)
     path = SAMPLES / format / name
     source = load_yaml(path.read_text(encoding="utf-8"))
-    part = source
-    for step in place:
-        part = part[step]
-    part.update(unknown)
+    at(source, place).update(unknown)
     document = Document(str(path), json.dumps(source).encode())
     bodies = [card.body for card in cards(format, document)]
     json.dumps(bodies)

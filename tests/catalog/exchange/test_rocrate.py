@@ -6,13 +6,14 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from mutations import UNKNOWN, VALUES, add_unknown_key, anything, replace_a_value, values_under
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import Card, as_list
@@ -516,12 +517,6 @@ def test_the_demo_tells_a_valid_crate_from_a_broken_one(tmp_path: Path) -> None:
 
 # Anything at all
 
-UNKNOWN = "x-unknown-key"
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-SCALAR = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-1e9, 1e9) | TEXT
-VALUES = st.recursive(
-    SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6
-)
 IDS = st.sampled_from(["./", "#", "#ann", "", ".", "_:b", "ro-crate-metadata.json", "https://x.example/", "a b"])
 OTHERS = (
     VALUES
@@ -530,40 +525,13 @@ OTHERS = (
         [[], {}, "", " ", 0, True, [[]], [{}], {"@id": 1}, {"@value": {}}, {"@type": "File"}, {"name": None}]
     )
 )
-anything = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in pairs:
-        yield from places(inner, (*path, key))
-
-
-def at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def values_under(value: Any, wanted: str) -> Iterator[Any]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == wanted:
-                yield inner
-            yield from values_under(inner, wanted)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from values_under(inner, wanted)
 
 
 @anything
 @given(data=st.data())
 def test_an_unknown_key_is_never_lost_wherever_it_stands(data: st.DataObject) -> None:
     body = json.loads(data.draw(st.sampled_from(PATHS)).read_text())
-    place = data.draw(st.sampled_from([place for place in places(body) if isinstance(at(body, place), dict)]))
-    value = data.draw(VALUES)
-    at(body, place)[UNKNOWN] = value
+    place, value = add_unknown_key(data, body)
     cards = cards_of(document(body))
     assert any(found == value for card in cards for found in values_under(card.body, UNKNOWN)), place
 
@@ -573,8 +541,7 @@ def test_an_unknown_key_is_never_lost_wherever_it_stands(data: st.DataObject) ->
 def test_a_value_of_another_type_gives_cards_or_a_refusal(data: st.DataObject) -> None:
     body = json.loads(data.draw(st.sampled_from(PATHS)).read_text())
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.sampled_from(list(places(body))[1:]))
-        at(body, place[:-1])[place[-1]] = copy.deepcopy(data.draw(OTHERS))
+        replace_a_value(data, body, OTHERS)
     before = copy.deepcopy(body)
     source = document(body)
     rocrate.recognises(source)
