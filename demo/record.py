@@ -5,6 +5,7 @@ Run: python demo/record.py
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import struct
@@ -46,7 +47,7 @@ def on_terminal(arguments: list[str], environment: dict[str, str]) -> str:
 
 
 def main() -> None:
-    console = Console(record=True, width=COLUMNS, file=Path(os.devnull).open("w", encoding="utf-8"))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "FAIRMILE_HOME": home, "COLUMNS": str(COLUMNS), "TERM": "xterm"}
         for arguments, lines in COMMANDS:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -12,12 +10,9 @@ from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import as_list
+from fairmile.catalog.dates import is_date
 from fairmile.catalog.identity import is_iri, valid_sha256
 
-_DATE = re.compile(
-    r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ](\d{2}):(\d{2})(?::[0-6]\d(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?)?)?\Z",
-    re.ASCII,
-)
 ACCESS_RIGHTS = ("public", "registered", "restricted", "embargoed", "closed")
 
 
@@ -30,20 +25,6 @@ def _said(test: Any, message: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _is_date(value: Any) -> bool:
-    match = _DATE.match(value) if isinstance(value, str) else None
-    if match is None:
-        return False
-    year, month, day, hour, minute = (
-        int(part or default) for part, default in zip(match.groups(), "11100", strict=False)
-    )
-    try:
-        datetime(year, month, day, hour, minute)
-    except ValueError:
-        return False
-    return True
-
-
 def _is_size(value: Any) -> bool:
     try:
         parse_size(value)
@@ -54,7 +35,9 @@ def _is_size(value: Any) -> bool:
 
 Text = Annotated[str, _said(lambda v: isinstance(v, str) and v.strip(), "expected a text, found {value!r}")]
 Iri = Annotated[str, _said(is_iri, "expected an absolute IRI such as https://… or doi:…, found {value!r}")]
-Date = Annotated[str, _said(_is_date, "expected a date as YYYY-MM-DD, found {value!r}")]
+Date = Annotated[
+    str, _said(lambda v: isinstance(v, str) and is_date(v), "expected a date as YYYY-MM-DD, found {value!r}")
+]
 Size = Annotated[str | int, _said(_is_size, "expected a size such as '5943306240 B' or '5.5 GiB', found {value!r}")]
 
 

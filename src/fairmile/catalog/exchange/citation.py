@@ -6,26 +6,28 @@ import re
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument
+from fairmile.catalog.dates import is_date
 from fairmile.catalog.exchange.common.agents import (
     doi_iri,
     identifier_iri,
-    is_date,
     orcid_iri,
-    orcid_is_sound,
     organisation,
     person,
+    warn_of_unsound_orcid,
 )
 from fairmile.catalog.exchange.common.parts import (
     as_text,
-    number_as_written,
     one_or_many,
     plain,
+    take_date,
     take_each,
     take_one,
     take_text,
     take_texts,
+    version_as_written,
+    warn_of_empty_licences,
 )
-from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.exchange.draft import Document, Draft, filled
 from fairmile.catalog.identity import is_iri
 
 _OWN_KEY = re.compile(r"^[ \t]*[\"']?cff-version[\"']?[ \t]*:", re.MULTILINE)
@@ -92,21 +94,9 @@ def _version(draft: Draft, node: dict[str, Any], document: Document) -> None:
     number = isinstance(node.get("version"), (int, float)) and not isinstance(node.get("version"), bool)
     version = take_text(node, "version")
     if version is not None and number:
-        version = number_as_written(document.text, "version", version)
-        draft.warn("version", f"is a number in the source; read as {version!r}")
+        version = version_as_written(draft, document.text, version)
     draft.put("version", version or take_text(node, "commit"))
-    _date(draft, node, "date-released", "datePublished")
-
-
-def _date(draft: Draft, node: dict[str, Any], key: str, term: str) -> None:
-    text = as_text(node.get(key))
-    if text is None:
-        return
-    if is_date(text):
-        node.pop(key)
-        draft.put(term, text)
-    else:
-        draft.warn(key, f"{text[:80]!r} is not a date; left out")
+    take_date(draft, node, "date-released", "datePublished")
 
 
 def _identifiers(draft: Draft, node: dict[str, Any]) -> None:
@@ -156,8 +146,7 @@ def _addresses(draft: Draft, node: dict[str, Any]) -> None:
 
 
 def _licence(draft: Draft, node: dict[str, Any]) -> None:
-    if node.get("license") == []:
-        draft.warn("license", "the source lists no licence: its list is empty")
+    warn_of_empty_licences(draft, node, "license")
     draft.put("license", one_or_many(take_texts(node, "license")))
     if "license" not in draft.body:
         draft.put("license", take_text(node, "license-url"))
@@ -173,8 +162,7 @@ def _agent(value: Any, draft: Draft) -> dict[str, Any] | None:
     orcid = orcid_iri(value.get("orcid"))
     if orcid:
         value.pop("orcid")
-        if not orcid_is_sound(orcid):
-            draft.warn("authors", f"{orcid} is not an ORCID: its check digit does not fit")
+        warn_of_unsound_orcid(draft, "authors", orcid)
     elif value.get("orcid"):
         draft.warn("authors", f"{str(value['orcid'])[:80]!r} is not an ORCID; left out")
     if entity and not parts:
@@ -242,4 +230,4 @@ def _work(value: Any, draft: Draft) -> dict[str, Any] | None:
         node["version"] = value.pop("version")
     if kind in ("article", "software", "dataset"):
         del value["type"]
-    return {key: each for key, each in node.items() if each not in (None, "", [])}
+    return filled(node)

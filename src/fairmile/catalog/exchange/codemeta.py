@@ -14,23 +14,24 @@ from fairmile.catalog.exchange.common.agents import (
     agent_from_text,
     agents_of,
     doi_iri,
-    is_date,
     orcid_iri,
-    orcid_is_sound,
+    warn_of_unsound_orcid,
 )
 from fairmile.catalog.exchange.common.jsonld import vocabulary
 from fairmile.catalog.exchange.common.parts import (
     as_text,
     given_version,
-    number_as_written,
     one_or_many,
+    take_date,
     take_each,
     take_known,
     take_one,
     take_value,
+    version_as_written,
+    warn_of_empty_licences,
     with_rest,
 )
-from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.exchange.draft import Document, Draft, filled
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import KINDS as KIND_TABLE
 from fairmile.catalog.kinds import kind_of_types
@@ -176,7 +177,7 @@ def _software(node: dict[str, Any], known: dict[str, Any], document: Document) -
     for key in (*_TEXTS, *_SHARED):
         draft.put(key, take_value(node, key, _is_term))
     for key in _DATES:
-        _date(draft, node, key)
+        take_date(draft, node, key, key)
     for key in _ADDRESSES:
         draft.put(key, take_value(node, key, _is_term))
         if any(not is_iri(text_of(value)) for value in as_list(draft.body.get(key))):
@@ -187,8 +188,7 @@ def _software(node: dict[str, Any], known: dict[str, Any], document: Document) -
     _repository(draft, node)
     _requirements(draft, node)
     draft.put("license", one_or_many(take_each(node, "license", _licence)))
-    if node.get("license") == []:
-        draft.warn("license", "the source lists no licence: its list is empty")
+    warn_of_empty_licences(draft, node, "license")
     words = [word.strip() for text in take_each(node, "keywords", as_text) for word in re.split(r"[,;]", text)]
     draft.put("keywords", [word for word in dict.fromkeys(words) if word])
     if isinstance(node.get("isAccessibleForFree"), bool):
@@ -245,8 +245,7 @@ def _identity(draft: Draft, node: dict[str, Any], document: Document) -> None:
     version = node.get("version")
     text = take_one(node, "version", _literal)
     if text is not None and not isinstance(version, str):
-        text = number_as_written(document.text, "version", text)
-        draft.warn("version", f"is a number in the source; read as {text!r}")
+        text = version_as_written(draft, document.text, text)
     draft.put("version", text)
     draft.put("identifier", one_or_many(take_each(node, "identifier", _identifier)))
 
@@ -276,17 +275,6 @@ def _identifier(value: Any) -> Any:
     return doi_iri(text) or text
 
 
-def _date(draft: Draft, node: dict[str, Any], key: str) -> None:
-    value = as_text(node.get(key))
-    if value is None:
-        return
-    if is_date(value):
-        node.pop(key)
-        draft.put(key, value)
-    else:
-        draft.warn(key, f"{value[:80]!r} is not a date; left out")
-
-
 def _agent(value: Any, known: dict[str, Any], draft: Draft) -> dict[str, Any] | None:
     if isinstance(value, str):
         return agent_from_text(value) if value.strip() else None
@@ -300,8 +288,7 @@ def _agent(value: Any, known: dict[str, Any], draft: Draft) -> dict[str, Any] | 
     orcid = orcid_iri(node.get("@id"))
     if orcid:
         node["@id"] = orcid
-        if not orcid_is_sound(orcid):
-            draft.warn("creator", f"{orcid} is not an ORCID: its check digit does not fit")
+        warn_of_unsound_orcid(draft, "creator", orcid)
     parts = [text for key in ("givenName", "familyName") if (text := text_of(node.get(key)))]
     if "name" not in node and parts:
         node["name"] = " ".join(parts)
@@ -381,7 +368,7 @@ def write(card: Card) -> dict[str, str]:
         ]
     urls = [file.url for file in card.files if is_iri(file.url)]
     made["downloadUrl"] = card.get("downloadUrl") or one_or_many(urls)
-    body |= {key: value for key, value in made.items() if value not in (None, "", [], {})}
+    body |= filled(made)
     foreign = card.get("foreign")
     rest = foreign.get("codemeta") if isinstance(foreign, dict) else None
     if isinstance(rest, dict):

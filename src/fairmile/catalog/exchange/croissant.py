@@ -23,17 +23,16 @@ from fairmile.base.errors import UsageError
 from fairmile.catalog.card import as_list, id_of, text_of
 from fairmile.catalog.exchange.common.jsonld import (
     ADMINISTRATIVE,
-    EMPTY,
     VERBATIM,
     Names,
     add_described_file,
     is_text,
-    keep,
+    keep_value,
     one_text,
     parsed,
     restore,
     restored,
-    settle,
+    settle_any,
     vocabulary,
 )
 from fairmile.catalog.exchange.croissant_shape import (
@@ -47,7 +46,7 @@ from fairmile.catalog.exchange.croissant_shape import (
 )
 from fairmile.catalog.exchange.croissant_writer import KINDS as KINDS
 from fairmile.catalog.exchange.croissant_writer import write as write
-from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.exchange.draft import EMPTY, Document, Draft
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
 
 
@@ -114,9 +113,9 @@ class _Reading:
             if name == VERBATIM:
                 verbatim = parsed(value)
             elif name is None or name in VOLATILE_KEYS or name in ADMINISTRATIVE or name in self.draft.body:
-                keep(self.draft, key, value)
+                keep_value(self.draft, key, value)
             elif value in EMPTY:
-                keep(self.draft, key, value)
+                keep_value(self.draft, key, value)
                 if name == "license":
                     self.draft.warn(name, "the source names no licence: the property is empty")
             else:
@@ -130,7 +129,7 @@ class _Reading:
         # An export had to write files without a checksum as file sets; fields point to files again.
         types = {id_of(entry): entry.get("@type") for entry in self._entries()}
         each_source(self.draft.body.get("recordSet"), lambda each: retarget(each, types))
-        settle(self.draft)
+        settle_any(self.draft)
 
     def _property(self, key: str, name: str, value: Any) -> None:
         if name == "distribution":
@@ -163,7 +162,7 @@ class _Reading:
         if found:
             self.draft.body["license"] = found if isinstance(value, list) else found[0]
         if any(not isinstance(each, str) and not (isinstance(each, dict) and set(each) == {"@id"}) for each in values):
-            keep(self.draft, key, value)
+            keep_value(self.draft, key, value)
 
     def _citation(self) -> None:
         """Read `citeAs` as the citation, and as its first one where the source has others."""
@@ -183,7 +182,7 @@ class _Reading:
                 self.draft.add_file(url=entry)
             else:
                 self.draft.warn("distribution", f"{str(entry)[:80]!r} describes no file; kept among the foreign keys")
-                keep(self.draft, key, entry)
+                keep_value(self.draft, key, entry)
         if not self.draft.body["distribution"]:
             del self.draft.body["distribution"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from fairmile.base.digest import parse_checksum
 from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.catalog.dates import is_date
 from fairmile.catalog.exchange.common.jsonld import (
     ADMINISTRATIVE,
     CHECKSUMS,
     CROISSANT,
-    ISO_DATE,
     VERBATIM,
     is_text,
     json_text,
@@ -187,7 +187,7 @@ class _Writing:
     def _text(self, key: str, value: Any) -> None:
         texts = [text for each in as_list(value) if (text := text_of(each))]
         if key.startswith("date"):
-            texts = [text for text in texts if ISO_DATE.fullmatch(text)]
+            texts = [text for text in texts if is_date(text)]
         if texts:
             self.out[key] = texts if isinstance(value, list) and key in _TEXTS else texts[0]
         if self.out.get(key) != value:

@@ -7,24 +7,25 @@ from typing import Any
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.base.units import parse_size
+from fairmile.catalog.dates import is_date
 from fairmile.catalog.exchange.common.agents import (
     doi_iri,
     identifier_iri,
-    is_date,
     orcid_iri,
-    orcid_is_sound,
     organisation,
     person,
     ror_iri,
+    warn_of_unsound_orcid,
 )
 from fairmile.catalog.exchange.common.parts import (
     as_text,
-    number_as_written,
     one_or_many,
     take_each,
     take_one,
     take_text,
     take_texts,
+    version_as_written,
+    warn_of_empty_licences,
 )
 from fairmile.catalog.exchange.datacite_writer import KINDS as KINDS
 from fairmile.catalog.exchange.datacite_writer import RELATIONS
@@ -141,8 +142,7 @@ def _record(node: dict[str, Any], document: Document) -> Draft:
     number = not isinstance(node.get("version"), str)
     version = take_text(node, "version")
     if version and number:
-        version = number_as_written(document.text, "version", version)
-        draft.warn("version", f"is a number in the source; read as {version!r}")
+        version = version_as_written(draft, document.text, version)
     draft.put("version", version)
     draft.put("inLanguage", take_text(node, "language"))
     url = as_text(node.get("url"))
@@ -254,8 +254,8 @@ def _agent(value: Any, draft: Draft, where: str) -> dict[str, Any] | None:
     ids = take_each(value, "nameIdentifiers", _name_identifier)
     orcid = next((each for each in ids if isinstance(each, str) and orcid_iri(each)), None)
     ror = next((each for each in ids if isinstance(each, str) and ror_iri(each)), None)
-    if orcid and not orcid_is_sound(orcid):
-        draft.warn(where, f"{orcid} is not an ORCID: its check digit does not fit")
+    if orcid:
+        warn_of_unsound_orcid(draft, where, orcid)
     if kind != "Organizational" and name and not family and kind == "Personal" and name.count(", ") == 1:
         family, given = name.split(", ")
     if family and name in (None, f"{family}, {given}", f"{family}, {given or ''}"):
@@ -293,6 +293,15 @@ def _drop_scheme(value: dict[str, Any]) -> None:
 
 
 def _affiliation(value: Any) -> dict[str, Any] | None:
+    return _organisation(value, "affiliation", any_address=False)
+
+
+def _publisher(value: Any) -> dict[str, Any] | None:
+    return _organisation(value, "publisher", any_address=True)
+
+
+def _organisation(value: Any, word: str, *, any_address: bool) -> dict[str, Any] | None:
+    """Return the node of an organisation by its ROR id or, with `any_address`, by any other address."""
     if not isinstance(value, dict):
         text = as_text(value)
         return organisation(text) if text else None
@@ -300,36 +309,21 @@ def _affiliation(value: Any) -> dict[str, Any] | None:
     if name is None:
         return None
     del value["name"]
-    ror = ror_iri(as_text(value.get("affiliationIdentifier")))
+    given = as_text(value.get(f"{word}Identifier"))
+    ror = ror_iri(given)
+    iri = ror or (given if any_address and is_iri(given) else None)
+    if iri:
+        del value[f"{word}Identifier"]
     if ror:
-        del value["affiliationIdentifier"]
-        value.pop("affiliationIdentifierScheme", None)
+        value.pop(f"{word}IdentifierScheme", None)
         _drop_scheme(value)
-    return organisation(name, ror)
+    return organisation(name, iri)
 
 
 def _contributor(value: Any, draft: Draft) -> dict[str, Any] | None:
     made = _agent(value, draft, "contributors")
     role = take_text(value, "contributorType") if made is not None and isinstance(value, dict) else None
     return {**made, "role": role} if made is not None and role else made
-
-
-def _publisher(value: Any) -> dict[str, Any] | None:
-    if not isinstance(value, dict):
-        text = as_text(value)
-        return organisation(text) if text else None
-    name = as_text(value.get("name"))
-    if name is None:
-        return None
-    del value["name"]
-    iri = as_text(value.get("publisherIdentifier"))
-    iri = ror_iri(iri) or (iri if is_iri(iri) else None)
-    if iri:
-        del value["publisherIdentifier"]
-        if ror_iri(iri):
-            value.pop("publisherIdentifierScheme", None)
-            _drop_scheme(value)
-    return organisation(name, iri)
 
 
 def _dates(draft: Draft, node: dict[str, Any]) -> None:
@@ -441,8 +435,7 @@ def _rights(draft: Draft, node: dict[str, Any]) -> None:
         return texts[key]
 
     draft.put("license", one_or_many([text for text in take_each(node, "rightsList", convert) if text]))
-    if node.get("rightsList") == []:
-        draft.warn("license", "the source lists no licence: its list is empty")
+    warn_of_empty_licences(draft, node, "rightsList")
 
 
 def _descriptions(draft: Draft, node: dict[str, Any]) -> None:

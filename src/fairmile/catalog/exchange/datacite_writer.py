@@ -9,8 +9,10 @@ from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, id_of, text_of
-from fairmile.catalog.exchange.common.agents import agents_of, is_date, orcid_iri, ror_iri
+from fairmile.catalog.dates import is_date
+from fairmile.catalog.exchange.common.agents import agents_of, orcid_iri, ror_iri
 from fairmile.catalog.exchange.common.parts import given_version, unique, with_rest
+from fairmile.catalog.exchange.draft import filled
 from fairmile.catalog.identity import doi_of, is_iri
 
 KINDS = ("dataset", "model", "program", "workflow", "benchmark")
@@ -74,8 +76,8 @@ def write(card: Card) -> dict[str, str]:
     made["fundingReferences"] = _funding(card)
     made["geoLocations"] = [place for each in as_list(card.get("spatialCoverage")) if (place := _place(each))]
     made["schemaVersion"] = SCHEMA
-    filled = {key: value for key, value in made.items() if value not in (None, "", [], {})}
-    return {"datacite.json": json.dumps(with_rest(filled, _rest(card, filled)), indent=2, ensure_ascii=False) + "\n"}
+    body = filled(made)
+    return {"datacite.json": json.dumps(with_rest(body, _rest(card, body)), indent=2, ensure_ascii=False) + "\n"}
 
 
 def _rest(card: Card, made: dict[str, Any]) -> dict[str, Any]:

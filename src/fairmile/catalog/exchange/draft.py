@@ -20,6 +20,13 @@ from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, PROFILE_IRI
 from fairmile.catalog.licences import licence_iri
 
 MAX_DOCUMENT_BYTES = 64 << 20
+# What says nothing, and so is not put on a card.
+EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+def filled(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the node that hold something."""
+    return {key: value for key, value in node.items() if value not in EMPTY}
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Draft:
 
     def put(self, key: str, value: Any) -> None:
         """Set the property unless there is nothing to set."""
-        if value not in (None, "", [], {}):
+        if value not in EMPTY:
             self.body[key] = value
 
     def add_file(
@@ -120,12 +127,12 @@ class Draft:
             checksum = parse_checksum(value, algorithm) if isinstance(value, str) else None
             if checksum is None or checksum.algorithm != algorithm:
                 self.warn(f"{where}.{algorithm}", f"{str(value)[:120]!r} is not a {algorithm} checksum; left out")
-                self._aside("checksums").setdefault(label, {})[algorithm] = value
+                self.shelf("checksums").setdefault(label, {})[algorithm] = value
             else:
                 if checksum.hex != value:
                     self.warn(f"{where}.{algorithm}", f"written as {value!r} in the source; read as hex {checksum.hex}")
                 entry[algorithm] = checksum.hex
-        entry.update({key: value for key, value in more.items() if value not in (None, "", [], {})})
+        entry.update(filled(more))
         files.append(entry)
         return entry
 
@@ -142,15 +149,15 @@ class Draft:
                 self.warn(f"{where}.contentSize", f"size {size!r} read as {parsed} B")
             return {"contentSize": f"{parsed} B"}
         self.warn(f"{where}.contentSize", f"{size!r} is not a size; left out")
-        self._aside("sizes")[where] = size
+        self.shelf("sizes")[where] = size
         return {}
 
-    def _aside(self, key: str) -> dict[str, Any]:
-        """Return the place in `foreign` for values that could not be read; the source's own key of that name stays."""
-        while not isinstance(self.foreign.setdefault(key, {}), dict):
-            key += "*"
-        place: dict[str, Any] = self.foreign[key]
-        return place
+    def shelf(self, name: str) -> dict[str, Any]:
+        """Return the mapping of that name in `foreign`, apart from anything the source itself calls the same."""
+        while not isinstance(self.foreign.setdefault(name, {}), dict):
+            name += "*"
+        found: dict[str, Any] = self.foreign[name]
+        return found
 
 
 def finish(draft: Draft, document: Document, format_name: str, *, base: str = "") -> Card:

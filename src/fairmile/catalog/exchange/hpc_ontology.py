@@ -9,7 +9,7 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.base.words import slug
 from fairmile.catalog.card import as_list
 from fairmile.catalog.exchange.common.media_types import extension, is_pickle, media_type
-from fairmile.catalog.exchange.common.taking import settle
+from fairmile.catalog.exchange.common.taking import settle_typed
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.hpc_ontology_graph import NAMESPACES, Literal, Node, Ref, Writer, load_graph, local_name
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, mint_iri
@@ -195,7 +195,7 @@ class _Reading:
             first = next(iter(self.by_id.values()))
             left = [key for key in self.nodes if key not in self.writer.written]
             self._write_nodes(first, left)
-        return [settle(draft) for draft in self.by_id.values()]
+        return [settle_typed(draft) for draft in self.by_id.values()]
 
     def _reachable(self, key: str, seen: set[str]) -> list[str]:
         """Return the supporting nodes that this asset is the first to lead to, not beyond other assets."""

@@ -10,7 +10,7 @@ from fairmile.base.errors import InvalidDocument
 from fairmile.base.strict_json import load_json
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.exchange.common.media_types import is_code, is_pickle, media_type
-from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, kind_of, settle, unused
+from fairmile.catalog.exchange.common.taking import Fields, keep_rest, kind_of, scalar_text, settle_typed, unused
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.hpc_ontology_graph import NAMESPACES
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, doi_of, is_iri, mint_iri
@@ -109,7 +109,7 @@ def read(document: Document) -> list[Draft]:
     if repaired:
         drafts[0].warn("", 'is no JSON: lists that hold keys, as in ["Version" : 0.1], were read as mappings')
     if isinstance(data, dict) and listings[0] is not data:
-        keep(drafts[0], {key: value for key, value in data.items() if key != "@graph"})
+        keep_rest(drafts[0], {key: value for key, value in data.items() if key != "@graph"})
     return drafts
 
 
@@ -227,7 +227,7 @@ class _Listing:
             return "environment"
         if any(key in fields for key in _MODEL_HINTS):
             return "model"
-        named = [as_text(fields.data.get(key)) or "" for key in ("url", "title", "name")]
+        named = [scalar_text(fields.data.get(key)) or "" for key in ("url", "title", "name")]
         return "program" if any(is_code(text) for text in named) else "dataset"
 
     def drafts(self) -> list[Draft]:
@@ -254,15 +254,15 @@ class _Listing:
         self._model()
         self._links()
         environment = self._environment()
-        keep(draft, {self.names.get(key, key): value for key, value in fields.rest().items()})
-        return [settle(draft), environment] if environment else [settle(draft)]
+        keep_rest(draft, {self.names.get(key, key): value for key, value in fields.rest().items()})
+        return [settle_typed(draft), environment] if environment else [settle_typed(draft)]
 
     def _where(self, key: str) -> str:
         return self.fields.where(self.names.get(key, key))
 
     def _texts(self, key: str) -> list[str]:
         if key in self.fields and not isinstance(self.fields.data[key], (list, dict)):
-            self.fields.data[key] = as_text(self.fields.data[key])
+            self.fields.data[key] = scalar_text(self.fields.data[key])
         return self.fields.texts(key)
 
     def _references(self, key: str) -> list[str]:
@@ -286,7 +286,7 @@ class _Listing:
             if isinstance(part, dict):
                 for key, each in part.items():
                     named[unused(key, named)] = _value(each)
-            elif (text := as_text(part)) is not None:
+            elif (text := scalar_text(part)) is not None:
                 words.append(text)
             else:
                 raise self.fields.refuse("tags", f"expected words or pairs of key and value, found {kind_of(part)}")
@@ -297,7 +297,7 @@ class _Listing:
         kept: dict[str, Any] = {}
         for key, each in named.items():
             place = places.get(key.strip(" '").lower())
-            texts = [text for inner in as_list(each) if (text := as_text(inner)) is not None]
+            texts = [text for inner in as_list(each) if (text := scalar_text(inner)) is not None]
             if place is None or len(texts) != len(as_list(each)):
                 kept[key] = each
             elif place in ("version", "license"):
@@ -343,7 +343,7 @@ class _Listing:
                 # A citation that is described already is kept as it is.
                 found.append(value)
                 continue
-            text = as_text(value)
+            text = scalar_text(value)
             if text is None:
                 raise self.fields.refuse(f"citation[{number}]", f"expected a citation, found {kind_of(value)}")
             if not text.lstrip().startswith("@"):
@@ -406,7 +406,7 @@ class _Listing:
                 for name, each in value.items():
                     names.append(name)
                     results.append({"@type": "PropertyValue", "name": name, "value": each})
-            elif (text := as_text(value)) is not None:
+            elif (text := scalar_text(value)) is not None:
                 names += _split([text])
             else:
                 raise self.fields.refuse("metrics", f"expected names of metrics, found {kind_of(value)}")
@@ -455,7 +455,7 @@ class _Listing:
         for value in as_list(self.fields.take(key)):
             pairs = value.items() if isinstance(value, dict) else [("", value)]
             for name, each in pairs:
-                text = as_text(each)
+                text = scalar_text(each)
                 if text is None:
                     raise self.fields.refuse(key, f"expected names, or names with versions, found {kind_of(each)}")
                 found.append(f"{name} {text}".strip())

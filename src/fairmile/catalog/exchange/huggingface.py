@@ -20,13 +20,14 @@ from fairmile.catalog.exchange.common.markdown import (
 )
 from fairmile.catalog.exchange.common.parts import (
     as_text,
-    number_as_written,
     one_or_many,
     plain,
     take_each,
     take_one,
     take_text,
     take_texts,
+    version_as_written,
+    warn_of_empty_licences,
 )
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.huggingface_data import read_configs, read_dataset_info
@@ -138,8 +139,7 @@ def _name(draft: Draft, node: dict[str, Any], readme: Readme, document: Document
     number = not isinstance(node.get("version"), str)
     version = take_text(node, "version")
     if version and number:
-        version = number_as_written(readme.front, "version", version)
-        draft.warn("version", f"is a number in the source; read as {version!r}")
+        version = version_as_written(draft, readme.front, version)
     draft.put("version", version)
 
 
@@ -172,8 +172,7 @@ def _common(draft: Draft, node: dict[str, Any]) -> None:
 
 
 def _licence(draft: Draft, node: dict[str, Any]) -> None:
-    if node.get("license") == []:
-        draft.warn("license", "the source lists no licence: its list is empty")
+    warn_of_empty_licences(draft, node, "license")
     texts = take_texts(node, "license")
     if not any(licence_iri(text) for text in texts):
         named = [text for text in (take_text(node, "license_name"),) if text]

@@ -11,6 +11,7 @@ from fairmile.catalog.card import SPDX_PREFIX, Card, as_list, id_of, text_of
 from fairmile.catalog.exchange.common.agents import agents_of
 from fairmile.catalog.exchange.common.markdown import title_of
 from fairmile.catalog.exchange.common.parts import given_version, one_or_many, with_rest
+from fairmile.catalog.exchange.draft import filled
 from fairmile.catalog.exchange.huggingface_data import configs_of, dataset_info_of
 from fairmile.catalog.identity import is_iri
 
@@ -71,7 +72,7 @@ def write(card: Card) -> dict[str, str]:
     made["version"] = given_version(card)
     if card.kind == "model" and not any(made.get(key) for key in ("library_name", "pipeline_tag", "tags", "license")):
         made["model_name"] = card.title
-    front = with_rest({key: value for key, value in made.items() if value not in (None, "", [], {})}, rest)
+    front = with_rest(filled(made), rest)
     text = card.text("text") or _text(card)
     return {"README.md": f"---\n{dump(front) if front else ''}---\n\n{text}\n"}
 

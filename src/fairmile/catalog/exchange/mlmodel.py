@@ -11,7 +11,7 @@ from typing import Any
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.strict_json import load_json
 from fairmile.catalog.exchange.common.media_types import is_pickle, media_type
-from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, kind_of, settle, unused
+from fairmile.catalog.exchange.common.taking import Fields, keep_rest, kind_of, scalar_text, settle_typed, unused
 from fairmile.catalog.exchange.draft import Document, Draft
 
 _SIGN = re.compile(
@@ -103,8 +103,8 @@ def read(document: Document) -> list[Draft]:
     size = fields.data.get("model_size_bytes")
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         draft.put("contentSize", f"{fields.take('model_size_bytes')} B")
-    keep(draft, fields.rest())
-    return [settle(draft)]
+    keep_rest(draft, fields.rest())
+    return [settle_typed(draft)]
 
 
 def _plain(value: Any) -> Any:
@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         plain: dict[str, Any] = {}
         for key, each in value.items():
-            plain[key if isinstance(key, str) else unused(str(as_text(key)), ChainMap(plain, value))] = _plain(each)
+            plain[key if isinstance(key, str) else unused(str(scalar_text(key)), ChainMap(plain, value))] = _plain(each)
         return plain
     if isinstance(value, list):
         return [_plain(each) for each in value]
@@ -149,16 +149,16 @@ def _identity(draft: Draft, fields: Fields) -> None:
 def _flavor(draft: Draft, name: str, flavor: Fields, needs: list[str]) -> None:
     framework, package = _FRAMEWORKS.get(name, (name, ""))
     draft.put("machineLearningFramework", [*draft.body.get("machineLearningFramework", []), framework])
-    versions = [key for key in flavor.data if key.endswith("_version") and as_text(flavor.data[key])]
+    versions = [key for key in flavor.data if key.endswith("_version") and scalar_text(flavor.data[key])]
     for key in versions:
-        version = str(as_text(flavor.data[key]))
+        version = str(scalar_text(flavor.data[key]))
         # sklearn_version, xgb_version, pytorch_version name the framework; python_version and opset_version do not.
         if key in (f"{name}_version", "xgb_version", "lgb_version", f"{framework}_version"):
             flavor.take(key)
             draft.put("mlFrameworkVersion", [*draft.body.get("mlFrameworkVersion", []), version])
             needs.append(f"pkg:pypi/{package}@{version}" if package else f"{name} {version}")
     form = _FORMATS.get(name)
-    given = as_text(flavor.data.get("serialization_format")) or as_text(flavor.data.get("model_format"))
+    given = scalar_text(flavor.data.get("serialization_format")) or scalar_text(flavor.data.get("model_format"))
     if given and media_type(given):
         form = media_type(given)
     elif given and is_pickle(given):

@@ -9,7 +9,7 @@ from typing import Any
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import as_list
 from fairmile.catalog.exchange.common.media_types import media_type
-from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, settle, unused
+from fairmile.catalog.exchange.common.taking import Fields, keep_rest, scalar_text, settle_typed, unused
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.exchange.openml_xml import NAMESPACE, load_xml
 
@@ -59,10 +59,10 @@ def read(document: Document) -> list[Draft]:
     drafts = _READERS[root](fields)
     around = whole.rest()
     around.pop(root, None)
-    keep(
+    keep_rest(
         drafts[0], fields.rest() | {key if key not in fields.data else f"/{key}": each for key, each in around.items()}
     )
-    return [settle(draft) for draft in drafts]
+    return [settle_typed(draft) for draft in drafts]
 
 
 def _site(*addresses: str | None) -> str:
@@ -181,7 +181,7 @@ def _features(draft: Draft, fields: Fields) -> None:
         if values:
             entry["valueReference"] = values
         for key, role in roles.items():
-            if as_text(feature.data.get(key)) in ("true", "false") and as_text(feature.take(key)) == "true":
+            if scalar_text(feature.data.get(key)) in ("true", "false") and scalar_text(feature.take(key)) == "true":
                 entry["role"] = role
     draft.put("variableMeasured", found)
 
@@ -192,7 +192,7 @@ def _qualities(draft: Draft, fields: Fields) -> None:
         name = quality.required("name", hint="each quality has a name")
         # The API writes an empty value as an empty list.
         value: Any = next(iter(as_list(quality.data.get("value"))), None)
-        if as_text(value) is None:
+        if scalar_text(value) is None:
             notes.append({"@type": "PropertyValue", "name": name})
             continue
         quality.take("value")
@@ -259,10 +259,10 @@ def _parameters(fields: Fields) -> dict[str, Any]:
     """Return the parameters of a procedure as a mapping; one without a value is kept as it stands."""
     found: dict[str, str] = {}
     for parameter in fields.mappings("parameter"):
-        if as_text(parameter.data.get("value")) and as_text(parameter.data.get("name")):
+        if scalar_text(parameter.data.get("value")) and scalar_text(parameter.data.get("name")):
             name = str(parameter.data["name"])
             if name not in found:
-                found[name] = str(as_text(parameter.take("value")))
+                found[name] = str(scalar_text(parameter.take("value")))
                 parameter.take("name")
     return {"parameters": found} if found else {}
 
@@ -305,7 +305,7 @@ def _flow_and_parts(fields: Fields, depth: int) -> list[Draft]:
         for key, place in (("name", "name"), ("data_type", "dataType"), ("description", "description")):
             if (text := parameter.text(key)) is not None:
                 entry[place] = text
-        if as_text(parameter.data.get("default_value")):
+        if scalar_text(parameter.data.get("default_value")):
             entry["defaultValue"] = parameter.take("default_value")
         inputs.append(entry)
     draft.put("input", inputs)
@@ -336,7 +336,7 @@ def _run(fields: Fields) -> list[Draft]:
     files = outputs.mappings("file") if outputs else []
     inputs = fields.mapping("input_data") if isinstance(fields.data.get("input_data"), dict) else None
     datasets = inputs.mappings("dataset") if inputs else []
-    addresses = [as_text(each.data.get("url")) for each in (*files, *datasets)]
+    addresses = [scalar_text(each.data.get("url")) for each in (*files, *datasets)]
     site = _site(*addresses)
     flow, task = fields.text("flow_id"), fields.text("task_id")
     if flow is None and task is None:
@@ -381,7 +381,7 @@ def _evaluations(draft: Draft, outputs: Fields | None) -> None:
     for evaluation in outputs.mappings("evaluation") if outputs else []:
         name = evaluation.required("name", hint="each evaluation has a name")
         entry: dict[str, Any] = {"@type": "PropertyValue", "propertyID": name}
-        if as_text(evaluation.data.get("value")):
+        if scalar_text(evaluation.data.get("value")):
             entry["value"] = _number(evaluation.take("value"))
         spread = evaluation.take("stdev")
         if spread not in (None, "", []):

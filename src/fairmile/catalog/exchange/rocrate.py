@@ -25,22 +25,20 @@ from fairmile.catalog.card import as_list, id_of, text_of
 from fairmile.catalog.exchange.common.jsonld import (
     ADMINISTRATIVE,
     CHECKSUMS,
-    EMPTY,
     VERBATIM,
     add_described_file,
     canonical_iri,
     is_text,
     json_text,
-    keep,
+    keep_value,
     one_text,
     parsed,
     restore,
     restored,
-    settle,
-    shelf,
+    settle_any,
     vocabulary,
 )
-from fairmile.catalog.exchange.draft import Document, Draft
+from fairmile.catalog.exchange.draft import EMPTY, Document, Draft
 from fairmile.catalog.exchange.rocrate_graph import (
     CRATE_PROFILE,
     FILE_TYPES,
@@ -154,7 +152,7 @@ class _Reading:
         if types and fitting:
             draft.body["@type"] = types if len(types) > 1 else types[0]
         elif types:
-            keep(draft, "@type", self.graph.raw[identifier]["@type"])
+            keep_value(draft, "@type", self.graph.raw[identifier]["@type"])
         raw = self.graph.raw[identifier]
         if set(types) & FILE_TYPES:
             raw = {key: value for key, value in raw.items() if self.graph.names.term(key) not in _FILE_KEYS}
@@ -170,12 +168,12 @@ class _Reading:
             if name == VERBATIM:
                 draft.body[name] = parsed(value)
             elif name is None or name in VOLATILE_KEYS or name in ADMINISTRATIVE or value in EMPTY:
-                keep(draft, key, value)
+                keep_value(draft, key, value)
             elif name == "hasPart":
                 self._links_to_parts(draft, key, value)
             elif name == "distribution":
                 if not _only_links(value) or not all(each in self.graph.files for each in references(value)):
-                    keep(draft, key, value)
+                    keep_value(draft, key, value)
             elif name == "license":
                 self._licence(draft, key, value)
             elif name == "creator":
@@ -184,7 +182,7 @@ class _Reading:
                 every = [*known, *(each for each in values if each not in known)]
                 draft.body[name] = every[0] if len(every) == 1 and not isinstance(value, list) else every
             elif name in draft.body:
-                keep(draft, key, value)
+                keep_value(draft, key, value)
             elif name in vocabulary().json_terms:
                 draft.body[name] = parsed(value)
             else:
@@ -192,7 +190,7 @@ class _Reading:
 
     def _links_to_parts(self, draft: Draft, key: str, value: Any) -> None:
         if not _only_links(value):
-            keep(draft, key, value)
+            keep_value(draft, key, value)
         links = []
         for each in as_list(self.graph.names.rename(value)):
             identifier = next(iter(references(each)), None)
@@ -214,11 +212,11 @@ class _Reading:
             best = sorted(choices, key=lambda text: (licence_iri(text) is None, not is_iri(text), text.startswith("#")))
             texts += best[:1]
             if not is_text(each) and not (isinstance(each, Mapping) and set(each) == {"@id"}):
-                keep(draft, key, value)
+                keep_value(draft, key, value)
         if texts and "license" not in draft.body:
             draft.body["license"] = texts if len(texts) > 1 else texts[0]
         elif texts and texts != as_list(draft.body["license"]):
-            keep(draft, key, value)
+            keep_value(draft, key, value)
 
     def _root_beneath(self, draft: Draft) -> None:
         """Lay what the root says beneath what its main entity says of itself; where they differ, both are kept."""
@@ -237,9 +235,9 @@ class _Reading:
             if key not in draft.body:
                 draft.body[key] = value
             elif draft.body[key] != value:
-                shelf(draft, "root")[key] = value
+                draft.shelf("root")[key] = value
         for key, value in other.foreign.items():
-            keep(draft, key, value)
+            keep_value(draft, key, value)
 
     def _parts(self, owners: list[str]) -> list[str]:
         """Return the files and folders that the owners have, and those in them, in the order of the crate."""
@@ -310,7 +308,7 @@ class _Reading:
             _settle_run(draft, self.titles)
         elif "version" not in body and is_text(body.get("softwareVersion")):
             body["version"] = body["softwareVersion"]
-        settle(draft)
+        settle_any(draft)
 
     def _keep_the_rest(self, draft: Draft, source: Mapping[str, Any]) -> None:
         graph = self.graph
@@ -321,15 +319,15 @@ class _Reading:
         if [*texts, *known]:
             draft.body["conformsTo"] = list(dict.fromkeys([*known, *texts]))
         if descriptor and (not self.is_card or set(descriptor) - _DESCRIPTOR_KEYS):
-            keep(draft, "descriptor", descriptor)
+            keep_value(draft, "descriptor", descriptor)
         if not self._is_published(source.get("@context")):
-            keep(draft, "@context", source["@context"])
+            keep_value(draft, "@context", source["@context"])
         for key, value in source.items():
             if key not in ("@context", "@graph"):
-                keep(draft, key, value)
+                keep_value(draft, key, value)
         rest = [each for each in graph.unplaced() if not (self.is_card and is_made_by_export(each))]
         if rest:
-            keep(draft, "@graph", rest)
+            keep_value(draft, "@graph", rest)
         for field, message in graph.problems:
             draft.warn(field, message)
 

@@ -12,10 +12,10 @@ from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import LINKS, SPDX_PREFIX, Card, as_list, text_of
+from fairmile.catalog.dates import is_date
 from fairmile.catalog.exchange.common.jsonld import (
     ADMINISTRATIVE,
     CHECKSUMS,
-    ISO_DATE,
     SCHEMA,
     VERBATIM,
     is_text,
@@ -133,7 +133,7 @@ class _Writing:
     def _date(self) -> str:
         """Return the day the crate stands for: one that the card gives, else that of its making."""
         given = (self.card.text(key) for key in ("dateModified", "dateCreated", "endTime", "startTime"))
-        return next((text for text in given if ISO_DATE.fullmatch(text)), datetime.now(UTC).date().isoformat())
+        return next((text for text in given if is_date(text)), datetime.now(UTC).date().isoformat())
 
     def _property(self, asset: dict[str, Any], key: str, value: Any) -> None:
         if key == "distribution":

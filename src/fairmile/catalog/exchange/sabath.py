@@ -8,7 +8,7 @@ from typing import Any
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.words import slug
 from fairmile.catalog.exchange.common.media_types import is_pickle, media_type
-from fairmile.catalog.exchange.common.taking import Fields, as_text, keep, kind_of, settle
+from fairmile.catalog.exchange.common.taking import Fields, keep_rest, kind_of, scalar_text, settle_typed
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, mint_iri
 
@@ -97,8 +97,8 @@ def _dataset(fields: Fields) -> Draft:
     names: set[str] = set()
     for fragment in fragments:
         _fragment(draft, fragment, names)
-    keep(draft, fields.rest())
-    return settle(draft)
+    keep_rest(draft, fields.rest())
+    return settle_typed(draft)
 
 
 def _fragment(draft: Draft, fragment: Fields, names: set[str]) -> None:
@@ -194,9 +194,9 @@ class _Model:
         if self.program:
             model.put("hasPart", [self.program.body["@id"]])
         workflows = self._workflows()
-        keep(model, fields.rest())
+        keep_rest(model, fields.rest())
         found = [model, *(each for each in (self.program, self.environment) if each), *workflows]
-        return [settle(draft) for draft in found]
+        return [settle_typed(draft) for draft in found]
 
     def _read_program(self, homepage: str | None) -> None:
         git = self.fields.mapping("git")
@@ -319,7 +319,7 @@ def _alike(one: str, other: str) -> bool:
 def _variables(fields: Fields) -> dict[str, str]:
     found = {}
     for name, value in fields.data.items():
-        text = as_text(value)
+        text = scalar_text(value)
         if text is None:
             raise fields.refuse(name, f"expected a text, found {kind_of(value)}")
         found[name] = text

@@ -11,7 +11,6 @@ from fairmile.catalog.exchange.common.agents import (
     agents_of,
     doi_iri,
     identifier_iri,
-    is_date,
     orcid_iri,
     orcid_is_sound,
     organisation,
@@ -82,18 +81,6 @@ def test_a_bare_doi_is_a_doi_only_where_one_is_expected() -> None:
     assert doi_iri("10.1234/x") == "https://doi.org/10.1234/x"
     assert doi_iri("10.1234") is None
     assert doi_iri(10.1234) is None
-
-
-@pytest.mark.parametrize(
-    "text", ["2024", "2024-05", "2024-05-01", "2024-05-01T10:00:00Z", "2024-05-01T10:00:00.5+02:00"]
-)
-def test_dates_of_iso_are_dates(text: str) -> None:
-    assert is_date(text)
-
-
-@pytest.mark.parametrize("text", ["", "May 2024", "01/05/2024", "24-05-01", "2024-5-1", "2024-05-01T"])
-def test_other_texts_are_no_dates(text: str) -> None:
-    assert not is_date(text)
 
 
 def test_people_and_organisations_hold_only_what_is_known() -> None:

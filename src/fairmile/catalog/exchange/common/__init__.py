@@ -1,1 +1,1 @@
-"""What the modules of several formats share: each module here serves at least two of them."""
+"""What readers and writers build on, whatever their format: a format itself is a module one folder up."""

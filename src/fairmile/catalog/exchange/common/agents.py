@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairmile.catalog.card import as_list, text_of
+from fairmile.catalog.exchange.draft import Draft, filled
 from fairmile.catalog.identity import doi_of, is_iri
 
 _ORCID = re.compile(
@@ -15,7 +16,6 @@ _ORCID = re.compile(
 _ROR = re.compile(r"(?:^|(?:https?://)?ror\.org/)(0[a-z0-9]{6}\d{2})/?$", re.IGNORECASE)
 _BARE_DOI = re.compile(r"^10\.\d{4,9}/\S+$")
 _MAILBOX = re.compile(r"^([^<>]*?)\s*<([^<>\s]+@[^<>\s]+)>$")
-_DATE = re.compile(r"^\d{4}(-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?)?)?$")
 # How an identifier of each scheme becomes an address; the scheme's name is compared without case.
 _ADDRESS_OF_SCHEME = {
     "arxiv": "https://arxiv.org/abs/",
@@ -41,6 +41,12 @@ def orcid_is_sound(iri: str) -> bool:
     for digit in digits[:-1]:
         total = (total + int(digit)) * 2
     return digits[-1] == "0123456789X"[(12 - total % 11) % 11]
+
+
+def warn_of_unsound_orcid(draft: Draft, field: str, iri: str) -> None:
+    """Record that the check digit of the ORCID does not fit, where it does not."""
+    if not orcid_is_sound(iri):
+        draft.warn(field, f"{iri} is not an ORCID: its check digit does not fit")
 
 
 def ror_iri(text: Any) -> str | None:
@@ -71,14 +77,9 @@ def identifier_iri(scheme: str, value: str) -> str | None:
     return iri if is_iri(iri) else None
 
 
-def is_date(text: str) -> bool:
-    """Tell whether the text is a year, a month, a day or a time as ISO 8601 writes them."""
-    return bool(_DATE.match(text))
-
-
 def organisation(name: str | None, iri: str | None = None) -> dict[str, Any]:
     """Return the node of an organisation."""
-    return _filled({"@type": "Organization", "@id": iri, "name": name or iri})
+    return filled({"@type": "Organization", "@id": iri, "name": name or iri})
 
 
 def person(
@@ -93,14 +94,14 @@ def person(
     """Return the node of a person; the name is put together where it is not given."""
     whole = name or " ".join(part for part in (given, family) if part) or orcid
     node = {"@type": "Person", "@id": orcid, "name": whole, "givenName": given, "familyName": family}
-    return _filled({**node, "affiliation": affiliation, "email": email})
+    return filled({**node, "affiliation": affiliation, "email": email})
 
 
 def agent_from_text(text: str) -> dict[str, Any]:
     """Return the node of whoever the text names: a name, or `Name <address>`; who that is stays open."""
     match = _MAILBOX.match(text.strip()) if len(text) < 1000 else None
     if match:
-        return _filled({"name": match[1].strip(" \"'") or match[2], "email": match[2]})
+        return filled({"name": match[1].strip(" \"'") or match[2], "email": match[2]})
     return {"name": text.strip()}
 
 
@@ -112,7 +113,3 @@ def agents_of(value: Any) -> list[dict[str, Any]]:
         joined = " ".join(part for part in (given, family) if part)
         node["name"] = text_of(node.get("name")) or joined or text_of(node)
     return [node for node in nodes if node["name"]]
-
-
-def _filled(node: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in node.items() if value not in (None, "", [], {})}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +11,8 @@ from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import UsageError
 from fairmile.base.strict_json import load_json
 from fairmile.catalog.card import as_list, text_of
-from fairmile.catalog.exchange.draft import Draft
+from fairmile.catalog.dates import DATE_TERMS, is_date
+from fairmile.catalog.exchange.draft import EMPTY, Draft
 from fairmile.catalog.identity import VOLATILE_KEYS, is_iri
 from fairmile.catalog.profile import context_terms
 
@@ -25,9 +25,7 @@ RUN_TERMS = "https://w3id.org/ro/terms/workflow-run#"
 VERBATIM = "fx:verbatim"
 # About the import of the card, not about the asset.
 ADMINISTRATIVE = ("sourceDocument", "warnings", "foreign")
-EMPTY: tuple[Any, ...] = (None, "", [], {})
 CHECKSUMS = ("sha256", "md5", "sha1", "sha512")
-ISO_DATE = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?)?)?")
 # One vocabulary has several addresses in the wild; the longest start that fits is replaced.
 _SAME_SPACE = {
     "https://schema.org/": SCHEMA,
@@ -189,7 +187,7 @@ def is_text(value: Any) -> bool:
 
 
 def _is_date(value: Any) -> bool:
-    return isinstance(value, str) and bool(ISO_DATE.fullmatch(value))
+    return isinstance(value, str) and is_date(value)
 
 
 def _is_agent(value: Any) -> bool:
@@ -205,7 +203,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], bool]] = {
         ("identifier", "citation", "scienceDomain", "mlTask"),
         (lambda value: is_text(value) or isinstance(value, Mapping), True),
     ),
-    **dict.fromkeys(("datePublished", "dateModified", "dateCreated", "startTime", "endTime"), (_is_date, False)),
+    **dict.fromkeys(DATE_TERMS, (_is_date, False)),
     **dict.fromkeys(("isTunable", "isAccessibleForFree"), (lambda value: isinstance(value, bool), False)),
     "contentDigest": (lambda value: isinstance(value, str) and parse_checksum(value) is not None, False),
     "accessRights": (
@@ -218,12 +216,12 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], bool]] = {
 }
 
 
-def settle(draft: Draft) -> None:
-    """Bring the values to the forms a card asks for; what fits none stays among the foreign keys, with a warning."""
+def settle_any(draft: Draft) -> None:
+    """Bring values of any type to the forms a card asks for; what fits none becomes foreign, with a warning."""
     for key in ("name", "description", "version"):
         _settle_text(draft, key)
     if not is_text(draft.body.get("@id", "x")):
-        keep(draft, "@id", draft.body.pop("@id"))
+        keep_value(draft, "@id", draft.body.pop("@id"))
     for key, (fits, many) in _FORMS.items():
         if key not in draft.body:
             continue
@@ -233,7 +231,7 @@ def settle(draft: Draft) -> None:
         if len(good) == len(values) and (many or len(good) == 1):
             draft.body[key] = good if isinstance(given, list) and many else good[0] if len(good) == 1 else good
             continue
-        keep(draft, key, given)
+        keep_value(draft, key, given)
         draft.warn(key, f"{_short(given)} is not what the property asks for; kept among the foreign keys")
         del draft.body[key]
         if good:
@@ -263,26 +261,18 @@ def _settle_text(draft: Draft, key: str) -> None:
     if text is not None:
         draft.body[key] = text
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        keep(draft, key, value)
+        keep_value(draft, key, value)
         draft.warn(key, f"{_short(value)} is not one text; " + (f"read as {text!r}" if text else "left out"))
 
 
-def keep(draft: Draft, key: str, value: Any) -> None:
-    """Keep a value of the source that the card has no place for, beside what is kept under the key already."""
+def keep_value(draft: Draft, key: str, value: Any) -> None:
+    """Keep one value that the card has no place for; a second one under the same key is numbered."""
     if key in draft.foreign and draft.foreign[key] != value:
         number = 2
         while f"{key} ({number})" in draft.foreign:
             number += 1
         key = f"{key} ({number})"
     draft.foreign[key] = value
-
-
-def shelf(draft: Draft, name: str) -> dict[str, Any]:
-    """Return the mapping of that name among the foreign keys, apart from anything the source calls the same."""
-    while not isinstance(draft.foreign.setdefault(name, {}), dict):
-        name += "*"
-    found: dict[str, Any] = draft.foreign[name]
-    return found
 
 
 def restored(entry: dict[str, Any], verbatim: Any) -> dict[str, Any]:
@@ -333,7 +323,7 @@ def add_described_file(
     misfits = {key: value for key, value in misfits.items() if value is not None}
     if misfits:
         where = f"distribution[{len(draft.body['distribution']) - 1}]"
-        shelf(draft, "files")[where] = misfits
+        draft.shelf("files")[where] = misfits
         for key in (key for key, value in misfits.items() if value not in EMPTY):
             draft.warn(f"{where}.{key}", f"{_short(misfits[key])} is not what the property asks for; left out")
     for key, value in rest.items():
@@ -361,13 +351,13 @@ def restore(draft: Draft, verbatim: Any, format_name: str) -> None:
     """Give a draft read from one of our own exports the values that its format had no place for."""
     if not isinstance(verbatim, Mapping):
         if verbatim is not None:
-            keep(draft, VERBATIM, verbatim)
+            keep_value(draft, VERBATIM, verbatim)
         return
     for key, value in verbatim.items():
         if key in ADMINISTRATIVE:
             _restore_administrative(draft, key, value, format_name)
         elif key.startswith("@") or key in VOLATILE_KEYS or key == "conformsTo":
-            shelf(draft, VERBATIM)[key] = value
+            draft.shelf(VERBATIM)[key] = value
         elif value is None:
             draft.body.pop(key, None)
             draft.foreign.pop(key, None)
@@ -381,13 +371,13 @@ def _restore_administrative(draft: Draft, key: str, value: Any, format_name: str
             if isinstance(entry, Mapping) and is_text(entry.get("field")) and is_text(entry.get("message")):
                 draft.warnings.append({"field": entry["field"], "message": entry["message"]})
             else:
-                keep(draft, key, entry)
+                keep_value(draft, key, entry)
     elif key == "foreign" and isinstance(value, Mapping):
         for name, kept in value.items():
             if name == format_name and isinstance(kept, Mapping):
                 for inner, each in kept.items():
-                    keep(draft, inner, each)
+                    keep_value(draft, inner, each)
             else:
-                shelf(draft, "foreign")[name] = kept
+                draft.shelf("foreign")[name] = kept
     else:
-        keep(draft, key, value)
+        keep_value(draft, key, value)

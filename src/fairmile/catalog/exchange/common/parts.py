@@ -1,4 +1,4 @@
-"""Taking a mapping of a lenient format apart: what is understood is popped, what is not stays where it was."""
+"""Taking the mappings of a lenient format apart: a value not understood stays in place (`taking` refuses it)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from fairmile.base.yaml import dump
 from fairmile.catalog.card import Card
+from fairmile.catalog.dates import is_date
+from fairmile.catalog.exchange.draft import EMPTY, Draft
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX
 
 T = TypeVar("T")
@@ -17,7 +19,7 @@ _GONE = object()
 
 
 def as_text(value: Any) -> str | None:
-    """Return the value as one text when it is a text that is not blank, or a number."""
+    """Return a text without the blanks around it, or a number as text; None for blank texts, truths and all else."""
     if isinstance(value, str):
         return value.strip() or None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -125,7 +127,36 @@ def yaml_text(value: Any) -> str:
 def number_as_written(text: str, key: str, value: str) -> str:
     """Return the spelling a number has in the text of its document: 1.10 is read as the number 1.1."""
     pattern = rf'^[ \t{{,]*"?{re.escape(key)}"?[ \t]*:[ \t]*([0-9]+(?:\.[0-9]+)?)[ \t]*(?:[,}}#]|$)'
-    return next((found for found in re.findall(pattern, text, re.MULTILINE) if float(found) == float(value)), value)
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return next((found for found in re.findall(pattern, text, re.MULTILINE) if float(found) == number), value)
+
+
+def version_as_written(draft: Draft, text: str, version: str) -> str:
+    """Return a version that the source gives as a number in the source's own spelling, with a warning."""
+    version = number_as_written(text, "version", version)
+    draft.warn("version", f"is a number in the source; read as {version!r}")
+    return version
+
+
+def take_date(draft: Draft, node: dict[str, Any], key: str, term: str) -> None:
+    """Move the date under the key to the term of the card; what is none stays, with a warning."""
+    text = as_text(node.get(key))
+    if text is None:
+        return
+    if is_date(text):
+        node.pop(key)
+        draft.put(term, text)
+    else:
+        draft.warn(key, f"{text[:80]!r} is not a date; left out")
+
+
+def warn_of_empty_licences(draft: Draft, node: Mapping[str, Any], key: str) -> None:
+    """Record that the source has a list of licences with nothing in it."""
+    if node.get(key) == []:
+        draft.warn("license", "the source lists no licence: its list is empty")
 
 
 def with_rest(made: Any, rest: Any) -> Any:
@@ -134,7 +165,7 @@ def with_rest(made: Any, rest: Any) -> Any:
         merged = {key: with_rest(value, rest[key]) if key in rest else value for key, value in made.items()}
         return {
             **merged,
-            **{key: value for key, value in rest.items() if key not in made and value not in (None, "", [], {})},
+            **{key: value for key, value in rest.items() if key not in made and value not in EMPTY},
         }
     if isinstance(made, list) and isinstance(rest, list) and len(made) == len(rest):
         return [with_rest(value, more) for value, more in zip(made, rest, strict=True)]

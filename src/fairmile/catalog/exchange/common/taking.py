@@ -1,14 +1,13 @@
-"""Taking a foreign mapping apart: what a reader asks for is taken out, what remains is kept verbatim."""
+"""Taking the mappings of a strict format apart: a value of the wrong type is refused (`parts` keeps it)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container
-from datetime import datetime
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.catalog.card import as_list
+from fairmile.catalog.dates import DATE_TERMS, is_date
 from fairmile.catalog.exchange.draft import Document, Draft
 from fairmile.catalog.identity import is_iri
 
@@ -20,8 +19,8 @@ def kind_of(value: object) -> str:
     return "nothing" if value is None else _NAMES.get(type(value), type(value).__name__)
 
 
-def as_text(value: Any) -> str | None:
-    """Return a scalar as text, None for anything else; JSON's own spelling for true and false."""
+def scalar_text(value: Any) -> str | None:
+    """Return any scalar as text just as it stands, true and false included; None for anything else."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (str, int, float)) else None
@@ -34,37 +33,18 @@ def unused(name: str, taken: Container[str]) -> str:
     return name
 
 
-def keep(draft: Draft, rest: dict[str, Any]) -> None:
-    """Put what the profile has no place for on the draft, beside what is kept there already."""
+def keep_rest(draft: Draft, rest: dict[str, Any]) -> None:
+    """Keep every key that nobody took; one whose name is taken already gets a prime."""
     for key, value in rest.items():
         draft.foreign[unused(key, draft.foreign)] = value
 
 
-_DATE = re.compile(
-    r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ](\d{2}):(\d{2})(?::[0-5]\d(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?)?)?", re.ASCII
-)
-_DATES = ("datePublished", "dateModified", "dateCreated", "startTime", "endTime")
 _WORDS = ("name", "description", "version", "keywords", "license", "machineLearningFramework", "mlTask", "citation")
 
 
-def is_date(text: str) -> bool:
-    """Tell whether the text is a year, month, day or time as ISO 8601 writes them."""
-    match = _DATE.fullmatch(text)
-    if match is None:
-        return False
-    year, month, day, hour, minute = (
-        int(part or default) for part, default in zip(match.groups(), "11100", strict=True)
-    )
-    try:
-        datetime(year, month, day, hour, minute)
-    except ValueError:
-        return False
-    return True
-
-
-def settle(draft: Draft) -> Draft:
-    """Move what has not the form that the profile demands to the foreign keys, with a warning; return the draft."""
-    for key in _DATES:
+def settle_typed(draft: Draft) -> Draft:
+    """Set aside the dates and addresses that are none of a draft whose values have the right type; return the draft."""
+    for key in DATE_TERMS:
         if key in draft.body and not (isinstance(draft.body[key], str) and is_date(draft.body[key])):
             _set_aside(draft, key, [draft.body.pop(key)], "is no date")
     for key in _WORDS:
@@ -87,7 +67,7 @@ def settle(draft: Draft) -> Draft:
 def _set_aside(draft: Draft, key: str, values: list[Any], reason: str) -> None:
     for value in values:
         draft.warn(key, f"{str(value)[:200]!r} {reason}; kept as given")
-    keep(draft, {key: values[0] if len(values) == 1 else values})
+    keep_rest(draft, {key: values[0] if len(values) == 1 else values})
 
 
 class Fields:
@@ -127,7 +107,7 @@ class Fields:
         if value in (None, "", []):
             self.data.pop(key, None)
             return None
-        text = as_text(value)
+        text = scalar_text(value)
         if text is None or isinstance(value, bool):
             raise self.refuse(key, f"expected a text, found {kind_of(value)}")
         del self.data[key]
@@ -148,7 +128,7 @@ class Fields:
         for number, each in enumerate(values):
             if each is None or each == "":
                 continue
-            text = as_text(each)
+            text = scalar_text(each)
             if text is None or isinstance(each, bool):
                 place = f"{key}[{number}]" if isinstance(value, list) else key
                 raise self.refuse(place, f"expected a text, found {kind_of(each)}")
