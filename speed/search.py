@@ -44,9 +44,8 @@ def main() -> None:
         catalog = Catalog(home)
         catalog.local.touch_generation()
         print(f"{count:,} cards; CPU time of this process")
-        print(
-            f"{'rebuild of the index':<34} {cpu_ms(catalog.reindex) / 1e3:.1f} s, {catalog.index_path.stat().st_size / 1e6:.0f} MB"
-        )
+        seconds, megabytes = cpu_ms(catalog.reindex) / 1e3, catalog.index_path.stat().st_size / 1e6
+        print(f"{'rebuild of the index':<34} {seconds:.1f} s, {megabytes:.0f} MB")
         measure_queries(catalog, writer)
         measure_adding(catalog, writer, count)
 
