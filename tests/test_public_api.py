@@ -154,3 +154,11 @@ def test_every_asset_is_listed_however_many_there_are() -> None:
 def test_verbs_that_come_later_do_not_exist(verb: str) -> None:
     for noun in (fm, fm.models, fm.datasets, fm.workflows, fm.catalog):
         assert not hasattr(noun, verb)
+
+
+def test_modules_can_be_imported_by_their_full_name() -> None:
+    import fairmile.catalog.card as card_module
+    import fairmile.catalog.sources as sources_module
+
+    assert card_module.Card is fm.Card
+    assert sources_module.__name__ == "fairmile.catalog.sources"

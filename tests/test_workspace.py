@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -155,3 +156,30 @@ def test_a_wrong_source_is_named_with_the_file_and_line_that_declares_it(tmp_pat
     workspace = Workspace.open(environ={"HOME": str(tmp_path)}, cwd=tmp_path)
     (report,) = workspace.catalog.sync()
     assert f"{tmp_path / 'fairmile.yaml'}:3 sources.lab" in report.error
+
+
+def test_folders_in_a_settings_file_are_seen_from_that_file(tmp_path: Path) -> None:
+    (tmp_path / "fairmile.yaml").write_text(
+        "home: store\nsources:\n  a: cards\n  b: {location: ../b}\n  c: https://x.net/c\n"
+    )
+    (tmp_path / "sub").mkdir()
+    workspace = Workspace.open(environ={"HOME": str(tmp_path)}, cwd=tmp_path / "sub")
+    assert workspace.home == tmp_path / "store"
+    assert workspace.sources == {
+        "a": str(tmp_path / "cards"),
+        "b": {"location": str(tmp_path / "../b")},
+        "c": "https://x.net/c",
+    }
+
+
+def test_a_project_file_of_somebody_else_is_passed_over(tmp_path: Path) -> None:
+    planted = tmp_path / "fairmile.yaml"
+    planted.write_text("home: /elsewhere\n")
+    if os.getuid() == 0:
+        os.chown(planted, 12345, 12345)
+        workspace = Workspace.open(environ={"HOME": str(tmp_path)}, cwd=tmp_path)
+        assert workspace.home == tmp_path / ".local" / "share" / "fairmile"
+
+
+def test_without_home_the_password_database_knows_the_folder(tmp_path: Path) -> None:
+    assert Workspace.open(environ={}, cwd=tmp_path).home.is_absolute()

@@ -45,6 +45,18 @@ def _user_folder(environ: Mapping[str, str]) -> Path:
         raise UsageError("no folder to work in: HOME is not set", hint="set FAIRMILE_HOME or HOME") from None
 
 
+def _is_ours(file: Path) -> bool:
+    """Tell whether a project file is there and nobody else could have planted it."""
+    return file.is_file() and file.stat().st_uid in (os.getuid(), 0)
+
+
+def _below(place: str, origin: str) -> str:
+    """Return a folder given in a settings file as seen from that file; any other stays as it is."""
+    file = origin.rpartition(":")[0]
+    is_folder = "://" not in place and not place.startswith(("git@", "~", "/"))
+    return str(Path(file).parent / place) if is_folder and file.startswith("/") else place
+
+
 def options(environ: Mapping[str, str]) -> dict[str, Option]:
     """Return every setting with its default and its meaning."""
     data = Path(environ.get("XDG_DATA_HOME") or _user_folder(environ) / ".local" / "share")
@@ -77,21 +89,34 @@ class Workspace:
         settings = Path(environ.get("XDG_CONFIG_HOME") or _user_folder(environ) / ".config").expanduser()
         user_file = settings / "fairmile" / "config.yaml"
         here = Path.cwd() if cwd is None else cwd
-        project = next((f for folder in (here, *here.parents) if (f := folder / PROJECT_FILE).is_file()), None)
+        project = next((f for folder in (here, *here.parents) if _is_ours(f := folder / PROJECT_FILE)), None)
         files = [Path("/etc/fairmile/config.yaml"), user_file, *([project] if project else [])]
         config = Config.load(options(environ), files=files, environ=environ, overrides=overrides or {})
         return cls(config, user_file, on_progress)
 
     @property
     def home(self) -> Path:
-        home: Path = self.config["home"]
-        return home
+        return Path(_below(str(self.config["home"]), self.config.origin("home")))
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The sources as declared, folders as seen from the file that declares them."""
+        found: dict[str, Any] = {}
+        for name, given in self.config["sources"].items():
+            origin = self.config.origin(f"sources.{name}")
+            if isinstance(given, str):
+                found[name] = _below(given, origin)
+            elif isinstance(given, dict) and isinstance(given.get("location"), str):
+                found[name] = {**given, "location": _below(given["location"], origin)}
+            else:
+                found[name] = given
+        return found
 
     @cached_property
     def catalog(self) -> Catalog:
         return Catalog(
             self.home,
-            sources=self.config["sources"],
+            sources=self.sources,
             source_origins={name: self.config.origin(f"sources.{name}") for name in self.config["sources"]},
             settings_file=self.user_file,
             base=self.config["catalog.base"],

@@ -881,7 +881,7 @@ def test_only_a_run_on_record_bears_out_that_an_asset_was_reproduced(catalog: Ca
     def reproduced() -> str:
         return next(each.outcome for each in catalog.fair("alpha").findings if each.id == "R2b")
 
-    assert reproduced() == "partial"
+    assert reproduced() == "fail"
     catalog.add({**card("run", "Again"), "@id": "https://example.net/run/1"})
     assert reproduced() == "pass"
 

@@ -575,3 +575,15 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(fairmile: Fairmil
     assert result.code == 0
     assert result.out.startswith("would ")
     assert everything(place.parent) == before
+
+
+def test_removing_one_of_several_versions_asks_which(lake: Fairmile) -> None:
+    assert lake("catalog", "update", "lake-temperatures", "--set", "version=1.1").code == 0
+    result = lake("catalog", "rm", "lake-temperatures")
+    assert result.code == 2
+    assert "say which: lake-temperatures@1.1, lake-temperatures@1.0" in result.err
+
+
+def test_an_asset_answers_to_its_other_name(fairmile: Fairmile) -> None:
+    result = fairmile("show", "cosmoUniverse_2019_05_4parE_tf_v2_mini", "--json")
+    assert result.json["handle"].startswith("builtin/dataset/cosmouniverse-mini@")

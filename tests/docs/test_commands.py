@@ -33,8 +33,8 @@ def steps(block: str) -> list[tuple[str, list[str]]]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with the examples of the documentation and an empty home."""
-    shutil.copytree(ROOT / "docs" / "examples", tmp_path / "work")
+    """A folder as a clone has it, with the examples of the documentation, and an empty home."""
+    shutil.copytree(ROOT / "docs" / "examples", tmp_path / "work" / "docs" / "examples")
     return tmp_path / "work"
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
 from fairmile.base.words import slug
-from fairmile.catalog.identity import Handle, card_digest, content_digest, is_iri, valid_sha256, version_slug
+from fairmile.catalog.identity import Handle, card_digest, content_digest, valid_sha256, version_slug
 from fairmile.catalog.kinds import KINDS, kind_of_types
 
 SPDX_PREFIX = "https://spdx.org/licenses/"
@@ -247,7 +247,7 @@ def _file(entry: Mapping[str, Any]) -> File:
     name = text_of(entry.get("name")) or (str(entry.get("@id", "")) or Path(url or "").name)
     return File(
         name,
-        url if is_iri(url) else url or None,
+        url or None,
         size,
         text_of(entry.get("encodingFormat")),
         valid_sha256(entry.get("sha256")),

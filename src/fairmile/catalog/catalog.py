@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here, Runner
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
@@ -20,6 +21,8 @@ from fairmile.base.yaml import update_file
 from fairmile.catalog import exchange
 from fairmile.catalog.card import LINKS, Card, as_list, id_of
 from fairmile.catalog.change import Change, changed, with_spdx
+from fairmile.catalog.content import Content, measure
+from fairmile.catalog.database import lock_of
 from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.fair import Assessment, Surroundings, assess
 from fairmile.catalog.folder import CatalogFolder
@@ -74,6 +77,15 @@ class Catalog:
         self._on_progress = on_progress
         self.local = CatalogFolder(LOCAL, home / "catalog", writable=True)
         self._builtin = builtin or builtin_folder()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # `fm.catalog` stands where `import fairmile.catalog.card as c` looks for this package.
+            module = sys.modules.get(f"{__package__}.{name}")
+            if module is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return module
 
     # The catalogs behind the view
 
@@ -320,9 +332,11 @@ class Catalog:
             log.parent.mkdir(parents=True, exist_ok=True)
             with open(log, "a", encoding="utf-8") as stream:
                 stream.write(asset + "\n")
-            with self.open_index() as index:
-                if index.writable:
-                    index.count_use(card.kind, card.name)
+            # Nobody waits for a writer just to be counted; the log says it to the index when that is built anew.
+            if not os.path.exists(lock_of(self.index_path).path):
+                with self.open_index() as index:
+                    if index.writable:
+                        index.count_use(card.kind, card.name)
         except OSError:
             return
 
@@ -526,6 +540,10 @@ class Catalog:
 
     def _buried(self, index: Index, name: str, kind: str | None, reason: str, successor: str) -> Card:
         row = self._only(index, name, kind)
+        named = index.named(parse_reference(f"{LOCAL}/{row.kind}/{row.name}", tuple(KINDS)))
+        versions = [f"{each.name}@{each.version}" for each in named if not each.gone]
+        if len(versions) > 1 and "@" not in name and row.iri != name:
+            raise UsageError(f"{name!r} has several versions", hint=f"say which: {', '.join(versions)}")
         if row.catalog != LOCAL:
             raise UsageError(
                 f"{row.handle} belongs to the catalog {row.catalog!r}, not to yours",
@@ -580,6 +598,11 @@ class Catalog:
             self.count_use(card)
         return documents
 
+    @staticmethod
+    def measure(path: Path) -> Content:
+        """Return size, digests and SWHID of a file or folder, as a card takes them."""
+        return measure(path)
+
     def fair(self, name: str, *, kind: str | None = None) -> Assessment:
         """Return how FAIR an asset is: scores, evidence and advice."""
         card = self.get(name, kind=kind)
@@ -598,6 +621,8 @@ class Catalog:
                 resolves=resolves,
                 versions=len({row.version for row in rows}),
                 indexed_in=tuple(dict.fromkeys(row.catalog for row in rows)),
+                # A copy of a source drops a card that the source drops; the others leave a tombstone.
+                tombstones=card.catalog in (LOCAL, BUILTIN),
                 runs=sum(bool(self._candidates(index, run, "run")) for run in runs),
             )
             return assess(card, surroundings)
@@ -752,10 +777,10 @@ class _Builtin(CatalogFolder):
 
     def generation(self) -> str:
         try:
-            kinds = [entry.stat().st_mtime_ns for entry in os.scandir(self.cards_root) if entry.is_dir()]
+            names = [name.stat().st_mtime_ns for kind in os.scandir(self.cards_root) for name in os.scandir(kind)]
         except OSError:
             return ""
-        return f"{len(kinds)} {max(kinds, default=0)}"
+        return f"{self.root} {len(names)} {max(names, default=0)}"
 
 
 def builtin_folder() -> CatalogFolder:

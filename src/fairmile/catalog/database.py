@@ -54,6 +54,12 @@ def failure_of(path: Path | None, error: sqlite3.DatabaseError) -> SystemFailure
     return SystemFailure(f"{what} cannot be used: {error}")
 
 
+def is_busy(error: SystemFailure) -> bool:
+    """Tell whether the failure is that another process uses the file."""
+    cause = error.__cause__
+    return isinstance(cause, sqlite3.DatabaseError) and code_of(cause) in BUSY
+
+
 def batches(values: Iterable[str]) -> Iterator[list[str]]:
     """Yield the values in lists that SQLite takes as the variables of one statement."""
     rest = list(values)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from fairmile.base.digest import ni
+from fairmile.base.words import slug
 from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of
 from fairmile.catalog.identity import doi_of, valid_sha256
 
@@ -55,6 +56,7 @@ def aliases_of(card: Card) -> list[tuple[str, str]]:
     """Return every (text, what it is) the card answers to: ids, digests, addresses of files."""
     found = [(text, "id") for text in card.identifiers]
     found += [(doi, "id") for text in card.identifiers if (doi := _doi(text))]
+    found += [(name, "name") for text in card.texts("alternateName") for name in (text, slug(text))]
     found += [(card.digest, "card")]
     if card.content:
         found.append((digest_id(card.content), "content"))

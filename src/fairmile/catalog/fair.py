@@ -231,12 +231,21 @@ def _key(change: tuple[str, str]) -> str:
 def assess(card: Card, surroundings: Surroundings) -> Assessment:
     """Return how FAIR the asset is that the card describes."""
     facts = Facts(card, surroundings)
-    verdicts = {test["id"]: _tidy(CHECKS[test["id"]](facts)) for test in rules()["tests"]}
+    verdicts = {test["id"]: _tidy(_unfilled(CHECKS[test["id"]](facts), facts)) for test in rules()["tests"]}
     findings = tuple(_finding(test, verdicts[test["id"]]) for test in rules()["tests"])
     signals = _signals(verdicts)
     indicators = tuple(_indicator(each, signals) for each in rules()["indicators"])
     richness = Richness(facts.kind, {key: facts.has(key) for key in facts.rich})
     return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness)
+
+
+def _unfilled(verdict: Verdict, facts: Facts) -> Verdict:
+    """Return the verdict with a word on what it asks for and is only a placeholder so far."""
+    if not facts.unfilled or not verdict.fix:
+        return verdict
+    keys = dict.fromkeys(_key(change) for change in _changes(verdict.fix)[1])
+    notes = [f"{key} is still the placeholder {facts.unfilled[key]}" for key in keys if key in facts.unfilled]
+    return verdict._replace(evidence="; ".join([verdict.evidence, *notes]))
 
 
 def _tidy(verdict: Verdict) -> Verdict:

@@ -10,9 +10,10 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -29,6 +30,7 @@ from fairmile.catalog.database import (
     can_create,
     code_of,
     failure_of,
+    is_busy,
     is_writable,
     lock_of,
 )
@@ -56,6 +58,8 @@ _STEP_MATCHES = 150
 # A pattern that matches more keywords than this, or keywords of more cards, finds some of them.
 _TAGS = 2000
 _TAGGED_CARDS = 3000
+# So few cards are read anew in a moment where the index cannot be brought in line with them.
+_FEW_CARDS = 2000
 _SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE card(
@@ -135,6 +139,10 @@ class Index:
         self._cards = CardRows(connection)
         self.path = path
         self.writable = writable
+        # The catalogs that answers come from; the file may hold those of other settings too. None: all.
+        self.catalogs: frozenset[str] | None = None
+        # True when the cards have changed and the index could not follow.
+        self.outdated = False
 
     @classmethod
     def open(cls, path: Path) -> Index:
@@ -170,6 +178,8 @@ class Index:
                 return index
         except sqlite3.DatabaseError as error:
             if code_of(error) not in (*DAMAGED, sqlite3.SQLITE_ERROR) and (writable or code_of(error) in BUSY):
+                if connection is not None:
+                    connection.close()
                 raise failure_of(path, error) from error
         if connection is not None:
             connection.close()
@@ -184,32 +194,90 @@ class Index:
         *,
         on_card: Callable[[int, int], None] | None = None,
     ) -> Index:
-        """Open the index, brought in line with the files where it can be written."""
-        index = cls.open(path)
+        """Open the index for these catalogs, brought in line with their files.
+
+        Where that cannot be, as on a full disk or in a read-only home, few cards are read anew into memory; of
+        many, the index serves as it is and is `outdated`.
+        """
+        index = cls._opened(path)
         try:
-            if index.writable and index.stale(folders):
+            if not index.stale(folders):
+                return index._limited(folders)
+            if index.writable:
                 index.refresh(folders, uses(), on_card=on_card)
-            return index
+                return index._limited(folders)
         except sqlite3.DatabaseError as error:
             index.close()
-            if code_of(error) == sqlite3.SQLITE_FULL:  # a search must still answer on a full disk
-                index = cls.in_memory()
-                index.refresh(folders, uses(), on_card=on_card)
+            if index.path is None or code_of(error) not in (*DAMAGED, *FAILED):
+                raise failure_of(index.path, error) from error
+            if code_of(error) in DAMAGED and index.writable:
+                with suppress(SystemFailure):
+                    rebuild(path, folders, uses(), on_card=on_card)
+        except SystemFailure:  # the lock cannot be had
+            index.close()
+        except BaseException:
+            index.close()
+            raise
+        else:
+            index.close()
+        return cls._as_it_is(path, folders, uses, on_card)
+
+    @classmethod
+    def _opened(cls, path: Path) -> Index:
+        """Open the index; in memory where it cannot be made or read and no other process is in the way."""
+        try:
+            return cls.open(path)
+        except SystemFailure as error:
+            if is_busy(error):
+                raise
+            return cls.in_memory()
+
+    @classmethod
+    def _as_it_is(
+        cls,
+        path: Path,
+        folders: Sequence[CatalogFolder],
+        uses: Callable[[], Mapping[str, int]],
+        on_card: Callable[[int, int], None] | None,
+    ) -> Index:
+        """Return the index that could not be brought in line; one in memory when that is soon made or all there is."""
+        index = cls._opened(path)
+        try:
+            index._limited(folders)
+            stale = index.stale(folders)
+            if not stale or (index.count() and not _are_few(folders)):
+                index.outdated = stale
                 return index
-            if code_of(error) not in DAMAGED or not index.writable:
+        except sqlite3.DatabaseError as error:
+            if code_of(error) not in (*DAMAGED, *FAILED):
+                index.close()
                 raise failure_of(index.path, error) from error
         except BaseException:
             index.close()
             raise
-        rebuild(path, folders, uses(), on_card=on_card)
-        return cls.open(path)
+        index.close()
+        index = cls.in_memory()
+        try:
+            index.refresh(folders, uses(), on_card=on_card)
+        except BaseException:
+            index.close()
+            raise
+        return index._limited(folders)
+
+    def _limited(self, folders: Sequence[CatalogFolder]) -> Index:
+        self.catalogs = frozenset(folder.name for folder in folders)
+        return self
 
     @classmethod
     def in_memory(cls) -> Index:
         """Return an empty index that lives as long as the process."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         index = cls(connection, None, writable=True)
-        index._create()
+        try:
+            index._create()
+        except BaseException:
+            connection.close()
+            raise
         return index
 
     def _create(self) -> None:
@@ -251,18 +319,22 @@ class Index:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:  # SQLite may have rolled back by itself, as on a full disk
                     self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
     # Writing
 
     def stale(self, folders: Sequence[CatalogFolder]) -> bool:
-        """Tell whether any catalog has changed since it was indexed, or is no longer there."""
-        known = dict(self._db.execute("SELECT key, value FROM meta WHERE key LIKE 'catalog:%'"))
-        return known != {f"catalog:{folder.name}": folder.generation() for folder in folders}
+        """Tell whether any of these catalogs has changed since it was indexed."""
+        known = self._generations()
+        return any(known.get(folder.name) != folder.generation() for folder in folders)
+
+    def _generations(self) -> dict[str, str]:
+        """Return the generation at which each catalog was indexed."""
+        return dict(self._db.execute("SELECT substr(key, 9), value FROM meta WHERE key LIKE 'catalog:%'"))
 
     def refresh(
         self,
@@ -277,11 +349,7 @@ class Index:
         """
         done = Refresh()
         with self.held():
-            names = {folder.name for folder in folders}
-            for (catalog,) in self._db.execute("SELECT DISTINCT catalog FROM card").fetchall():
-                if catalog not in names:
-                    done.removed += self._cards.forget(catalog, [row[0] for row in self._paths(catalog)])
-            self._db.execute("DELETE FROM meta WHERE key LIKE 'catalog:%'")
+            done.removed += self._forget_strangers({folder.name for folder in folders})
             changed: list[tuple[CatalogFolder, str, Stamp, bool]] = []
             for folder in folders:
                 self._set_meta(f"catalog:{folder.name}", folder.generation())
@@ -296,6 +364,16 @@ class Index:
             changed.sort(key=lambda entry: (-uses.get(_asset(entry[1]), 0), entry[1]))
             self._put_all(changed, uses, done, on_card)
         return done
+
+    def _forget_strangers(self, names: Set[str]) -> int:
+        """Take out the catalogs that neither these settings nor, by their folder, any others know; returns how many."""
+        count = 0
+        for (catalog,) in self._db.execute("SELECT DISTINCT catalog FROM card").fetchall():
+            if catalog in names or (self.path and (self.path.parent / "sources" / catalog).is_dir()):
+                continue
+            count += self._cards.forget(catalog, [row[0] for row in self._paths(catalog)])
+            self._db.execute("DELETE FROM meta WHERE key = ?", (f"catalog:{catalog}",))
+        return count
 
     def _paths(self, catalog: str) -> list[tuple[str, int, int]]:
         return self._db.execute("SELECT path, size, mtime FROM card WHERE catalog = ?", (catalog,)).fetchall()
@@ -346,7 +424,28 @@ class Index:
 
     def _rows(self, where: str, values: Sequence[Any] = ()) -> list[Row]:
         found = self._db.execute(f"SELECT {_COLUMNS} FROM card WHERE {where}", values)
-        return [Row._make((*row[:10], bool(row[10]), bool(row[11]), *row[12:])) for row in found]
+        return [
+            Row._make((*row[:10], bool(row[10]), bool(row[11]), *row[12:]))
+            for row in found
+            if self.catalogs is None or row[1] in self.catalogs
+        ]
+
+    def _strangers(self) -> list[str]:
+        """Return the catalogs in the file that were not asked for."""
+        return [] if self.catalogs is None else sorted(self._generations().keys() - self.catalogs)
+
+    def _asked(self, column: str) -> tuple[str, list[str]]:
+        """Return the condition, with its values, that the number of a card in that column is of a catalog asked for."""
+        strangers = self._strangers()
+        if not strangers:  # spares the look-up
+            return "", []
+        marks = ",".join("?" * len(strangers))
+        return f" AND (SELECT catalog FROM card WHERE id = {column}) NOT IN ({marks})", strangers
+
+    def _expression(self, query: Query, *, mark: str = ANYWHERE) -> str:
+        """Return the FTS5 expression of the query over the catalogs asked for."""
+        strangers = tuple(("catalog", name) for name in self._strangers())
+        return fts_expression(replace(query, not_facets=(*query.not_facets, *strangers)), mark=mark)
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """Return the cards with these row numbers, in their order."""
@@ -355,7 +454,8 @@ class Index:
 
     def count(self) -> dict[str, int]:
         """Return how many cards each catalog holds."""
-        return dict(self._db.execute("SELECT catalog, count(*) FROM card WHERE NOT gone GROUP BY catalog"))
+        found = self._db.execute("SELECT catalog, count(*) FROM card WHERE NOT gone GROUP BY catalog")
+        return {name: cards for name, cards in found if self.catalogs is None or name in self.catalogs}
 
     def named(self, reference: Reference) -> list[Row]:
         """Return every card the reference may mean, newest version first."""
@@ -391,16 +491,19 @@ class Index:
 
     def facet_values(self, facet: str) -> dict[str, int]:
         """Return the values of a facet with the number of assets that have each in their latest version."""
+        asked, strangers = self._asked("facet.card")
         found = self._db.execute(
             "SELECT value, count(DISTINCT kind || '/' || name) FROM facet JOIN card ON card.id = facet.card"
-            " WHERE facet = ? AND latest AND NOT gone GROUP BY value ORDER BY 2 DESC, 1",
-            (facet,),
+            f" WHERE facet = ? AND latest AND NOT gone{asked} GROUP BY value ORDER BY 2 DESC, 1",
+            (facet, *strangers),
         )
         return dict(found)
 
     def near_values(self, facet: str, value: str) -> list[str]:
         """Return the values of a facet nearest to one that found nothing."""
-        known = self._db.execute("SELECT DISTINCT value FROM facet WHERE facet = ? LIMIT 20000", (facet,))
+        asked, strangers = self._asked("facet.card")
+        sql = f"SELECT DISTINCT value FROM facet WHERE facet = ?{asked} LIMIT 20000"
+        known = self._db.execute(sql, (facet, *strangers))
         return [each for each in closest(normal(value), [row[0] for row in known]) if each != normal(value)]
 
     def linking_to(self, targets: Iterable[str], relation: str | None = None) -> list[tuple[str, Row]]:
@@ -426,7 +529,7 @@ class Index:
         worded = query.words or query.prefixes or query.phrases
         found: dict[int, int] = {}
         for step, mark in enumerate(_STEPS if worded else (ANYWHERE,)):
-            for number in self._matches(fts_expression(query, mark=mark), query, limit + _STEP_MATCHES):
+            for number in self._matches(self._expression(query, mark=mark), query, limit + _STEP_MATCHES):
                 found.setdefault(number, step)
             if len(found) >= limit + _STEP_MATCHES:
                 break
@@ -477,9 +580,10 @@ class Index:
         chunks = self._db.execute("SELECT ids, lines FROM tags")
         tags = [number for ids, lines in chunks for number in matching_ids(pattern, ids, lines)][:_TAGS]
         values = f"SELECT value FROM tag WHERE id IN ({','.join(map(str, tags))})"
-        sql = f"SELECT card FROM facet WHERE facet = 'tag' AND value IN ({values}) LIMIT {_TAGGED_CARDS}"
+        asked, strangers = self._asked("facet.card")
+        sql = f"SELECT card FROM facet WHERE facet = 'tag' AND value IN ({values}){asked} LIMIT {_TAGGED_CARDS}"
         found: dict[int, set[int]] = {}
-        for (number,) in self._db.execute(sql) if tags else ():
+        for (number,) in self._db.execute(sql, strangers) if tags else ():
             found.setdefault(number // CHUNK_CARDS, set()).add(number)
         return found
 
@@ -489,7 +593,7 @@ class Index:
 
     def _admitted(self, query: Query, first: int, last: int) -> set[int]:
         tables = ("latest", "older") if query.all_versions else ("latest",)
-        expression = fts_expression(query)
+        expression = self._expression(query)
         return {
             row[0]
             for table in tables
@@ -513,9 +617,12 @@ class Index:
 
     def clashes(self, order: Sequence[str]) -> dict[str, list[str]]:
         """Return, for each catalog, the assets whose card differs from one of higher precedence."""
+        strangers = self._strangers()
         found = self._db.execute(
             "SELECT kind, name, version, group_concat(catalog || ' ' || digest, '\n') FROM card WHERE NOT gone"
-            " GROUP BY kind, name, version HAVING count(DISTINCT digest) > 1"
+            f" AND catalog NOT IN ({','.join('?' * len(strangers))})"
+            " GROUP BY kind, name, version HAVING count(DISTINCT digest) > 1",
+            strangers,
         )
         clashes: dict[str, list[str]] = {}
         for kind, name, version, pairs in found:
@@ -536,7 +643,23 @@ class Index:
         grams = sorted({word[i : i + 3] for i in range(len(word) - 2)})
         sql = "SELECT word FROM word WHERE id IN (SELECT rowid FROM gram WHERE gram MATCH ? LIMIT 3000)"
         candidates = [row[0] for row in self._db.execute(sql, (" OR ".join(f'"{gram}"' for gram in grams),))]
-        return [each for each in closest(word, candidates, n) if each != word]
+        if not self._strangers():
+            return [each for each in closest(word, candidates, n) if each != word]
+        near = (each for each in closest(word, candidates, n + _STEP_MATCHES) if each != word and self._finds(each))
+        return list(islice(near, n))
+
+    def _finds(self, word: str) -> bool:
+        query = Query(words=(word,), all_versions=True)
+        return bool(self._matches(self._expression(query), query, 1))
+
+
+def _are_few(folders: Sequence[CatalogFolder]) -> bool:
+    """Tell whether the catalogs hold so few cards that an index of them is made in a moment."""
+    left = _FEW_CARDS
+    for folder in folders:
+        with suppress(SystemFailure):  # what cannot be listed is not read either
+            left -= sum(1 for _ in islice(folder.scan(), left))
+    return left > 0
 
 
 def rebuild(
@@ -564,10 +687,10 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         connection = sqlite3.connect(aside, isolation_level=None)
-        # Built aside and renamed when whole: a crash leaves no half index, so no journal is needed.
-        connection.execute("PRAGMA journal_mode = OFF")
-        connection.execute("PRAGMA synchronous = OFF")
-        with Index(connection, None, writable=True) as index:
+        with closing(connection), Index(connection, None, writable=True) as index:
+            # Built aside and renamed when whole: a crash leaves no half index, so no journal is needed.
+            connection.execute("PRAGMA journal_mode = OFF")
+            connection.execute("PRAGMA synchronous = OFF")
             index._create()
             connection.execute("BEGIN")
             fill(index)
@@ -578,6 +701,12 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
         # The journal of a process that was killed belongs to the old file; SQLite would play it into the new one.
         path.with_name(path.name + "-journal").unlink(missing_ok=True)
         aside.replace(path)
+    except sqlite3.DatabaseError as error:
+        raise failure_of(path, error) from error
+    except OSError as error:
+        if isinstance(error, FairmileError):
+            raise
+        raise SystemFailure(f"the index {path} cannot be made: {error.strerror}") from error
     finally:
         aside.unlink(missing_ok=True)
 
@@ -601,6 +730,8 @@ def _read_in_place(folder: CatalogFolder, path: str) -> Card:
 def target_names(row_or_card: Row | Card) -> list[str]:
     """Return every text by which a link may name this asset: its ids, its name, its handle."""
     ids = row_or_card.identifiers if isinstance(row_or_card, Card) else [row_or_card.iri]
+    if isinstance(row_or_card, Card):
+        ids += [name for text in row_or_card.texts("alternateName") for name in (text, slug(text))]
     handle = row_or_card.handle if isinstance(row_or_card, Card) else row_or_card
     short = f"{handle.kind}/{handle.name}"
     names = [*ids, row_or_card.title, slug(row_or_card.title), short, f"{short}@{handle.version}"]

@@ -25,7 +25,8 @@ def compile_linear(pattern: str) -> Any:
     options.never_nl = True  # each name is a line; no match reaches over into the next
     try:
         re2.compile(pattern.encode(errors="replace"), options)
-        return re2.compile(f"(?m:{pattern})".encode(errors="replace"), options)
+        # In front, not around: a quotation that is left open would swallow the closing bracket.
+        return re2.compile(f"(?m){pattern}".encode(errors="replace"), options)
     except re2.error as error:
         text = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
         raise UsageError(

@@ -321,6 +321,29 @@ def export(
     return 0
 
 
+@catalog.command(short_help="Print size, digests and SWHID of files and folders.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@json_option
+def digest(paths: tuple[Path, ...], out: Out) -> int:
+    """Print size, sha256, content digest and SWHID of files and folders, as a card takes them.
+
+    \b
+    Example:
+      fairmile catalog digest lake.jsonld
+    """
+    cards = Workspace.open().catalog
+    found = [cards.measure(path).to_dict() for path in paths]
+    if out.as_json:
+        out.data({"contents": found})
+        return 0
+    for each in found:
+        for entry in each.pop("distribution", []):
+            each["sha256"] = entry["sha256"]
+        for key, value in each.items():
+            out.line(f"{key:<14} {value}")
+    return 0
+
+
 @catalog.command(short_help="Bring sources up to date.")
 @click.argument("names", metavar="[SOURCE]...", nargs=-1)
 @_DRY_RUN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,9 +41,13 @@ class Document:
     def from_file(cls, path: Path, *, name: str | None = None) -> Document:
         """Read the file; refuses what is too large to be a description."""
         try:
-            if path.stat().st_size > MAX_DOCUMENT_BYTES:
+            if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+                raise UsageError(f"{path} is not a file: a device or a pipe describes no asset")
+            with path.open("rb") as stream:
+                data = stream.read(MAX_DOCUMENT_BYTES + 1)
+            if len(data) > MAX_DOCUMENT_BYTES:
                 raise UsageError(f"{path} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description of an asset")
-            return cls(name or str(path), path.read_bytes())
+            return cls(name or str(path), data)
         except OSError as error:
             if isinstance(error, SystemFailure):
                 raise

@@ -17,6 +17,7 @@ from fairmile.catalog.principles.facts import (
     Verdict,
     counted,
     digest_strength,
+    is_unregistered,
     not_for,
     persistent_scheme,
     scheme_of,
@@ -63,6 +64,8 @@ def _f1b(facts: Facts) -> Verdict:
     wanted = "swh:1:dir:HASH" if facts.kind in CODE_KINDS else "https://doi.org/10.5281/zenodo.NUMBER"
     known = facts.card.identifiers
     seen = f"no DOI, ARK, Handle, SWHID or w3id among {shown(', '.join(known))}" if known else "the card has no id"
+    if any(is_unregistered(text) for text in known):
+        seen += "; w3id.org/fairmile is not registered yet"
     return Verdict(0, seen, facts.update(f"add identifier={wanted}"))
 
 

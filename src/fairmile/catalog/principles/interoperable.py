@@ -59,6 +59,7 @@ _SAID = {
     "container": "an archive, what is inside is not said",
     "pickle": "runs code when read",
     "unknown": "no open format we know",
+    "source": "source code, not the model",
 }
 
 
@@ -91,17 +92,17 @@ def _i1b(facts: Facts) -> Verdict:
     if not names:
         parts = tuple(Part(f"I1b.{part}", None, "no format is declared") for part in ("open", "community", "described"))
         return Verdict(0, "no format is declared", facts.update(facts.mended_files()), parts)
-    inner = [name for name in names if format_class(name) != "container"]
-    worth = {"open": 1.0, "container": 0.5, "pickle": 0.0, "unknown": 0.0}
-    judged = inner or names
-    points = sum(worth[format_class(name)] for name in judged) / len(judged)
-    seen = ", ".join(f"{shown(name)} ({_SAID[format_class(name)]})" for name in judged[:4]) + (
-        " …" if len(judged) > 4 else ""
-    )
+    kinds = {name: _format_kind(facts, name) for name in names}
+    content = [name for name in names if kinds[name] != "source"] or names
+    inner = [name for name in content if kinds[name] != "container"]
+    worth = {"open": 1.0, "container": 0.5, "pickle": 0.0, "unknown": 0.0, "source": 0.0}
+    judged = inner or content
+    points = sum(worth[kinds[name]] for name in judged) / len(judged)
+    seen = ", ".join(f"{shown(name)} ({_SAID[kinds[name]]})" for name in judged[:4]) + (" …" if len(judged) > 4 else "")
     parts = (
         Part("I1b.open", float(points == 1), seen),
-        Part("I1b.community", float(any(is_format(name, "community") for name in names)), seen),
-        Part("I1b.described", float(any(is_format(name, "described") for name in names)), seen),
+        Part("I1b.community", float(any(is_format(name, "community") for name in content)), seen),
+        Part("I1b.described", float(any(is_format(name, "described") for name in content)), seen),
     )
     if points == 1:
         return Verdict(1, seen, parts=parts)
@@ -112,6 +113,11 @@ def _i1b(facts: Facts) -> Verdict:
     else:
         more = _FILE.format("FILE.h5", "application/x-hdf5")
     return Verdict(points, seen, facts.update(f"add distribution={more}"), parts)
+
+
+def _format_kind(facts: Facts, name: str) -> str:
+    """Return the class of the format; code beside a model is not the model."""
+    return "source" if facts.kind == "model" and is_format(name, "source") else format_class(name)
 
 
 def _i1c(facts: Facts) -> Verdict:

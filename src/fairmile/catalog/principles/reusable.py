@@ -197,12 +197,9 @@ def _r12(facts: Facts) -> Verdict:
     elif not slots.get("from what", "n/a"):
         wanted.append("softwareRequirements" if facts.kind == "environment" else "isBasedOn")
     fix = facts.fill(*wanted)
-    if not fix:
-        key = facts.any_of(_PROV)
-        fix = facts.update(
-            "add identifier=swh:1:rev:HASH" if facts.kind in CODE_KINDS else f"set {key}=IRI-OF-THE-SOURCE"
-        )
-    return Verdict(points, f"{said}; {how}", fix, parts)
+    if not fix and facts.kind in CODE_KINDS:
+        fix = facts.update("add identifier=swh:1:rev:HASH")
+    return Verdict(points, f"{said}; {how}", fix or "fairmile catalog add CARD-OF-THE-SOURCE.json", parts)
 
 
 def _formal(facts: Facts) -> tuple[float | None, str]:
@@ -210,10 +207,11 @@ def _formal(facts: Facts) -> tuple[float | None, str]:
     if facts.kind == "run":
         given = [key for key in ("instrument", "object", "result") if facts.has(key)]
         return len(given) / 3, f"run with {', '.join(given)}" if given else "no instrument, object or result"
-    for key in _PROV:
-        target = facts.card.text(key)
-        if target and (is_iri(target) or facts.resolves(target)):
-            return 1.0, f"PROV: {key} {facts.quote(key)}"
+    own = (facts.card.iri, facts.name)
+    stated = [(key, text) for key in _PROV for text in facts.card.texts(key)[:20] if text not in own]
+    for key, target in stated:
+        if facts.resolves(target):
+            return 1.0, f"PROV: {key} {shown(target)}, in a catalog"
     if facts.kind in ("system", "environment", "benchmark"):
         return None, f"a {facts.kind} has no derivation to state"
     if facts.kind in CODE_KINDS:
@@ -222,8 +220,12 @@ def _formal(facts: Facts) -> tuple[float | None, str]:
         known = facts.has("codeRepository")
         said = f"codeRepository {facts.quote('codeRepository')}" if known else "no repository"
         return (known + bool(commit)) / 2, f"{said}, {f'commit {shown(commit)}' if commit else 'no commit'}"
-    key = facts.any_of(_PROV)
-    return (0.5, f"{key} {facts.quote(key)} is no address") if key else (0.0, "no PROV statement")
+    for key, target in stated:
+        if is_iri(target):
+            return 0.5, f"PROV: {key} {shown(target)}, which no catalog knows"
+    if stated:
+        return 0.25, f"{stated[0][0]} {shown(stated[0][1])} is no address"
+    return 0.0, "no PROV statement"
 
 
 def _r13(facts: Facts) -> Verdict:
@@ -297,10 +299,7 @@ def _r2b(facts: Facts) -> Verdict:
         return Verdict(1, f"{counted(facts.around.runs, 'independent run')} on record{within}")
     fix = facts.update("add reproducedBy=RUN")
     if facts.has("reproducedBy"):
-        known = [text for text in facts.card.texts("reproducedBy") if facts.resolves(text)]
-        if known:
-            return Verdict(1, f"reproducedBy {shown(known[0])}{within}")
-        return Verdict(0.5, f"reproducedBy {facts.quote('reproducedBy')}, which no catalog knows", fix)
+        return Verdict(0, f"reproducedBy {facts.quote('reproducedBy')}, which is no run on record", fix)
     return Verdict(0, "no independent run is on record", fix)
 
 
