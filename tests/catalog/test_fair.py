@@ -911,6 +911,12 @@ def test_words_that_only_look_like_placeholders_count() -> None:
     assert finding(card, "F2b").outcome == "pass"
 
 
+def test_columns_whose_names_are_placeholders_elsewhere_count() -> None:
+    columns = ("NAME", "VALUE", "VERSION", "UNIT", "MODEL")
+    records = {"@type": "RecordSet", "name": "table", "field": [{"@type": "Field", "name": each} for each in columns]}
+    assert "recordSet with 5 fields" in finding(body(recordSet=records), "I1c").evidence
+
+
 def test_every_word_that_the_advice_leaves_open_is_known_as_one() -> None:
     open_words = re.compile(r"\b[A-Z]{2}[A-Z0-9-]*\b")
     for key, text in rules()["placeholders"].items():

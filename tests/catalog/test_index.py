@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +271,10 @@ def test_a_misspelt_facet_gets_the_nearest(catalog: Catalog, card: Factory) -> N
         (r"\bvoid\b", True),
         ("é", True),
         ("", True),
+        (r"\QcosmoFlow", True),
+        (r"^\Qcosmo\E.low$", True),
+        (r"\Qflow.", False),
+        (r"\Qcosmo)", False),
     ],
 )
 def test_a_pattern_matches_one_name_or_keyword_at_a_time(
@@ -547,6 +553,27 @@ def test_a_busy_index_is_not_taken_for_a_damaged_one(
     assert names(catalog, "alpha") == ["alpha"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_busy_index_leaves_no_open_file(catalog: Catalog, card: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog.add(card())
+    connect = sqlite3.connect
+    made: list[sqlite3.Connection] = []
+
+    def remembered(*args: Any, **how: Any) -> sqlite3.Connection:
+        made.append(connect(*args, **{**how, "timeout": 0.05}))
+        return made[-1]
+
+    with closing(connect(catalog.index_path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(sqlite3, "connect", remembered)
+        with pytest.raises(SystemFailure, match="in use by another process"):
+            Index.open(catalog.index_path)
+    assert made
+    for connection in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
 # Where nothing can be written
 
 
@@ -631,6 +658,177 @@ def test_a_catalog_that_cannot_be_read_is_reported_and_the_others_still_serve(
         closed.chmod(0o755)
     assert found == ["alpha"]
     assert damaged == [["there", f"{closed} cannot be read: Permission denied"]]
+
+
+_LOOK = """
+    import json, resource, sys
+    from pathlib import Path
+    from fairmile.catalog import index as module
+    from fairmile.catalog.catalog import Catalog
+    from fairmile.catalog.folder import CatalogFolder
+    home, few, room = sys.argv[1:]
+    module._FEW_CARDS = int(few)
+    if room:  # as a full disk: no file can grow beyond this
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(room), int(room)))
+    catalog = Catalog(Path(home), builtin=CatalogFolder("builtin", Path("/nowhere")))
+    with catalog.open_index() as index:
+        outdated = index.outdated
+    print(json.dumps([sorted(hit.row.name for hit in catalog.search(limit=100)), outdated]))
+"""
+
+
+def _leave_stale(catalog: Catalog, card: Factory) -> None:
+    """Add a card that the index knows and one that it does not."""
+    catalog.add(card(name="Before"))
+    catalog.local.touch_generation()
+    for number in range(30):
+        catalog.local.write(Card(card(name=f"After {number}", description=f"stars {number} " * 500)))
+
+
+@pytest.mark.parametrize("few", [2000, 5])
+def test_a_stale_index_in_a_read_only_home_is_made_anew_in_memory_or_says_that_it_is_outdated(
+    catalog: Catalog, card: Factory, home: Path, as_other_user: Callable[..., str], few: int
+) -> None:
+    _leave_stale(catalog, card)
+    places = [home, *home.rglob("*")]
+    for path in places:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        found, outdated = json.loads(as_other_user(_LOOK, home, few, ""))
+    finally:
+        for path in places:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    assert (len(found), outdated) == ((31, False) if few == 2000 else (1, True))
+    with catalog.open_index() as index:
+        assert (index.count()["local"], index.outdated) == (31, False)
+
+
+@pytest.mark.parametrize("few", [2000, 5])
+@pytest.mark.parametrize("room", ["no lock", "a lock"])
+def test_a_stale_index_on_a_full_disk_still_answers(
+    catalog: Catalog, card: Factory, home: Path, few: int, room: str
+) -> None:
+    _leave_stale(catalog, card)
+    limit = 0 if room == "no lock" else catalog.index_path.stat().st_size
+    command = [sys.executable, "-c", textwrap.dedent(_LOOK), str(home), str(few), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, outdated = json.loads(done.stdout)
+    assert (len(found), outdated) == ((31, False) if few == 2000 else (1, True))
+    assert len(names(catalog, limit=100)) == 31
+
+
+@pytest.mark.parametrize("limit", [0, 8192])
+def test_an_index_that_a_full_disk_has_no_room_for_is_made_in_memory(
+    catalog: Catalog, card: Factory, home: Path, limit: int
+) -> None:
+    _leave_stale(catalog, card)
+    catalog.index_path.unlink()
+    command = [sys.executable, "-c", textwrap.dedent(_LOOK), str(home), "5", str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, outdated = json.loads(done.stdout)
+    assert (len(found), outdated) == (31, False)
+    assert [path.name for path in home.iterdir() if path.name.startswith(".index")] == []
+
+
+# Several projects that share a home
+
+
+@pytest.fixture
+def projects(home: Path, builtin: CatalogFolder, card: Factory) -> tuple[Catalog, Catalog]:
+    """Two projects with a source each, which the index of their home both knows."""
+    one = Catalog(home, sources={"one": "/nowhere"}, builtin=builtin)
+    two = Catalog(home, sources={"two": "/nowhere"}, builtin=builtin)
+    one.add(card(name="Common", keywords=["shared"]))
+    for catalog, name in ((one, "one"), (two, "two")):
+        folder = catalog.source_folder(name)
+        folder.touch_generation()
+        for number in (1, 2):
+            folder.write(
+                Card(
+                    card(
+                        "model",
+                        "Mesh",
+                        f"{number}.0",
+                        description=f"from {name}",
+                        keywords=[f"word{name}"],
+                        scienceDomain=f"science {name}",
+                        trainedOn={"@id": "https://example.net/data"},
+                    )
+                )
+            )
+        assert len(catalog.search()) == 2
+    return one, two
+
+
+def test_projects_with_other_sources_do_not_undo_the_index_of_each_other(projects: tuple[Catalog, Catalog]) -> None:
+    before = projects[0].index_path.read_bytes()
+    for catalog in (*projects, *projects):
+        assert len(catalog.search()) == 2
+        with catalog.open_index() as index:
+            assert not index.stale(catalog.folders())
+    assert projects[0].index_path.read_bytes() == before
+
+
+def test_a_source_that_was_never_synced_does_not_make_projects_refresh_in_turn(
+    home: Path, builtin: CatalogFolder, card: Factory
+) -> None:
+    one = Catalog(home, sources={"one": "/nowhere"}, builtin=builtin)
+    two = Catalog(home, sources={"two": "/nowhere"}, builtin=builtin)
+    one.add(card())
+    assert names(one) == names(two) == ["alpha"]
+    before = one.index_path.read_bytes()
+    assert names(one) == names(two) == ["alpha"]
+    assert one.index_path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("mine", "other"), [("one", "two"), ("two", "one")])
+def test_a_project_sees_nothing_of_the_sources_of_another(
+    projects: tuple[Catalog, Catalog], mine: str, other: str
+) -> None:
+    catalog = projects[0] if mine == "one" else projects[1]
+    assert [hit.handle for hit in catalog.search("mesh")] == [f"{mine}/model/mesh@2.0"]
+    assert [hit.also for hit in catalog.search("mesh")] == [()]
+    for text in (f"word{other}", f"/word{other}/", f"catalog:{other}"):
+        assert names(catalog, text) == []
+    assert names(catalog, f"/word{mine}/") == names(catalog, "/mesh/") == ["mesh"]
+    assert versions(catalog, "mesh", all_versions=True) == ["2.0", "1.0"]
+    assert catalog.facets("domain") == {f"science {mine}": 1}
+    for text in (f"wordx{other}", f"wordx{mine}"):
+        assert catalog.search(text).did_you_mean == (f"word{mine}",)
+    assert [row.catalog for row in catalog.versions("mesh")] == [mine, mine]
+    with catalog.open_index() as index:
+        rows = index.aliased("https://example.net/model/mesh/1.0")
+        assert [row.catalog for row in rows] == [mine]
+        assert {row.catalog for _, row in index.linking_to(["https://example.net/data"])} == {mine}
+        assert {row.catalog for each in index.twins(rows).values() for row in each} == {mine}
+        assert index.count() == {"local": 1, mine: 2}
+        assert index.clashes(["one", "two"]) == {}
+        assert index.near_values("domain", f"science {other}s") == [f"science {mine}"]
+
+
+def test_cards_of_another_project_take_no_place_among_the_first_matches(
+    home: Path, builtin: CatalogFolder, card: Factory
+) -> None:
+    many = Catalog(home, sources={"many": "/nowhere"}, builtin=builtin)
+    for number in range(400):
+        many.source_folder("many").write(Card(card(name=f"Star {number}", keywords=["sun"])))
+    assert len(many.search("star", limit=500)) == 400
+    few = Catalog(home, builtin=builtin)
+    few.add(card(name="Star of mine", keywords=["sun"]))
+    for text in ("star", "sun", "", "/star/", "/sun/"):
+        assert names(few, text, limit=1) == ["star-of-mine"]
+    assert len(many.search("star", limit=500)) == 401
+
+
+def test_a_source_whose_folder_is_gone_is_forgotten(projects: tuple[Catalog, Catalog]) -> None:
+    one, two = projects
+    shutil.rmtree(two.source_folder("two").root)
+    assert len(one.search("mesh")) == 1
+    with closing(sqlite3.connect(one.index_path)) as connection:
+        assert connection.execute("SELECT DISTINCT catalog FROM card ORDER BY 1").fetchall() == [("local",), ("one",)]
+    assert names(two) == ["common"]
 
 
 # Several processes

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -16,11 +17,21 @@ import pytest
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import UsageError
+from fairmile.catalog import sources
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.exchange import draft
 from fairmile.catalog.folder import CatalogFolder
-from fairmile.catalog.sources import SourceSpec, SyncReport, publish, source_spec, source_type, state, sync
+from fairmile.catalog.sources import (
+    SourceSpec,
+    SyncReport,
+    publish,
+    shown_location,
+    source_spec,
+    source_type,
+    state,
+    sync,
+)
 
 Factory = Callable[..., dict[str, Any]]
 CODEMETA = {
@@ -287,6 +298,65 @@ def test_a_folder_that_cannot_be_listed_does_not_look_empty(
     assert names(copy) == ["dataset/alpha/1.0"]
 
 
+@pytest.mark.parametrize("left", ["nothing", "junk"])
+def test_a_source_that_suddenly_lists_no_card_leaves_the_last_copy(
+    outside: Path, copy: CatalogFolder, card: Factory, left: str
+) -> None:
+    assert bring(outside, copy).error == ""
+    write(outside, "a.jsonld", card())
+    first = bring(outside, copy)
+    (outside / "a.jsonld").unlink()
+    if left == "junk":
+        write(outside, "package.json", {"scripts": {}})
+    spec = source_spec("there", str(outside))
+    assert sync(spec, copy, Here(), dry_run=True).error == "lists no cards any more; the last copy stays"
+    assert state(copy)["error"] == ""
+    report = bring(outside, copy)
+    assert (report.error, report.removed) == ("lists no cards any more; the last copy stays", 0)
+    assert names(copy) == ["dataset/alpha/1.0"]
+    assert (state(copy)["error"], state(copy)["synced_at"]) == (report.error, first.synced_at)
+    report = sync(spec, copy, Here(), allow_empty=True)
+    assert (report.error, report.cards, report.removed) == ("", 0, 1)
+    assert names(copy) == []
+
+
+# Secrets in a location
+
+
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("https://user:TOKEN@example.net/cards.git", "https://***@example.net/cards.git"),
+        ("https://TOKEN@example.net", "https://***@example.net"),
+        ("https://user:TO@KEN@example.net:8080/x@y", "https://***@example.net:8080/x@y"),
+        ("https://user:TO#K?EN@example.net/", "https://***@example.net/"),
+        ("git+ssh://git@example.net/cards", "git+ssh://***@example.net/cards"),
+        ("git@example.net:cards", "git@example.net:cards"),
+        ("https://example.net/a@b", "https://example.net/a@b"),
+        ("/data/me@home/cards", "/data/me@home/cards"),
+        ("from 'https://a:TOKEN@b/' to 'http://TOKEN@d/'", "from 'https://***@b/' to 'http://***@d/'"),
+    ],
+)
+def test_a_location_is_shown_without_its_secrets(location: str, shown: str) -> None:
+    assert shown_location(location) == shown
+
+
+@pytest.mark.parametrize("type", ["git", "web", "folder"])
+def test_the_token_of_a_location_is_in_no_report(copy: CatalogFolder, type: str) -> None:
+    for address in ("http://me:TOKEN@127.0.0.1:1/cards.git", "http://me:TOKEN@127.0.0.1:x/", "ftp://me:TOKEN@h/"):
+        report = bring(address, copy, type=type)
+        assert report.error
+        assert "TOKEN" not in json.dumps(report.__dict__)
+        assert "***@" in report.location
+        assert "TOKEN" not in (copy.root / "state.json").read_text()
+
+
+def test_the_token_of_a_location_that_would_run_a_command_is_not_shown(copy: CatalogFolder) -> None:
+    report = bring("ext::https://me:TOKEN@example.net/x.git", copy, type="git")
+    assert "would run a command" in report.error
+    assert "TOKEN" not in report.error
+
+
 # A git repository
 
 
@@ -351,6 +421,35 @@ def test_a_revision_that_is_not_there_is_said(repository: Path, copy: CatalogFol
     report = bring(repository, copy, "no-such-branch")
     assert "no-such-branch" in report.error
     assert names(copy) == ["model/net/1.0"]
+
+
+@pytest.mark.parametrize("revision", ["short", "HEAD~1", "no-such-branch"])
+def test_a_revision_that_no_server_knows_gets_a_hint(
+    repository: Path, copy: CatalogFolder, card: Factory, revision: str
+) -> None:
+    write(repository, "a.jsonld", card("model", "Net", description="second"))
+    revision = commit(repository)[:8] if revision == "short" else revision
+    report = bring(repository, copy, revision)
+    assert report.error.endswith("; name a branch, a tag or a full commit")
+    assert revision in report.error
+
+
+def test_a_cache_that_old_commits_swell_starts_anew(
+    repository: Path, copy: CatalogFolder, card: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = copy.root / "cache" / "git"
+    assert bring(repository, copy).error == ""
+    assert (cache / "objects").is_dir()
+    monkeypatch.setattr(sources, "_GIT_CACHE_BYTES", 1)
+    monkeypatch.setattr(sources, "_GIT_CACHE_TIMES", 0)
+    write(repository, "a.jsonld", card("model", "Net", description="second"))
+    second = commit(repository)
+    assert bring(repository, copy).revision == second
+    assert not cache.exists()
+    write(repository, "a.jsonld", card("model", "Net", description="third"))
+    third = commit(repository)
+    assert bring(repository, copy).revision == third
+    assert copy.read("model/net/1.0.jsonld")["description"] == "third"
 
 
 def test_a_repository_that_is_gone_leaves_the_last_copy(repository: Path, home: Path, builtin: CatalogFolder) -> None:
@@ -455,12 +554,14 @@ class Site:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.asked: list[str] = []
+        self.credentials: list[str | None] = []
         self.status = 0
         site = self
 
         class Handler(SimpleHTTPRequestHandler):
             def do_GET(self) -> None:
                 site.asked.append(self.path)
+                site.credentials.append(self.headers["Authorization"])
                 if site.status == 1:
                     self.wfile.write(b"this is not HTTP\r\n\r\n")
                 elif site.status:
@@ -512,6 +613,34 @@ def test_unchanged_cards_are_not_fetched_again(
     report = bring(site.address + "/index.json", copy)
     assert (report.cards, report.changed) == (3, 1)
     assert sorted(site.asked) == ["/catalog/index.json", "/catalog/model/third/1.0.jsonld"]
+
+
+def test_what_the_index_no_longer_lists_leaves_the_cache(site: Site, copy: CatalogFolder) -> None:
+    def kept() -> list[str]:
+        return sorted(path.name for path in (copy.root / "cache" / "web").rglob("*") if path.is_file())
+
+    bring(site.address, copy)
+    path = site.root / "catalog" / "index.json"
+    listed = json.loads(path.read_text())
+    assert kept() == sorted(entry["sha256"] for entry in listed["cards"])
+    path.write_text(json.dumps({"cards": listed["cards"][:1]}))
+    assert bring(site.address, copy).removed == 1
+    assert kept() == [listed["cards"][0]["sha256"]]
+
+
+def test_the_user_and_password_of_an_address_reach_the_server_and_no_report(site: Site, copy: CatalogFolder) -> None:
+    address = site.address.replace("http://", "http://me:TO%40KEN@")
+    report = bring(address, copy)
+    assert (report.error, report.cards) == ("", 2)
+    assert set(site.credentials) == {"Basic " + base64.b64encode(b"me:TO@KEN").decode()}
+    site.status = 403
+    report = bring(address, copy)
+    assert "answers 403" in report.error
+    (site.root / "catalog" / "index.json").write_text("{}")
+    site.status = 0
+    report = bring(address, copy)
+    assert "expected a list" in report.error
+    assert "KEN" not in (copy.root / "state.json").read_text()
 
 
 def test_a_card_that_is_not_what_the_index_lists_is_refused(site: Site, copy: CatalogFolder) -> None:

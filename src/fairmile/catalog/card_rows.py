@@ -7,9 +7,10 @@ import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 
+from fairmile.base.errors import UsageError
 from fairmile.catalog.card import Card
 from fairmile.catalog.extract import aliases_of, facets_of, links_of, summary_of, texts_of
-from fairmile.catalog.folder import Stamp
+from fairmile.catalog.folder import CatalogFolder, Stamp
 from fairmile.catalog.identity import version_key
 from fairmile.catalog.query import ANY_CARD, IN_KEYWORDS, IN_NAME, facet_token, facet_words, marked_words, normal
 
@@ -142,3 +143,15 @@ def _facet_tokens(facet: str, value: str) -> list[str]:
     # A catalog or kind is named in full; of anything else a part will do.
     words = (normal(value),) if facet in ("kind", "catalog") else facet_words(value)
     return [facet_token(facet, word) for word in words]
+
+
+def read_in_place(folder: CatalogFolder, path: str) -> Card:
+    """Return the card in a file, which must stand where its handle says: else it could not be changed or removed."""
+    card = folder.read(path)
+    expected = (folder.path(card.handle), folder.tombstone_path(card.handle))
+    if folder.cards_root / path not in expected:
+        raise UsageError(
+            f"the card {folder.cards_root / path} describes {card.handle}, whose place is {expected[0]}",
+            hint="move it there, or add it with `fairmile catalog add`",
+        )
+    return card

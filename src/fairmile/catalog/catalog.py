@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here, Runner
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
-from fairmile.base.files import write_atomic
+from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.words import closest, slug
 from fairmile.base.yaml import update_file
 from fairmile.catalog import exchange
@@ -587,7 +587,7 @@ class Catalog:
         """
         card = self.get(name, kind=kind)
         documents = {f"{card.name}.jsonld": card.to_json()} if format == "card" else exchange.write(card, format)
-        files = {target / file_name: text for file_name, text in documents.items()} if target is not None else {}
+        files = {safe_join(target, name): text for name, text in documents.items()} if target is not None else {}
         for path, text in files.items():
             if not replace and os.path.isfile(path) and path.read_bytes() != text.encode():
                 hint = "--replace overwrites it; nothing was written"

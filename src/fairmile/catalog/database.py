@@ -1,4 +1,4 @@
-"""The SQLite file behind the index: who may change it, and its failures in our words."""
+"""The SQLite file behind the index: its tables, who may change it, and its failures in our words."""
 
 from __future__ import annotations
 
@@ -18,6 +18,37 @@ FAILED = (
     *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
     *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL),
 )
+SCHEMA_VERSION = "5"
+_TABLES = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE card(
+  id INTEGER PRIMARY KEY, catalog TEXT, path TEXT, size INTEGER, mtime INTEGER,
+  kind TEXT, name TEXT, version TEXT, version_key TEXT, iri TEXT, title TEXT,
+  digest TEXT, content TEXT, gone INTEGER, latest INTEGER, uses INTEGER, summary TEXT);
+CREATE UNIQUE INDEX card_path ON card(catalog, path);
+CREATE INDEX card_name ON card(name, kind);
+CREATE INDEX card_rank ON card(id, gone, uses, name, version_key);
+CREATE TABLE alias(value TEXT, what TEXT, card INTEGER);
+CREATE INDEX alias_value ON alias(value);
+CREATE INDEX alias_card ON alias(card);
+CREATE TABLE facet(facet TEXT, value TEXT, card INTEGER);
+CREATE INDEX facet_value ON facet(facet, value);
+CREATE INDEX facet_card ON facet(card);
+CREATE TABLE link(card INTEGER, relation TEXT, target TEXT);
+CREATE INDEX link_target ON link(target);
+CREATE INDEX link_card ON link(card);
+CREATE TABLE names(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
+CREATE TABLE tag(id INTEGER PRIMARY KEY, raw TEXT UNIQUE, value TEXT);
+CREATE TABLE tags(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
+CREATE TABLE word(id INTEGER PRIMARY KEY, word TEXT UNIQUE);
+CREATE VIRTUAL TABLE gram USING fts5(word, tokenize='trigram', content='', detail=none);
+"""
+# Latest versions and older ones are apart, so that a search need not sift the older ones out.
+_TEXT_TABLE = """
+CREATE VIRTUAL TABLE {} USING fts5(
+  words, marks, tokenize='porter unicode61 remove_diacritics 2', prefix='3');
+"""
+SCHEMA = _TABLES + _TEXT_TABLE.format("latest") + _TEXT_TABLE.format("older")
 
 
 def lock_of(path: Path) -> Lock:

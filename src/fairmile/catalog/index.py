@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.words import closest, slug
 from fairmile.catalog.card import Card
-from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows
+from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows, read_in_place
 from fairmile.catalog.database import (
     BUSY,
     DAMAGED,
     FAILED,
+    SCHEMA,
+    SCHEMA_VERSION,
     batches,
     can_create,
     code_of,
@@ -50,7 +52,6 @@ from fairmile.catalog.query import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-SCHEMA_VERSION = "5"
 # Where the words stand decides the rank; each step takes in more of the card.
 _STEPS = (IN_NAME, IN_KEYWORDS, ANYWHERE)
 # Matches a step looks at, the most used first: ranking all 100,000 matches of a common word takes 160 ms.
@@ -60,35 +61,6 @@ _TAGS = 2000
 _TAGGED_CARDS = 3000
 # So few cards are read anew in a moment where the index cannot be brought in line with them.
 _FEW_CARDS = 2000
-_SCHEMA = """
-CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-CREATE TABLE card(
-  id INTEGER PRIMARY KEY, catalog TEXT, path TEXT, size INTEGER, mtime INTEGER,
-  kind TEXT, name TEXT, version TEXT, version_key TEXT, iri TEXT, title TEXT,
-  digest TEXT, content TEXT, gone INTEGER, latest INTEGER, uses INTEGER, summary TEXT);
-CREATE UNIQUE INDEX card_path ON card(catalog, path);
-CREATE INDEX card_name ON card(name, kind);
-CREATE INDEX card_rank ON card(id, gone, uses, name, version_key);
-CREATE TABLE alias(value TEXT, what TEXT, card INTEGER);
-CREATE INDEX alias_value ON alias(value);
-CREATE INDEX alias_card ON alias(card);
-CREATE TABLE facet(facet TEXT, value TEXT, card INTEGER);
-CREATE INDEX facet_value ON facet(facet, value);
-CREATE INDEX facet_card ON facet(card);
-CREATE TABLE link(card INTEGER, relation TEXT, target TEXT);
-CREATE INDEX link_target ON link(target);
-CREATE INDEX link_card ON link(card);
-CREATE TABLE names(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
-CREATE TABLE tag(id INTEGER PRIMARY KEY, raw TEXT UNIQUE, value TEXT);
-CREATE TABLE tags(chunk INTEGER PRIMARY KEY, ids TEXT, lines BLOB);
-CREATE TABLE word(id INTEGER PRIMARY KEY, word TEXT UNIQUE);
-CREATE VIRTUAL TABLE gram USING fts5(word, tokenize='trigram', content='', detail=none);
-"""
-# Latest versions and older ones are apart, so that a search need not sift the older ones out.
-_TEXT_SCHEMA = """
-CREATE VIRTUAL TABLE {} USING fts5(
-  words, marks, tokenize='porter unicode61 remove_diacritics 2', prefix='3');
-"""
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
 
 
@@ -201,11 +173,12 @@ class Index:
         """
         index = cls._opened(path)
         try:
-            if not index.stale(folders):
-                return index._limited(folders)
+            index._limit(folders)
+            if not index.stale(folders) and not (index.writable and index._orphans()):
+                return index
             if index.writable:
                 index.refresh(folders, uses(), on_card=on_card)
-                return index._limited(folders)
+                return index
         except sqlite3.DatabaseError as error:
             index.close()
             if index.path is None or code_of(error) not in (*DAMAGED, *FAILED):
@@ -243,7 +216,7 @@ class Index:
         """Return the index that could not be brought in line; one in memory when that is soon made or all there is."""
         index = cls._opened(path)
         try:
-            index._limited(folders)
+            index._limit(folders)
             stale = index.stale(folders)
             if not stale or (index.count() and not _are_few(folders)):
                 index.outdated = stale
@@ -262,11 +235,10 @@ class Index:
         except BaseException:
             index.close()
             raise
-        return index._limited(folders)
+        return index
 
-    def _limited(self, folders: Sequence[CatalogFolder]) -> Index:
+    def _limit(self, folders: Sequence[CatalogFolder]) -> None:
         self.catalogs = frozenset(folder.name for folder in folders)
-        return self
 
     @classmethod
     def in_memory(cls) -> Index:
@@ -281,7 +253,7 @@ class Index:
         return index
 
     def _create(self) -> None:
-        self._db.executescript(_SCHEMA + _TEXT_SCHEMA.format("latest") + _TEXT_SCHEMA.format("older"))
+        self._db.executescript(SCHEMA)
         self._set_meta("schema", SCHEMA_VERSION)
 
     def close(self) -> None:
@@ -349,7 +321,10 @@ class Index:
         """
         done = Refresh()
         with self.held():
-            done.removed += self._forget_strangers({folder.name for folder in folders})
+            self._limit(folders)
+            for catalog in self._orphans():
+                done.removed += self._cards.forget(catalog, [row[0] for row in self._paths(catalog)])
+                self._db.execute("DELETE FROM meta WHERE key = ?", (f"catalog:{catalog}",))
             changed: list[tuple[CatalogFolder, str, Stamp, bool]] = []
             for folder in folders:
                 self._set_meta(f"catalog:{folder.name}", folder.generation())
@@ -365,15 +340,11 @@ class Index:
             self._put_all(changed, uses, done, on_card)
         return done
 
-    def _forget_strangers(self, names: Set[str]) -> int:
-        """Take out the catalogs that neither these settings nor, by their folder, any others know; returns how many."""
-        count = 0
-        for (catalog,) in self._db.execute("SELECT DISTINCT catalog FROM card").fetchall():
-            if catalog in names or (self.path and (self.path.parent / "sources" / catalog).is_dir()):
-                continue
-            count += self._cards.forget(catalog, [row[0] for row in self._paths(catalog)])
-            self._db.execute("DELETE FROM meta WHERE key = ?", (f"catalog:{catalog}",))
-        return count
+    def _orphans(self) -> list[str]:
+        """Return the catalogs not asked for that other settings cannot mean either: their folder is gone."""
+        homes = self.path.parent / "sources" if self.path else None
+        gone = (name for name in self._strangers() if homes is None or not (homes / name).is_dir())
+        return [name for name in gone if self._db.execute("SELECT 1 FROM card WHERE catalog = ?", (name,)).fetchone()]
 
     def _paths(self, catalog: str) -> list[tuple[str, int, int]]:
         return self._db.execute("SELECT path, size, mtime FROM card WHERE catalog = ?", (catalog,)).fetchall()
@@ -388,7 +359,7 @@ class Index:
         assets: set[tuple[str, str, str]] = set()
         for number, (folder, path, stamp, known) in enumerate(changed, 1):
             try:
-                card = _read_in_place(folder, path)
+                card = read_in_place(folder, path)
                 self._cards.put(card, path, stamp, uses.get(_asset(path), 0))
                 assets.add((folder.name, card.kind, card.name))
             except (FairmileError, RecursionError) as error:
@@ -501,10 +472,21 @@ class Index:
 
     def near_values(self, facet: str, value: str) -> list[str]:
         """Return the values of a facet nearest to one that found nothing."""
+        known = self._db.execute("SELECT DISTINCT value FROM facet WHERE facet = ? LIMIT 20000", (facet,))
         asked, strangers = self._asked("facet.card")
-        sql = f"SELECT DISTINCT value FROM facet WHERE facet = ?{asked} LIMIT 20000"
-        known = self._db.execute(sql, (facet, *strangers))
-        return [each for each in closest(normal(value), [row[0] for row in known]) if each != normal(value)]
+        sql = f"SELECT 1 FROM facet WHERE facet = ? AND value = ?{asked} LIMIT 1"
+        return self._nearest(
+            normal(value),
+            [row[0] for row in known],
+            lambda each: self._db.execute(sql, (facet, each, *strangers)).fetchone() is not None,
+        )
+
+    def _nearest(self, text: str, known: Sequence[str], is_asked: Callable[[str], bool], n: int = 3) -> list[str]:
+        """Return the nearest texts that a card of the catalogs asked for has."""
+        if not self._strangers():
+            return [each for each in closest(text, known, n) if each != text]
+        near = closest(text, known, n + _STEP_MATCHES)
+        return list(islice((each for each in near if each != text and is_asked(each)), n))
 
     def linking_to(self, targets: Iterable[str], relation: str | None = None) -> list[tuple[str, Row]]:
         """Return every (relation, card) that names one of the targets."""
@@ -643,10 +625,7 @@ class Index:
         grams = sorted({word[i : i + 3] for i in range(len(word) - 2)})
         sql = "SELECT word FROM word WHERE id IN (SELECT rowid FROM gram WHERE gram MATCH ? LIMIT 3000)"
         candidates = [row[0] for row in self._db.execute(sql, (" OR ".join(f'"{gram}"' for gram in grams),))]
-        if not self._strangers():
-            return [each for each in closest(word, candidates, n) if each != word]
-        near = (each for each in closest(word, candidates, n + _STEP_MATCHES) if each != word and self._finds(each))
-        return list(islice(near, n))
+        return self._nearest(word, candidates, self._finds, n)
 
     def _finds(self, word: str) -> bool:
         query = Query(words=(word,), all_versions=True)
@@ -713,18 +692,6 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
 
 def _asset(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _read_in_place(folder: CatalogFolder, path: str) -> Card:
-    """Return the card in a file, which must stand where its handle says: else it could not be changed or removed."""
-    card = folder.read(path)
-    expected = (folder.path(card.handle), folder.tombstone_path(card.handle))
-    if folder.cards_root / path not in expected:
-        raise UsageError(
-            f"the card {folder.cards_root / path} describes {card.handle}, whose place is {expected[0]}",
-            hint="move it there, or add it with `fairmile catalog add`",
-        )
-    return card
 
 
 def target_names(row_or_card: Row | Card) -> list[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, Protocol
-from urllib.parse import quote, unquote, urljoin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from fairmile.base.commands import Runner
 from fairmile.base.digest import sha256_hex
@@ -26,6 +27,9 @@ from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import mint_iri
 from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.catalog.profile import check_text
+
+if TYPE_CHECKING:
+    from urllib.request import Request
 
 SourceType = Literal["folder", "git", "web"]
 INDEX_FILE = "index.json"
@@ -41,12 +45,16 @@ _WEB_CONNECTIONS = 8
 _GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"),
     *("-c", "protocol.file.allow=always", "-c", "credential.interactive=false", "-c", "core.askPass="),
-    *("-c", "protocol.version=2", "-c", "core.attributesFile=/dev/null"),
+    *("-c", "protocol.version=2", "-c", "core.attributesFile=/dev/null", "-c", "gc.auto=0"),
 )
 # Ranks above the repository's own .gitattributes: files come as they are stored, none is left out, and no filter
 # that the user has installed, such as one that downloads large files, is called by a repository.
 _GIT_ATTRIBUTES = "* -filter -text -ident -eol -crlf -working-tree-encoding -export-ignore -export-subst\n"
 _GIT_TIMEOUT_S = 600.0
+# Objects of commits that were replaced stay in the cache; beyond this many times what one commit holds it starts anew.
+_GIT_CACHE_TIMES = 5
+_GIT_CACHE_BYTES = 64 << 20
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})[^/\s]*@")
 LOCAL = "local"
 BUILTIN = "builtin"
 
@@ -95,6 +103,11 @@ def source_type(location: str) -> SourceType:
     if path.endswith(".git") or path.startswith(("git@", "git+", "ssh://", "git://")) or (Path(path) / ".git").exists():
         return "git"
     return "web" if path.startswith(("http://", "https://")) else "folder"
+
+
+def shown_location(location: str) -> str:
+    """Return a location, or a text that holds some, without the user names, passwords and tokens in them."""
+    return _USERINFO.sub(r"\1***@", location)
 
 
 def check_source_name(name: object) -> None:
@@ -177,7 +190,10 @@ class GitSource:
 
     def __init__(self, location: str, revision: str, cache: Path, runner: Runner) -> None:
         if location.startswith("ext::") or "::" in location.split("/")[0]:
-            raise UsageError(f"git location {location!r} would run a command", hint="use an https, ssh or file address")
+            raise UsageError(
+                f"git location {shown_location(location)!r} would run a command",
+                hint="use an https, ssh or file address",
+            )
         self._location = location
         self._wanted = revision or "HEAD"
         self._cache = cache
@@ -187,12 +203,15 @@ class GitSource:
     def _git(self, *arguments: str) -> str:
         # A variable left by a git hook that called us must not lead to the caller's own repository.
         environment = {"GIT_DIR": str(self._cache), "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
-        environment |= {"GIT_OBJECT_DIRECTORY": str(self._cache / "objects")}
+        environment |= {"GIT_OBJECT_DIRECTORY": str(self._cache / "objects"), "LC_ALL": "C"}
         argv = [*_GIT, *arguments]
         done = self._runner.run(argv, cwd=self._cache, env=environment, timeout_s=_GIT_TIMEOUT_S, check=False)
         if done.exit_code:
             said = [line for line in done.stderr.splitlines() if line.startswith(("fatal:", "error:"))]
-            raise SystemFailure(f"git {arguments[0]}: {said[0] if said else done.stderr.strip() or done.exit_code}")
+            text = shown_location(f"git {arguments[0]}: {said[0] if said else done.stderr.strip() or done.exit_code}")
+            if "couldn't find remote ref" in text or "invalid refspec" in text:
+                text += "; name a branch, a tag or a full commit"
+            raise SystemFailure(text)
         return done.stdout
 
     def documents(self) -> Iterator[Document | UsageError]:
@@ -205,9 +224,12 @@ class GitSource:
         archive = self._cache / f"snapshot.{os.getpid()}.tar"
         try:
             self._git("archive", "--format=tar", "-o", str(archive), self._revision)
+            size_bytes = archive.stat().st_size
             yield from _tar_documents(archive)
         finally:
             archive.unlink(missing_ok=True)
+        if _size_of(self._cache) > max(_GIT_CACHE_BYTES, _GIT_CACHE_TIMES * size_bytes):
+            shutil.rmtree(self._cache, ignore_errors=True)
 
     def revision(self) -> str:
         return self._revision
@@ -224,9 +246,13 @@ class WebSource:
     def documents(self) -> Iterator[Document | UsageError]:
         data = _download(self._index_url)
         self._revision = sha256_hex(data)
-        entries = _index_entries(Document(self._index_url, data))
+        entries = _index_entries(Document(shown_location(self._index_url), data))
         with ThreadPoolExecutor(_WEB_CONNECTIONS) as pool:
             yield from pool.map(self._document, entries)
+        listed = {sha256 for _, sha256 in entries}
+        for kept in self._cache.glob("??/*"):
+            if kept.name not in listed:
+                kept.unlink(missing_ok=True)
 
     def _document(self, entry: tuple[str, str]) -> Document:
         path, sha256 = entry
@@ -238,7 +264,7 @@ class WebSource:
         url = urljoin(self._index_url, quote(path, safe="/%+@,;=!$&'()*~"))
         data = _download(url)
         if sha256_hex(data) != sha256:
-            raise Integrity(f"{url} is not the card its index lists: sha256 differs")
+            raise Integrity(f"{shown_location(url)} is not the card its index lists: sha256 differs")
         write_atomic(kept, data)
         return Document(path, data)
 
@@ -254,12 +280,14 @@ def sync(
     base: str = "",
     clock: Callable[[], float] = time.time,
     dry_run: bool = False,
+    allow_empty: bool = False,
 ) -> SyncReport:
     """Bring the copy of a source up to date; when the source fails, the last copy stays and the report says why.
 
+    A source that lists no card any more has failed too, as a folder that is not mounted, unless `allow_empty`.
     A dry run reads the source and says what would change; only the cache of what was fetched is written.
     """
-    report = SyncReport(spec.name, spec.location, spec.type)
+    report = SyncReport(spec.name, shown_location(spec.location), spec.type)
     folder.root.mkdir(parents=True, exist_ok=True)
     with Lock(folder.root / "sync.lock", timeout_s=600.0):
         cards: dict[str, Card] = {}
@@ -267,10 +295,12 @@ def sync(
             source = open_source(spec, folder.root / "cache", runner)
             for document in source.documents():
                 _collect(document, folder, cards, report, base, keep=not dry_run)
+            if not cards and not allow_empty and any(True for _ in folder.scan()):
+                raise UsageError("lists no cards any more; the last copy stays")
         except (FairmileError, OSError) as error:
-            report.error = str(error)
+            report.error = shown_location(str(error))
             if not dry_run:
-                _write_state(folder, {**state(folder), "error": report.error})
+                _write_state(folder, {**state(folder), "location": report.location, "error": report.error})
             return report
         report.revision = source.revision()
         report.cards = len(cards)
@@ -370,6 +400,10 @@ def _stop(error: OSError) -> None:
     raise error
 
 
+def _size_of(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
 def may_describe(name: str) -> bool:
     """Tell by its name whether a file may describe an asset."""
     return not name.startswith(".") and (name.lower().endswith(_ENDINGS) or name in _NAMES)
@@ -412,20 +446,36 @@ def _index_entries(document: Document) -> list[tuple[str, str]]:
 def _download(url: str) -> bytes:
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from urllib.request import urlopen
 
+    shown = shown_location(url)
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"{url!r} is not a web address")
+        raise UsageError(f"{shown!r} is not a web address")
     try:
-        with urlopen(Request(url, headers={"User-Agent": "fairmile"}), timeout=_WEB_TIMEOUT_S) as answer:
+        with urlopen(_request(url), timeout=_WEB_TIMEOUT_S) as answer:
             data: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
     except HTTPError as error:
-        raise Transient(f"{url} answers {error.code} {error.reason}") from error
+        raise Transient(f"{shown} answers {error.code} {error.reason}") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise Transient(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from error
+        raise Transient(f"{shown} cannot be reached: {getattr(error, 'reason', error)}") from error
     if len(data) > MAX_DOCUMENT_BYTES:
-        raise UsageError(f"{url} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description")
+        raise UsageError(f"{shown} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description")
     return data
+
+
+def _request(url: str) -> Request:
+    """Return the request for an address; its user name and password go into a header for that host alone."""
+    from base64 import b64encode
+    from urllib.request import Request
+
+    parts = urlsplit(url)
+    userinfo, at, host = parts.netloc.rpartition("@")
+    request = Request(parts._replace(netloc=host).geturl(), headers={"User-Agent": "fairmile"})
+    if at:
+        user, _, password = userinfo.partition(":")
+        pair = f"{unquote(user)}:{unquote(password)}".encode()
+        request.add_unredirected_header("Authorization", f"Basic {b64encode(pair).decode()}")
+    return request
 
 
 def publish(cards: Sequence[Card], target: Path) -> int:

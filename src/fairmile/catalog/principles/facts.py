@@ -479,24 +479,34 @@ def _fixed() -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
-def _placeholder(key: str, text: str) -> str:
-    """Return the word of our advice that the text still is or holds, or an empty text."""
+@cache
+def _open_words(key: str) -> frozenset[str]:
+    """Return the words that the advice leaves open in the property: elsewhere they may be the user's own."""
     table = rules()["unfilled"]
-    # A keyword may well be ORCID or SHA256.
-    if text in table["keywords" if key == "keywords" else "words"]:
+    template = rules()["placeholders"].get(key, "VALUE")
+    leaves = set(re.findall(r'"([^"]*)"', template)) if template[:1] in "{[" else {template}
+    return frozenset(leaves & set(table["words"])) | frozenset(table["also"].get(key, ()))
+
+
+def _placeholder(key: str, text: str) -> str:
+    """Return the word of our advice that a text below the property still is or holds, or an empty text."""
+    if text in _open_words(key):
         return text
-    return next((word for word in table["within"] if word in text), "")
+    return next((word for word in rules()["unfilled"]["within"] if word in text), "")
 
 
 def _filled(key: str, value: Any, depth: int = 0) -> tuple[Any, str]:
-    """Return the value without what is still a placeholder, and the first such word; _GONE when nothing is left."""
+    """Return a value of the property without what is still a placeholder, and the first such word.
+
+    The value is _GONE when nothing is left of it.
+    """
     if isinstance(value, str):
         word = _placeholder(key, value)
         return (_GONE, word) if word else (value, "")
     if depth >= _DEEPEST or not isinstance(value, (Mapping, list)):
         return value, ""
-    pairs = value.items() if isinstance(value, Mapping) else ((key, each) for each in value)
-    seen = [(inner, *_filled(str(inner), each, depth + 1)) for inner, each in pairs]
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+    seen = [(inner, *_filled(key, each, depth + 1)) for inner, each in pairs]
     word = next((found for _, _, found in seen if found), "")
     if not word:
         return value, ""
