@@ -890,3 +890,20 @@ def test_a_version_that_is_not_there_brings_those_that_are(named: Catalog) -> No
     with pytest.raises(NotFound, match=r"'alpha-set' has no version '9'") as caught:
         named.get("alpha-set@9")
     assert str(caught.value.hint).startswith("versions: ")
+
+
+def test_the_copy_of_another_projects_source_of_the_same_name_does_not_serve(
+    home: Path, builtin: CatalogFolder, card: Factory, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "card.jsonld").write_text(json.dumps(card(name=f"of {name}")))
+    one = Catalog(home, sources={"group": str(tmp_path / "a")}, builtin=builtin)
+    other = Catalog(home, sources={"group": str(tmp_path / "b")}, builtin=builtin)
+    one.sync()
+    assert handles(one) == ["group/dataset/of-a@1.0"]
+    assert handles(other) == []
+    assert [each["synced_at"] for each in other.catalogs() if each["name"] == "group"] == [""]
+    other.sync()
+    assert handles(other) == ["group/dataset/of-b@1.0"]
+    assert handles(one) == []

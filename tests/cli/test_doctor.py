@@ -93,3 +93,16 @@ def test_a_damaged_index_does_not_keep_the_doctor_from_answering(lake: Fairmile,
     assert result.code == 0
     assert result.json["settings"]
     assert [each["name"] for each in result.json["catalogs"]] == ["local", "builtin"]
+
+
+def test_a_password_in_the_address_of_a_source_is_never_shown(fairmile: Fairmile, place: Path) -> None:
+    (place / "fairmile.yaml").write_text("sources:\n  lab: https://me:hunter2@git.example.org/lab.git\n")
+    for command in (
+        ["doctor"],
+        ["doctor", "--json"],
+        ["catalog", "source", "ls"],
+        ["catalog", "source", "ls", "--json"],
+    ):
+        result = fairmile(*command)
+        assert "git.example.org" in result.out
+        assert "hunter2" not in result.out + result.err

@@ -40,6 +40,7 @@ from fairmile.catalog.sources import (
     check_source_name,
     is_source,
     publish,
+    shown_location,
     source_spec,
     state,
     sync,
@@ -91,8 +92,17 @@ class Catalog:
 
     def folders(self) -> list[CatalogFolder]:
         """Return every catalog in order of precedence."""
-        sources = [self.source_folder(name) for name in self._source_settings]
+        sources = [self.source_folder(name) for name in self._source_settings if self._is_copy_of(name)]
         return [self.local, *sources, self._builtin]
+
+    def _is_copy_of(self, name: str) -> bool:
+        """Tell whether the copy under a name is of the source that these settings mean, not of another project's."""
+        kept = state(self.source_folder(name)).get("location")
+        try:
+            spec = source_spec(name, self._source_settings[name])
+        except UsageError:
+            return True
+        return kept in (None, spec.location, shown_location(spec.location))
 
     def source_folder(self, name: str) -> CatalogFolder:
         return CatalogFolder(name, self.home / "sources" / name)
@@ -158,7 +168,8 @@ class Catalog:
                 seen = {hit.handle for hit in hits}
                 more = self._hits(index, query.as_beginnings(), limit)
                 hits = [*hits, *(hit for hit in more if hit.handle not in seen)][:limit]
-            return SearchResult(tuple(hits), () if hits else self._suggestions(index, query))
+            near = () if hits else self._suggestions(index, query)
+            return SearchResult(tuple(hits), near, index.outdated)
 
     def _hits(self, index: Index, query: Query, limit: int) -> list[Hit]:
         wanted = limit + 20
@@ -699,8 +710,11 @@ class Catalog:
             raise UsageError("this catalog was opened without a settings file, so sources cannot be changed")
         return self._settings_file
 
-    def sync(self, names: Sequence[str] = (), *, dry_run: bool = False) -> list[SyncReport]:
-        """Bring sources up to date; one that fails is reported and its last copy still serves."""
+    def sync(self, names: Sequence[str] = (), *, dry_run: bool = False, allow_empty: bool = False) -> list[SyncReport]:
+        """Bring sources up to date; one that fails is reported and its last copy still serves.
+
+        A source that lists no card any more, as an unmounted folder does, keeps its copy unless `allow_empty` is given.
+        """
         for name in names:
             if name not in self._source_settings:
                 near = closest(name, self._source_settings)
@@ -708,18 +722,27 @@ class Catalog:
                     f"no source named {name!r}",
                     hint=f"did you mean {near[0]!r}?" if near else "`fairmile catalog source ls` lists them",
                 )
-        reports = [self._sync(name, dry_run) for name in self._source_settings if not names or name in names]
+        reports = [
+            self._sync(name, dry_run, allow_empty) for name in self._source_settings if not names or name in names
+        ]
         self.open_index().close()
         return reports
 
-    def _sync(self, name: str, dry_run: bool) -> SyncReport:
+    def _sync(self, name: str, dry_run: bool, allow_empty: bool) -> SyncReport:
         settings = self._source_settings[name]
         try:
             spec = source_spec(name, settings, origin=self._source_origins.get(name, ""))
         except UsageError as error:
-            return SyncReport(name, str(settings), "", error=str(error))
-        folder = self.source_folder(name)
-        return sync(spec, folder, self._runner, base=self._base, clock=self._clock, dry_run=dry_run)
+            return SyncReport(name, shown_location(str(settings)), "", error=str(error))
+        return sync(
+            spec,
+            self.source_folder(name),
+            self._runner,
+            base=self._base,
+            clock=self._clock,
+            dry_run=dry_run,
+            allow_empty=allow_empty,
+        )
 
     def catalogs(self) -> list[dict[str, Any]]:
         """Return every catalog in order of precedence, with its state and its clashes with those before it."""
@@ -727,7 +750,7 @@ class Catalog:
             counts = index.count()
             clashes = index.clashes([folder.name for folder in self.folders()])
         found = []
-        for folder in self.folders():
+        for folder in [self.local, *map(self.source_folder, self._source_settings), self._builtin]:
             facts: dict[str, Any] = {
                 "name": folder.name,
                 "cards": counts.get(folder.name, 0),
@@ -745,9 +768,9 @@ class Catalog:
         try:
             spec = source_spec(folder.name, settings, origin=self._source_origins.get(folder.name, ""))
         except UsageError as error:
-            return {"type": "", "location": str(settings), "error": str(error)}
-        kept = state(folder)
-        facts = {"type": spec.type, "location": spec.location, "revision": kept.get("revision", "")}
+            return {"type": "", "location": shown_location(str(settings)), "error": str(error)}
+        kept = state(folder) if self._is_copy_of(folder.name) else {}
+        facts = {"type": spec.type, "location": shown_location(spec.location), "revision": kept.get("revision", "")}
         return facts | {
             "synced_at": kept.get("synced_at", ""),
             "error": kept.get("error", ""),

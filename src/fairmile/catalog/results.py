@@ -50,10 +50,14 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResult(Sequence[Hit]):
-    """The hits of a search, and what to try when there are none."""
+    """The hits of a search, and what to try when there are none.
+
+    `outdated` says that newer cards may be missing: the index could not be brought up to date here.
+    """
 
     hits: tuple[Hit, ...]
     did_you_mean: tuple[str, ...] = ()
+    outdated: bool = False
 
     def __getitem__(self, place: Any) -> Any:
         return self.hits[place]

@@ -346,9 +346,10 @@ def digest(paths: tuple[Path, ...], out: Out) -> int:
 
 @catalog.command(short_help="Bring sources up to date.")
 @click.argument("names", metavar="[SOURCE]...", nargs=-1)
+@click.option("--allow-empty", is_flag=True, help="Drop the cards of a source that lists none any more.")
 @_DRY_RUN
 @json_option
-def sync(names: tuple[str, ...], dry_run: bool, out: Out) -> int:
+def sync(names: tuple[str, ...], allow_empty: bool, dry_run: bool, out: Out) -> int:
     """Bring sources up to date, all of them or those named.
 
     A source that fails is told, its last copy still serves, and so do the others.
@@ -357,7 +358,7 @@ def sync(names: tuple[str, ...], dry_run: bool, out: Out) -> int:
     Example:
       fairmile catalog sync
     """
-    reports = Workspace.open(on_progress=out.progress).catalog.sync(names, dry_run=dry_run)
+    reports = Workspace.open(on_progress=out.progress).catalog.sync(names, dry_run=dry_run, allow_empty=allow_empty)
     if out.as_json:
         out.data({"sources": [dict(vars(report)) for report in reports], "dry_run": dry_run})
     else:

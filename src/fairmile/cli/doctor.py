@@ -14,6 +14,7 @@ import click
 from fairmile import __version__
 from fairmile.base.errors import FairmileError
 from fairmile.catalog.exchange import READERS, WRITERS
+from fairmile.catalog.sources import shown_location
 from fairmile.cli.catalog import catalog_table
 from fairmile.cli.failures import Failure
 from fairmile.cli.out import Out, json_option
@@ -62,7 +63,10 @@ def _home_problems(home: Path) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    """Return a setting as data, without the passwords and tokens that an address may hold."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return shown_location(str(value))
 
 
 def _text(value: Any) -> str:

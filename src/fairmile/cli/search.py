@@ -76,9 +76,12 @@ def search(
     text = " ".join(map(_as_typed, words))
     result = catalog.search(text, kind=kind, regex=regex, limit=limit, all_versions=all_versions)
     if out.as_json:
-        out.data({"results": [hit.to_dict() for hit in result], "did_you_mean": list(result.did_you_mean)})
+        found = [hit.to_dict() for hit in result]
+        out.data({"results": found, "did_you_mean": list(result.did_you_mean), "outdated": result.outdated})
     else:
         _render(result, limit, out)
+    if result.outdated:
+        out.hint("newer cards may be missing: the index cannot be written here")
     return 0
 
 
