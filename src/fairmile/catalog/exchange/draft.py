@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mimetypes
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,8 +40,6 @@ class Document:
     def from_file(cls, path: Path, *, name: str | None = None) -> Document:
         """Read the file; refuses what is too large to be a description."""
         try:
-            if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-                raise UsageError(f"{path} is not a file: a device or a pipe describes no asset")
             with path.open("rb") as stream:
                 data = stream.read(MAX_DOCUMENT_BYTES + 1)
             if len(data) > MAX_DOCUMENT_BYTES:
