@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,7 @@ def test_ctrl_c_ends_with_130_and_a_clean_line(terminal: Callable[..., Session],
     session = terminal("catalog", "add", "pipe.json")
     # Opening waits until the command has opened the other end: from then on it waits for data.
     with open(place / "pipe.json", "wb"):
+        time.sleep(1)  # until it waits in the read itself; a signal just before that is seen only after it
         session.type(b"\x03")
         code, shown = session.end()
     assert code == 130
@@ -309,6 +311,7 @@ def test_an_interruption_elsewhere_ends_with_130_and_one_word(place: Path, envir
     settings: dict[str, Any] = {"cwd": place, "env": environ, "stdin": subprocess.DEVNULL, "text": True}
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
     with open(place / "pipe.json", "wb"):
+        time.sleep(1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
