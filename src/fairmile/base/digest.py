@@ -17,9 +17,10 @@ from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageE
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HEX_LENGTHS = {"md5": 32, "sha1": 40, "sha224": 56, "sha256": 64, "sha384": 96, "sha512": 128}
-_BY_LENGTH = {length: name for name, length in _HEX_LENGTHS.items()}
-_PREFIXED = re.compile(r"(md5|sha-?(?:1|224|256|384|512))\s*[:=-]\s*(\S+)", re.IGNORECASE)
+_HEX_LENGTHS = {"crc32c": 8, "md5": 32, "sha1": 40, "sha224": 56, "sha256": 64, "sha384": 96, "sha512": 128}
+# Eight letters may be any word, so a crc32c must be called one.
+_BY_LENGTH = {length: name for name, length in _HEX_LENGTHS.items() if name != "crc32c"}
+_PREFIXED = re.compile(r"(crc32c|md5|sha-?(?:1|224|256|384|512))\s*[:=-]\s*(\S+)", re.IGNORECASE)
 _NI = re.compile(r"ni://[^/;?#\s]*/sha-256;([A-Za-z0-9_-]{43})")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -96,8 +97,11 @@ def parse_checksum(text: str, algorithm: str | None = None) -> Checksum | None:
             return None
         wanted, text = stated, match[2]
     if _HEX.fullmatch(text):
-        guess = _BY_LENGTH.get(len(text))
-        return Checksum(guess, text.lower()) if guess is not None and wanted in (None, guess) else None
+        guess = "crc32c" if wanted == "crc32c" and len(text) == 8 else _BY_LENGTH.get(len(text))
+        if guess is not None and wanted in (None, guess):
+            return Checksum(guess, text.lower())
+        if wanted != "crc32c":
+            return None
     return _parse_base64(text, wanted)
 
 
@@ -114,7 +118,7 @@ def _parse_base64(text: str, wanted: str | None) -> Checksum | None:
         raw = base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError):
         return None
-    guess = _BY_LENGTH.get(2 * len(raw))
+    guess = "crc32c" if wanted == "crc32c" and len(raw) == 4 else _BY_LENGTH.get(2 * len(raw))
     return Checksum(guess, raw.hex()) if guess is not None and wanted in (None, guess) else None
 
 

@@ -6,7 +6,8 @@ FairmileError                          3  something outside the program went wro
 ├── NotFound        (LookupError)      2  a name leads nowhere
 ├── Conflict                           2  what is there already contradicts what is asked for
 ├── Unsupported     (NotImplementedError)  3  an extra is missing, or this system lacks the feature
-├── SystemFailure   (OSError)          3  a command is missing, a disk is full, a folder is read-only
+├── SystemFailure   (OSError)          3  a command is missing, a folder cannot be read
+│   └── DiskFailure                    3  our own disk is full, read-only or not ours to write
 ├── Transient       (ConnectionError)  3  a retry makes sense
 ├── Integrity                          4  bytes are not what their digest says
 └── RunFailed       (RuntimeError)     1  the experiment itself failed
@@ -61,6 +62,10 @@ class Unsupported(FairmileError, NotImplementedError):
 
 class SystemFailure(FairmileError, OSError):
     """The machine cannot do it: a command is missing, a disk is full, a folder is read-only."""
+
+
+class DiskFailure(SystemFailure):
+    """Our own disk refuses: it is full, read-only or not ours to write."""
 
 
 class Transient(FairmileError, ConnectionError):

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.errors import DiskFailure, SystemFailure, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def write_atomic(
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise _write_failure(folder, error) from error
+        raise write_failure(folder, error) from error
     try:
         _write_new(temporary, data, mode if exclusive else _mode_to_keep(target, mode), sync=True)
         if exclusive:
@@ -63,7 +63,7 @@ def write_atomic(
         raise
     except OSError as error:
         _remove(temporary)
-        raise _write_failure(target, error) from error
+        raise write_failure(target, error) from error
     except BaseException:
         _remove(temporary)
         raise
@@ -159,7 +159,7 @@ class Lock:
         except SystemFailure:
             raise
         except OSError as error:
-            raise _write_failure(self.path, error) from error
+            raise write_failure(self.path, error) from error
         finally:
             _remove(mine)
         self._me, self.lost = me, False
@@ -182,7 +182,7 @@ class Lock:
             self.lost = not self._remove_lock(me.token, os.fstat(self._fd).st_mtime) or self.lost
         except OSError as failure:
             if failure.errno not in (errno.ESTALE, errno.ENOENT):
-                raise _write_failure(self.path, failure) from failure
+                raise write_failure(self.path, failure) from failure
             self.lost = True
         finally:
             os.close(self._fd)
@@ -379,9 +379,10 @@ def _remove(path: str) -> None:
             raise
 
 
-def _write_failure(path: str, error: OSError) -> SystemFailure:
+def write_failure(path: str, error: OSError) -> DiskFailure:
+    """Return the error to raise when our own disk refuses, with what to do about it."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return SystemFailure(f"cannot write {path}: {reason}", hint=_HINTS.get(error.errno or 0))
+    return DiskFailure(f"cannot write {path}: {reason}", hint=_HINTS.get(error.errno or 0))
 
 
 def _place() -> str:

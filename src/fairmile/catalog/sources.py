@@ -19,6 +19,7 @@ from fairmile.base.commands import Runner
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, SystemFailure, Transient, UsageError
 from fairmile.base.files import Lock, write_atomic
+from fairmile.base.git import Git, refuse_commands
 from fairmile.base.words import slug
 from fairmile.catalog import exchange
 from fairmile.catalog.card import Card
@@ -41,15 +42,6 @@ _MAX_FILES = 200_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WEB_TIMEOUT_S = 30.0
 _WEB_CONNECTIONS = 8
-# A repository must not bring its own programs into the fetch: no hooks, no helpers, no `ext::` transport.
-_GIT = (
-    *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"),
-    *("-c", "protocol.file.allow=always", "-c", "credential.interactive=false", "-c", "core.askPass="),
-    *("-c", "protocol.version=2", "-c", "core.attributesFile=/dev/null", "-c", "gc.auto=0"),
-)
-# Ranks above the repository's own .gitattributes: files come as they are stored, none is left out, and no filter
-# that the user has installed, such as one that downloads large files, is called by a repository.
-_GIT_ATTRIBUTES = "* -filter -text -ident -eol -crlf -working-tree-encoding -export-ignore -export-subst\n"
 _GIT_TIMEOUT_S = 600.0
 # Objects of commits that were replaced stay in the cache; beyond this many times what one commit holds it starts anew.
 _GIT_CACHE_TIMES = 5
@@ -189,47 +181,25 @@ class GitSource:
     """A git repository at one revision, read from its objects without a work tree."""
 
     def __init__(self, location: str, revision: str, cache: Path, runner: Runner) -> None:
-        if location.startswith("ext::") or "::" in location.split("/")[0]:
-            raise UsageError(
-                f"git location {shown_location(location)!r} would run a command",
-                hint="use an https, ssh or file address",
-            )
+        refuse_commands(location, shown_location)
         self._location = location
         self._wanted = revision or "HEAD"
-        self._cache = cache
-        self._runner = runner
+        self._git = Git(cache, runner, shown=shown_location, timeout_s=_GIT_TIMEOUT_S)
         self._revision = ""
 
-    def _git(self, *arguments: str) -> str:
-        # A variable left by a git hook that called us must not lead to the caller's own repository.
-        environment = {"GIT_DIR": str(self._cache), "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
-        environment |= {"GIT_OBJECT_DIRECTORY": str(self._cache / "objects"), "LC_ALL": "C"}
-        argv = [*_GIT, *arguments]
-        done = self._runner.run(argv, cwd=self._cache, env=environment, timeout_s=_GIT_TIMEOUT_S, check=False)
-        if done.exit_code:
-            said = [line for line in done.stderr.splitlines() if line.startswith(("fatal:", "error:"))]
-            text = shown_location(f"git {arguments[0]}: {said[0] if said else done.stderr.strip() or done.exit_code}")
-            if "couldn't find remote ref" in text or "invalid refspec" in text:
-                text += "; name a branch, a tag or a full commit"
-            raise SystemFailure(text)
-        return done.stdout
-
     def documents(self) -> Iterator[Document | UsageError]:
-        self._cache.mkdir(parents=True, exist_ok=True)
-        if not (self._cache / "HEAD").exists():
-            self._git("init", "--quiet", "--bare", "--template=", str(self._cache))
-        write_atomic(self._cache / "info" / "attributes", _GIT_ATTRIBUTES)
-        self._git("fetch", "--quiet", "--no-tags", "--depth=1", "--force", "--", self._location, self._wanted)
-        self._revision = self._git("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
-        archive = self._cache / f"snapshot.{os.getpid()}.tar"
+        cache = self._git.folder
+        self._git.create()
+        self._revision = self._git.fetch(self._location, self._wanted)
+        archive = cache / f"snapshot.{os.getpid()}.tar"
         try:
-            self._git("archive", "--format=tar", "-o", str(archive), self._revision)
+            self._git.run("archive", "--format=tar", "-o", str(archive), self._revision)
             size_bytes = archive.stat().st_size
             yield from _tar_documents(archive)
         finally:
             archive.unlink(missing_ok=True)
-        if _size_of(self._cache) > max(_GIT_CACHE_BYTES, _GIT_CACHE_TIMES * size_bytes):
-            shutil.rmtree(self._cache, ignore_errors=True)
+        if _size_of(cache) > max(_GIT_CACHE_BYTES, _GIT_CACHE_TIMES * size_bytes):
+            shutil.rmtree(cache, ignore_errors=True)
 
     def revision(self) -> str:
         return self._revision

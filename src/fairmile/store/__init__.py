@@ -1,0 +1,1 @@
+"""Bytes by content: objects, trees, pools, links, upkeep."""

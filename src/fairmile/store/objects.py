@@ -1,0 +1,529 @@
+"""Objects: bytes named by their sha256, read-only, as single files or together in packs, below one pool's folder."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import itertools
+import os
+import re
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+from fairmile.base.digest import sha256_file, sha256_hex
+from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.files import _sync_folder, write_failure
+from fairmile.store.packs import MAX_PACK_BYTES, MAX_PACK_OBJECTS, Pack, Packs, PackWriter, Place, write_all
+
+PACK_FROM = 16  # fewer small objects of one batch than this are kept as single files
+_IS_SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
+_IS_REST = re.compile(r"[0-9a-f]{62}").fullmatch
+_CHUNK = 1 << 20
+FANOUT = tuple(f"{byte:02x}" for byte in range(256))
+
+
+class Readable(Protocol):
+    """What bytes can be read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        ...
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An object whose bytes are not what its name says; without `sha256` the whole file at `path` is lost."""
+
+    sha256: str
+    path: Path
+    reason: str
+
+
+class Objects:
+    """All bytes of one pool folder.
+
+    Nothing is created before something is added, so a read-only pool can be read. Adding needs no lock: each file
+    is written below `incoming`, brought to the disk and renamed, and the same name always means the same bytes.
+    """
+
+    def __init__(self, root: Path, *, pack_below_bytes: int = 64 << 10) -> None:
+        self.root = root
+        self.incoming = root / "incoming"
+        self.pack_below_bytes = pack_below_bytes
+        self._loose = os.path.join(root, "objects")
+        self._packs = Packs(os.path.join(root, "packs"))
+
+    def __contains__(self, sha256: object) -> bool:
+        return isinstance(sha256, str) and self.size(sha256) is not None
+
+    def path(self, sha256: str) -> Path | None:
+        """Return the file that holds exactly this object, or None when it is absent or packed."""
+        path = self._path(sha256)
+        return Path(path) if size_of(path) is not None else None
+
+    def size(self, sha256: str) -> int | None:
+        """Return the size of an object in bytes, or None when it is absent."""
+        size = size_of(self._path(sha256))
+        if size is None and (found := self._packs.find(bytes.fromhex(sha256))) is not None:
+            size = found[1].size_bytes
+        return size
+
+    def open(self, sha256: str) -> BinaryIO:
+        """Open an object for reading; NotFound when it is absent."""
+        path = self._path(sha256)
+        while True:
+            try:
+                return open(path, "rb")
+            except FileNotFoundError:
+                found = self._packs.find(bytes.fromhex(sha256))
+            except OSError as error:
+                raise read_failure(path, error) from error
+            if found is None:
+                raise NotFound(f"the object {sha256} is not in the pool {self.root}", hint="fetch it again")
+            try:
+                return io.BytesIO(found[0].read(found[1]))
+            except FileNotFoundError:
+                self._packs.forget()  # rewritten meanwhile: the object is in another pack now
+            except OSError as error:
+                raise read_failure(found[0].path, error) from error
+
+    def adopt(self, file: Path, sha256: str) -> None:
+        """Make a complete file, whose digest the caller has verified, the object; `file` is gone afterwards.
+
+        The file must be on the pool's file system. An object that is there already stays, unless its size is wrong.
+        """
+        target = self._path(sha256)
+        with writing(target):
+            seal(os.fspath(file))
+            make_folder(self.root, os.path.dirname(target))
+            publish(os.fspath(file), target)
+            _sync_folder(os.path.dirname(target))
+            _sync_folder(self._loose)
+
+    def batch(self) -> Batch:
+        """Return a block in which objects are added; they become visible together when it ends well."""
+        return Batch(self)
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Yield every object's digest and size, each once, sorted."""
+        for number, start in enumerate(FANOUT):
+            sizes = {sha256: size for sha256, _, size in fanned_out(self._loose, (start,))}
+            sizes.update((place.digest.hex(), place.size_bytes) for _, place in self._packed(number))
+            yield from sorted(sizes.items())
+
+    def remove(self, digests: Collection[str]) -> int:
+        """Remove objects and return how many bytes of disk that gives back; absent ones are passed over.
+
+        Files that are open stay readable. A pack is written anew without them, then the old one is removed; after a
+        crash in between both are there, which does no harm.
+        """
+        if isinstance(digests, list | tuple):
+            digests = frozenset(digests)
+        freed = 0
+        for sha256 in digests:
+            path = self._path(sha256)
+            with writing(path):
+                freed += unlink(path)
+        touched = [pack for pack in self._packs.current() if _holds_any(pack, digests)]
+        # The smallest first: what they give back makes room for writing the larger ones anew.
+        for pack in sorted(touched, key=lambda pack: pack.size_bytes):
+            freed += self._rewrite([pack], digests)
+        return freed
+
+    def verify(self, on_bytes: Callable[[int], None] | None = None) -> Iterator[Damage]:
+        """Read every byte and yield what is damaged; a file that its owner could write to is made read-only again."""
+        for sha256, path, _ in fanned_out(self._loose):
+            damage = _verify_file(sha256, path, on_bytes)
+            if damage is not None:
+                yield damage
+        for broken, reason in self._packs.broken().items():
+            yield Damage("", Path(broken), reason)
+        for pack in self._packs.current():
+            try:
+                yield from _verify_pack(pack, on_bytes)
+            except FileNotFoundError:  # rewritten or removed meanwhile
+                continue
+
+    def _path(self, sha256: str) -> str:
+        return fanned_path(self._loose, sha256)
+
+    def _has(self, sha256: str) -> bool:
+        """Tell whether an object is there, without looking for new packs."""
+        # `access` costs half of a `stat` that fails, and this is asked for each of ten thousand files.
+        return (
+            os.access(self._path(sha256), os.F_OK) or self._packs.find(bytes.fromhex(sha256), refresh=False) is not None
+        )
+
+    def _packed(self, byte: int) -> list[tuple[Pack, Place]]:
+        while True:
+            try:
+                return [(pack, place) for pack in self._packs.current() for place in pack.places(byte, byte)]
+            except FileNotFoundError:
+                self._packs.forget()
+
+    def _rewrite(self, packs: list[Pack], unwanted: Collection[str] = ()) -> int:
+        """Store what packs hold, without the unwanted objects, anew, and return how many bytes that gives back."""
+        freed = 0
+        try:
+            with writing(self._packs.folder), Batch(self, anew=True) as batch:
+                for pack in packs:
+                    for place in sorted(pack.places(), key=lambda place: place.offset):
+                        if (sha256 := place.digest.hex()) not in unwanted:
+                            batch._add_small(sha256, pack.read(place))
+            freed -= batch.stored_bytes
+            with writing(self._packs.folder):
+                for pack in packs:
+                    freed += unlink(pack.path)
+                _sync_folder(self._packs.folder)
+        except FileNotFoundError:
+            pass  # another process is at the same work: its packs hold what these held
+        finally:
+            self._packs.forget()
+        return freed
+
+    def _merge_small_packs(self) -> None:
+        """Keep packs few, so that a search asks few of them: sixteen small ones become one of the next size."""
+        for times in (1, 16):
+            small = [
+                pack
+                for pack in self._packs.current()
+                if pack.size_bytes < times * MAX_PACK_BYTES // 256 and pack.count < times * MAX_PACK_OBJECTS // 256
+            ]
+            if len(small) >= 16:
+                self._rewrite(small)
+
+
+class Batch:
+    """Objects added together, from any number of threads; none is visible before the block ends well.
+
+    Small ones go into packs, as long as there are at least PACK_FROM. What is there already is not stored again.
+    All of it lies in one folder below `incoming` until the end; an exception drops all.
+    """
+
+    def __init__(self, objects: Objects, *, anew: bool = False) -> None:
+        self.stored_bytes = 0
+        self._objects = objects
+        self._anew = anew  # store also what is there already
+        self._folder = os.path.join(objects.incoming, f"batch-{os.urandom(8).hex()}")
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._known: list[Pack] = []
+        self._writer: PackWriter | None = None
+        self._ended: list[tuple[PackWriter, Pack]] = []
+        self._failure: FairmileError | None = None
+
+    def __enter__(self) -> Self:
+        self._known = self._objects._packs.current()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                with writing(self._folder):
+                    self._commit()
+        finally:
+            for writer, _ in self._ended:
+                writer.close()
+            if self._writer is not None:
+                self._writer.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if kind is None and self._ended and not self._anew:
+            with suppress(SystemFailure):  # the batch is safe; merging can wait for the next one
+                self._objects._merge_small_packs()
+
+    def add(self, data: bytes, sha256: str | None = None) -> str:
+        """Add an object and return its digest; with `sha256` the caller has computed it already."""
+        if sha256 is None:
+            sha256 = sha256_hex(data)
+        if self._objects._has(sha256):
+            return sha256
+        if len(data) < self._objects.pack_below_bytes:
+            self._add_small(sha256, data)
+        else:
+            self._add_large(iter((data,)), sha256)
+        return sha256
+
+    def add_stream(self, stream: Readable) -> tuple[str, int]:
+        """Add all that a stream holds, digested while it is written, and return its digest and size."""
+        limit = self._objects.pack_below_bytes
+        head = bytearray()
+        while len(head) < limit:
+            chunk = stream.read(max(_CHUNK, limit) - len(head))
+            if not chunk:
+                return self.add(bytes(head)), len(head)
+            head += chunk
+        rest = iter(lambda: stream.read(_CHUNK), b"")
+        return self._add_large(itertools.chain((bytes(head),), rest))
+
+    def _add_small(self, sha256: str, data: bytes) -> None:
+        digest = bytes.fromhex(sha256)
+        try:
+            with self._lock:
+                if self._failure is not None:
+                    raise self._failure
+                writer = self._writer
+                if writer is not None and digest in writer:
+                    return
+                if any(pack.find(digest) for _, pack in self._ended):
+                    return
+                if writer is None or not writer.has_room(len(data)):
+                    writer = self._next_writer()
+                to_write = writer.add(digest, data, keep=PACK_FROM)
+            if to_write is not None:
+                writer.write(*to_write)
+        except FairmileError:
+            raise
+        except OSError as error:
+            # The pack may hold a hole now, which would be other threads' objects: the whole batch is lost.
+            self._failure = write_failure(self._folder, error)
+            raise self._failure from error
+
+    def _next_writer(self) -> PackWriter:
+        if self._writer is not None:
+            self._end_writer(self._writer)
+        make_folder(self._objects.root, self._folder)
+        self._writer = PackWriter(f"{self._folder}/{next(self._numbers)}.pack")
+        return self._writer
+
+    def _end_writer(self, writer: PackWriter) -> None:
+        writer.end()
+        self._ended.append((writer, Pack(writer.path)))
+        self._writer = None
+
+    def _add_large(self, chunks: Iterator[bytes], sha256: str | None = None) -> tuple[str, int]:
+        """Write one object into a file of its own, which bears its digest as soon as it is complete."""
+        path = f"{self._folder}/{next(self._numbers)}"
+        with writing(path):
+            make_folder(self._objects.root, self._folder)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            digest, size = hashlib.sha256(), 0
+            for chunk in chunks:
+                if sha256 is None:
+                    digest.update(chunk)
+                with writing(path):
+                    write_all(fd, chunk, size)
+                size += len(chunk)
+            sha256 = sha256 or digest.hexdigest()
+            with writing(path):
+                if self._objects._has(sha256):
+                    os.unlink(path)
+                else:
+                    os.fchmod(fd, 0o444)
+                    os.fdatasync(fd)
+                    os.rename(path, f"{self._folder}/{sha256}")
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        return sha256, size
+
+    def _commit(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        writer = self._writer
+        if writer is not None and len(writer) < PACK_FROM and not self._ended:
+            for sha256, data in writer.in_memory():
+                self._add_large(iter((data,)), sha256)
+        elif writer is not None:
+            self._end_writer(writer)
+        for writer, _ in self._ended:
+            writer.sync()
+        self._publish_files()
+        self._publish_packs()
+
+    def _publish_files(self) -> None:
+        try:
+            names = [name for name in os.listdir(self._folder) if _IS_SHA256(name)]
+        except FileNotFoundError:
+            return
+        folders: set[str] = set()
+        for name in names:
+            target = self._objects._path(name)
+            folder = os.path.dirname(target)
+            if folder not in folders:
+                make_folder(self._objects.root, folder)
+                folders.add(folder)
+            self.stored_bytes += publish(f"{self._folder}/{name}", target)
+        for folder in folders:
+            _sync_folder(folder)
+        if folders:
+            _sync_folder(self._objects._loose)
+
+    def _publish_packs(self) -> None:
+        if not self._ended:
+            return
+        packs = self._objects._packs
+        make_folder(self._objects.root, packs.folder)
+        others_came = not self._anew and packs.current() != self._known
+        for writer, pack in self._ended:
+            if others_came and all(self._objects._has(place.digest.hex()) for place in pack.places()):
+                continue
+            self.stored_bytes += publish(writer.path, f"{packs.folder}/{writer.name}")
+        _sync_folder(packs.folder)
+        packs.forget()
+
+
+def make_folder(root: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
+    """Make a folder at or below `root` that the pool's group may use where it may use `root`."""
+    if os.path.isdir(folder):
+        return
+    os.makedirs(root, exist_ok=True)
+    mode = stat.S_IMODE(os.stat(root).st_mode)
+    path = os.fspath(root)
+    for part in os.path.relpath(folder, root).split("/"):
+        path = os.path.join(path, part)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            continue
+        if mode & stat.S_ISGID and mode & stat.S_IWGRP:
+            os.chmod(path, mode)
+
+
+def publish(file: str, target: str) -> int:
+    """Move a complete file to its name unless it is there already, and return how many bytes are new."""
+    size = os.lstat(file).st_size
+    if size_of(target) == size:
+        os.unlink(file)
+        return 0
+    try:
+        os.rename(file, target)
+    except FileNotFoundError:
+        if size_of(target) != size:  # else it was renamed and only NFS's reply got lost
+            raise
+    return size
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what the system says while `path` is written into an error that says what to do."""
+    try:
+        yield
+    except (FairmileError, FileNotFoundError):
+        raise
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise UsageError(f"cannot move a file to {path}: it lies on another file system") from error
+        raise write_failure(os.fspath(path), error) from error
+
+
+def seal(path: str) -> None:
+    """Make a complete file read-only and bring it to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _make_read_only(fd)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def _make_read_only(fd: int) -> None:
+    status = os.fstat(fd)
+    # Only the owner may change the mode; what another user of the group owns is used as it is.
+    if stat.S_IMODE(status.st_mode) != 0o444 and status.st_uid == os.geteuid():
+        os.fchmod(fd, 0o444)
+
+
+def size_of(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise read_failure(path, error) from error
+
+
+def unlink(path: str) -> int:
+    """Remove a file and return how many bytes of disk that gives back; an absent one gives none."""
+    try:
+        status = os.lstat(path)
+        os.unlink(path)
+    except FileNotFoundError:
+        return 0
+    return status.st_size if status.st_nlink == 1 else 0
+
+
+def read_failure(path: str, error: OSError) -> SystemFailure:
+    return SystemFailure(f"cannot read {path}: {error.strerror}", hint="ask the owner of the pool for access")
+
+
+def fanned_path(folder: str, sha256: str) -> str:
+    """Return where a file lies in a folder under its digest."""
+    if not _IS_SHA256(sha256):
+        raise UsageError(f"{sha256!r} is no sha256", hint="a sha256 has 64 hex digits in lower case")
+    return f"{folder}/{sha256[:2]}/{sha256[2:]}"
+
+
+def fanned_out(folder: str, starts: Iterable[str] = FANOUT) -> Iterator[tuple[str, str, int]]:
+    """Yield digest, path and size of each file that lies in a folder under its digest, sorted."""
+    for start in starts:
+        try:
+            names = sorted(filter(_IS_REST, os.listdir(f"{folder}/{start}")))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise read_failure(f"{folder}/{start}", error) from error
+        for name in names:
+            path = f"{folder}/{start}/{name}"
+            size = size_of(path)
+            if size is not None:
+                yield start + name, path, size
+
+
+def _verify_file(sha256: str, path: str, on_bytes: Callable[[int], None] | None) -> Damage | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # removed meanwhile
+        return None
+    except OSError as error:
+        return Damage(sha256, Path(path), f"it cannot be opened: {error.strerror}")
+    try:
+        with suppress(OSError):  # a read-only pool is verified as it is
+            _make_read_only(fd)
+        found = sha256_file(f"/proc/self/fd/{fd}", on_bytes=on_bytes)
+    except OSError as error:
+        return Damage(sha256, Path(path), f"it cannot be read: {error.strerror}")
+    finally:
+        os.close(fd)
+    return None if found == sha256 else Damage(sha256, Path(path), f"its bytes have the sha256 {found}")
+
+
+def _holds_any(pack: Pack, digests: Collection[str]) -> bool:
+    try:
+        if len(digests) < pack.count:
+            return any(pack.find(bytes.fromhex(sha256)) is not None for sha256 in digests)
+        return any(place.digest.hex() in digests for place in pack.places())
+    except FileNotFoundError:
+        return False
+
+
+def _verify_pack(pack: Pack, on_bytes: Callable[[int], None] | None) -> Iterator[Damage]:
+    path = Path(pack.path)
+    with suppress(OSError), open(path, "rb") as stream:
+        _make_read_only(stream.fileno())
+    if pack.index_sha256() != path.stem:
+        yield Damage("", path, "its index is damaged: it does not have the digest that the pack's name states")
+        return
+    for place in sorted(pack.places(), key=lambda place: place.offset):
+        try:
+            data = pack.read(place)
+        except Integrity as error:
+            yield Damage(place.digest.hex(), path, error.message)
+            continue
+        if hashlib.sha256(data).digest() != place.digest:
+            yield Damage(place.digest.hex(), path, f"its bytes have the sha256 {sha256_hex(data)}")
+        if on_bytes is not None:
+            on_bytes(len(data))

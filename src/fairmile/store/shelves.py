@@ -1,0 +1,216 @@
+"""The bytes and names of several pools seen as one; a pool that is gone is a cache miss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from fairmile.base.digest import ManifestEntry
+from fairmile.base.errors import Conflict, NotFound
+from fairmile.base.words import did_you_mean
+from fairmile.store.links import Laid, lay
+from fairmile.store.objects import Objects
+from fairmile.store.pools import Pool, Pools
+from fairmile.store.refs import KINDS, Kind, Ref, Refs
+from fairmile.store.trees import Trees
+
+_SPEEDS = ("fast", "normal", "slow")
+_HEX = frozenset("0123456789abcdef")
+
+
+class Shelves:
+    """Looks up objects, trees and names over all pools, the fast ones first."""
+
+    def __init__(self, pools: Pools, *, clock: Callable[[], float] = time.time) -> None:
+        self.pools = pools
+        self.clock = clock
+        self._objects: dict[Path, Objects] = {}
+        self._trees: dict[Path, Trees] = {}
+
+    # Pools
+
+    def objects(self, pool: Pool) -> Objects:
+        """Return the objects of one pool."""
+        if pool.folder not in self._objects:
+            self._objects[pool.folder] = Objects(pool.folder, pack_below_bytes=pool.pack_below_bytes)
+        return self._objects[pool.folder]
+
+    def trees(self, pool: Pool) -> Trees:
+        """Return the trees of one pool."""
+        if pool.folder not in self._trees:
+            self._trees[pool.folder] = Trees(pool.folder)
+        return self._trees[pool.folder]
+
+    def pool_refs(self, pool: Pool) -> Refs:
+        """Return the names of one pool."""
+        return Refs(pool.folder)
+
+    def by_speed(self) -> list[Pool]:
+        """Return the pools, the fast ones first, else in their order."""
+        return sorted(self.pools, key=lambda pool: _SPEEDS.index(pool.speed))
+
+    # Objects
+
+    def __contains__(self, sha256: object) -> bool:
+        return any(sha256 in self.objects(pool) for pool in self.pools)
+
+    def locate(self, sha256: str) -> list[Pool]:
+        """Return every pool that holds an object, the fast ones first."""
+        return [pool for pool in self.by_speed() if sha256 in self.objects(pool)]
+
+    def path(self, sha256: str) -> Path | None:
+        """Return the file of an object; None when no pool holds it as a file of its own."""
+        found = (self.objects(pool).path(sha256) for pool in self.by_speed())
+        return next((path for path in found if path is not None), None)
+
+    def size(self, sha256: str) -> int | None:
+        """Return the size of an object in bytes; None when no pool holds it."""
+        found = (self.objects(pool).size(sha256) for pool in self.by_speed())
+        return next((size for size in found if size is not None), None)
+
+    def open(self, sha256: str) -> BinaryIO:
+        """Open an object for reading; NotFound when no pool holds it."""
+        for pool in self.by_speed():
+            try:
+                return self.objects(pool).open(sha256)
+            except NotFound:
+                continue
+        raise NotFound(f"no pool holds the object {sha256}", hint="fetch again: what is missing will be brought")
+
+    # Trees
+
+    def has_tree(self, root: str) -> bool:
+        """Tell whether a pool holds the manifest of a tree."""
+        return any(root in self.trees(pool) for pool in self.pools)
+
+    def tree(self, root: str) -> Iterator[ManifestEntry]:
+        """Yield the entries of a tree, sorted by path; NotFound when no pool holds its manifest."""
+        for pool in self.by_speed():
+            if root in self.trees(pool):
+                return self.trees(pool).entries(root)
+        raise NotFound(f"no pool holds the tree {root}", hint="fetch again: what is missing will be brought")
+
+    def put_tree(self, entries: Iterable[ManifestEntry], pool: Pool) -> str:
+        """Write the manifest of a tree into a pool and return its root."""
+        return self.trees(pool).put(entries)
+
+    def missing(self, target: Ref | str) -> Iterator[ManifestEntry]:
+        """Yield the entries of a tree whose objects no pool holds; NotFound when its manifest is gone as well."""
+        return (entry for entry in self.tree(self._root(target)) if entry.sha256 not in self)
+
+    def complete(self, target: Ref | str) -> bool:
+        """Tell whether manifest and every object of a tree are there."""
+        try:
+            return next(self.missing(target), None) is None
+        except NotFound:
+            return False
+
+    def lay(self, target: Ref | str, folder: Path, *, replace: bool = False) -> Laid:
+        """Make a tree appear in a folder, by the ways that the pool it lies in allows; see `links.lay`."""
+        root = self._root(target)
+        if isinstance(target, Ref):
+            self.touch(target)
+        return lay(self.tree(root), self, folder, ways=self._ways(root), replace=replace)
+
+    def _ways(self, root: str) -> tuple[str, ...]:
+        return next((pool.links for pool in self.by_speed() if root in self.trees(pool)), ("copy",))
+
+    def _root(self, target: Ref | str) -> str:
+        if isinstance(target, Ref):
+            return target.root
+        return target if len(target) == 64 and _HEX.issuperset(target) else self.find(target).root
+
+    # Names
+
+    def set_ref(self, ref: Ref, pool: Pool) -> None:
+        """Let a name stand for a tree."""
+        self.pool_refs(pool).put(ref)
+
+    def refs(self, kind: Kind | None = None) -> list[Ref]:
+        """Return every name, sorted; where several pools know one, the newest."""
+        return [ref for _, ref in self.held_refs(kind)]
+
+    def ref(self, kind: Kind, name: str) -> Ref | None:
+        """Return what a name stands for, the newest where several pools know it; None when it is unknown."""
+        found = [ref for pool in self.pools if (ref := self.pool_refs(pool).get(kind, name)) is not None]
+        return max(found, key=lambda ref: ref.created, default=None)
+
+    def drop_ref(self, kind: Kind, name: str) -> bool:
+        """Remove a name from every pool and tell whether it was there; its bytes stay until the next clean-up."""
+        return any([self.pool_refs(pool).drop(kind, name) for pool in self.pools])
+
+    def touch(self, ref: Ref) -> None:
+        """Note that a name was used now, which keeps fetched addresses from being cleaned up."""
+        for pool in self.pools:
+            self.pool_refs(pool).touch(ref)
+
+    def held_refs(self, kind: Kind | None = None) -> list[tuple[Pool, Ref]]:
+        """Return every name with the pool that knows it, sorted; where several pools know one, the newest."""
+        newest: dict[tuple[str, str], tuple[Pool, Ref]] = {}
+        for pool in self.pools:
+            for ref in self.pool_refs(pool).all(kind):
+                known = newest.get((ref.kind, ref.name))
+                if known is None or known[1].created < ref.created:
+                    newest[ref.kind, ref.name] = pool, ref
+        return sorted(newest.values(), key=lambda held: (KINDS.index(held[1].kind), held[1].name))
+
+    def find(self, name: str) -> Ref:
+        """Return what a name as people type it stands for.
+
+        A whole name comes first; else the last parts of one do, with or without its version: `mnist` finds
+        `builtin/dataset/mnist@1.0`. Names of several kinds for one tree are one. NotFound names the nearest,
+        Conflict those that fit equally well.
+        """
+        refs = self.refs()
+        for fits in (_is_whole, _is_end, _is_end_of_any_version):
+            found = [ref for ref in refs if fits(name, ref.name)]
+            if len({ref.root for ref in found}) > 1:
+                names = ", ".join(sorted({ref.name for ref in found}))
+                raise Conflict(f"{name!r} can mean {names}", hint="give the whole name")
+            if found:
+                return found[0]
+        near = did_you_mean(name, {ref.name for ref in refs} | {ref.name.rpartition("/")[2] for ref in refs})
+        raise NotFound(
+            f"nothing in the store is named {name!r}" + (f"; {near}" if near else ""),
+            hint="`fairmile store ls` lists what is there",
+        )
+
+    # Pins
+
+    def pin(self, name: str, label: str | None = None) -> Ref:
+        """Keep what a name stands for until `unpin`, whatever becomes of the name, and return the pin."""
+        ref = self.find(name)
+        pool = next(pool for pool, each in self.held_refs(ref.kind) if each == ref)
+        pin = replace(ref, kind="pin", name=label or ref.name, created=self.clock(), details={"of": str(ref)})
+        known = self.ref("pin", pin.name)
+        if known is not None and known.root != pin.root:
+            raise Conflict(
+                f"a pin named {pin.name!r} keeps something else",
+                hint=f"`fairmile store unpin {pin.name}` first, or give the pin another label",
+            )
+        self.set_ref(pin, pool)
+        return pin
+
+    def unpin(self, label: str) -> None:
+        """Take a pin away; NotFound when there is none of that label."""
+        if not self.drop_ref("pin", label):
+            near = did_you_mean(label, [ref.name for ref in self.refs("pin")])
+            raise NotFound(
+                f"no pin is named {label!r}" + (f"; {near}" if near else ""), hint="`fairmile store pins` lists them"
+            )
+
+
+def _is_whole(typed: str, name: str) -> bool:
+    return typed == name
+
+
+def _is_end(typed: str, name: str) -> bool:
+    return name.endswith(f"/{typed}")
+
+
+def _is_end_of_any_version(typed: str, name: str) -> bool:
+    bare = name.rpartition("@")[0]
+    return bare == typed or bare.endswith(f"/{typed}")

@@ -1,0 +1,143 @@
+"""Trees: lists of files with their digests, each named by its Merkle root, as text files below one pool's folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from fairmile.base.digest import ManifestEntry, manifest_text, merkle_root, parse_manifest
+from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, NotFound, UsageError
+from fairmile.base.files import _sync_folder
+from fairmile.store.objects import Damage, fanned_out, fanned_path, make_folder, publish, seal, size_of, unlink, writing
+from fairmile.store.packs import write_all
+
+_IS_SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
+_MODES = frozenset({0o644, 0o755, 0o120000})
+_LINES_AT_ONCE = 1000
+
+
+class Trees:
+    """The trees of one pool folder; a tree stays readable, and cheap in memory, with ten million files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._folder = os.path.join(root, "trees")
+
+    def __contains__(self, root: object) -> bool:
+        return isinstance(root, str) and size_of(fanned_path(self._folder, root)) is not None
+
+    def put(self, entries: Iterable[ManifestEntry]) -> str:
+        """Store a tree and return its Merkle root.
+
+        A list or tuple may come in any order. Any other iterable must come sorted by the bytes of the path; it is
+        read once, with memory that grows with the depth of the tree only.
+        """
+        staging = os.path.join(self.root, "incoming", f"tree-{os.urandom(8).hex()}")
+        file = f"{staging}/manifest"
+        try:
+            with writing(file):
+                make_folder(self.root, staging)
+            root = _write(file, entries)
+            target = fanned_path(self._folder, root)
+            with writing(target):
+                seal(file)
+                make_folder(self.root, os.path.dirname(target))
+                publish(file, target)
+                _sync_folder(os.path.dirname(target))
+                _sync_folder(self._folder)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return root
+
+    def entries(self, root: str) -> Iterator[ManifestEntry]:
+        """Return the files of a tree, sorted by the bytes of their paths, read as they are asked for."""
+        if root not in self:
+            raise NotFound(f"the tree {root} is not in the pool {self.root}", hint="fetch it again")
+        return _read(fanned_path(self._folder, root))
+
+    def roots(self) -> Iterator[str]:
+        """Yield the root of every tree, sorted."""
+        return (root for root, _, _ in fanned_out(self._folder))
+
+    def remove(self, roots: Collection[str]) -> int:
+        """Remove trees, not their objects, and return how many bytes of disk that gives back."""
+        freed = 0
+        for root in roots:
+            path = fanned_path(self._folder, root)
+            with writing(path):
+                freed += unlink(path)
+        return freed
+
+    def verify(self) -> Iterator[Damage]:
+        """Yield every tree whose text is not what its name says."""
+        for root, path, _ in fanned_out(self._folder):
+            try:
+                found = merkle_root(_read(path))
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except FairmileError as error:
+                yield Damage(root, Path(path), error.message)
+                continue
+            if found != root:
+                yield Damage(root, Path(path), f"its entries have the root {found}")
+
+
+def _write(file: str, entries: Iterable[ManifestEntry]) -> str:
+    """Write the manifest of entries and return its Merkle root."""
+    with writing(file):
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def written() -> Iterator[ManifestEntry]:
+        source, size = _in_order(entries), 0
+        while group := list(islice(source, _LINES_AT_ONCE)):
+            for entry in group:
+                _check(entry)
+            text = manifest_text(group).encode()
+            with writing(file):
+                write_all(fd, text, size)
+            size += len(text)
+            yield from group
+
+    try:
+        return merkle_root(written())
+    finally:
+        os.close(fd)
+
+
+def _read(path: str) -> Iterator[ManifestEntry]:
+    with open(path, "rb", buffering=1 << 20) as stream:
+        number = 0
+        while lines := list(islice(stream, _LINES_AT_ONCE)):
+            try:
+                yield from parse_manifest(b"".join(lines).decode())
+            except InvalidDocument as error:
+                problem = error.problems[0]
+                line = number + (problem.line or 0)
+                raise Integrity(f"{path}:{line}: {problem.message}", hint="fetch the tree again") from error
+            except UnicodeDecodeError as error:
+                raise Integrity(f"{path} is no UTF-8 text", hint="fetch the tree again") from error
+            number += len(lines)
+
+
+def _in_order(entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
+    if not isinstance(entries, list | tuple):
+        return iter(entries)
+    try:
+        return iter(sorted(entries, key=lambda entry: entry.path.encode("utf-8", "surrogateescape")))
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the path {error.object!r} holds characters that no file name can have") from error
+
+
+def _check(entry: ManifestEntry) -> None:
+    """Refuse what could be written but not be read again."""
+    if not _IS_SHA256(entry.sha256):
+        raise UsageError(f"{entry.path}: {entry.sha256!r} is no sha256", hint="it has 64 hex digits in lower case")
+    if entry.mode not in _MODES or not 0 <= entry.size_bytes < 10**19:
+        raise UsageError(
+            f"{entry.path}: mode {entry.mode:o} and size {entry.size_bytes} are not those of a file",
+            hint="a mode is 644, 755, or 120000 for a symbolic link",
+        )

@@ -1,0 +1,1 @@
+"""Conformance suites for what others may implement; they need pytest."""

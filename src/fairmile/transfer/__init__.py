@@ -1,0 +1,1 @@
+"""Plan and engine of parallel, multi-source, resumable, verified transfers."""

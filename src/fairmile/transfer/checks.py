@@ -1,0 +1,74 @@
+"""Digests computed while bytes stream by, and what they are compared with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairmile.base.digest import Checksum
+from fairmile.base.errors import Integrity, Unsupported
+
+# Algorithms that tell an accident but not an attack are still worth checking where a card offers nothing else.
+_KNOWN = ("sha256", "sha512", "sha384", "sha1", "md5", "crc32c")
+_HTML = (b"<!doctype html", b"<html")
+
+
+class Digester:
+    """Computes the sha256 of a stream and every further digest that it is to be compared with."""
+
+    def __init__(self, expected: Sequence[Checksum] = ()) -> None:
+        self.expected = tuple(sum for sum in expected if sum.algorithm in _KNOWN)
+        self._sha256 = hashlib.sha256()
+        self._others = {sum.algorithm: _new(sum.algorithm) for sum in self.expected if sum.algorithm != "sha256"}
+
+    def update(self, data: bytes | memoryview) -> None:
+        self._sha256.update(data)
+        for other in self._others.values():
+            other.update(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    def check(self, what: str) -> str:
+        """Return the sha256, or raise Integrity when any digest differs from what is expected."""
+        for wanted in self.expected:
+            found = self.sha256 if wanted.algorithm == "sha256" else self._others[wanted.algorithm].hexdigest()
+            if found != wanted.hex:
+                raise Integrity(
+                    f"{what}: the {wanted.algorithm} of what came is {found}, expected {wanted.hex}",
+                    hint="the source holds another file than the card describes, or damages it on the way",
+                )
+        return self.sha256
+
+
+def _new(algorithm: str) -> Any:
+    if algorithm == "crc32c":
+        return _Crc32c()
+    return hashlib.new(algorithm, usedforsecurity=False)
+
+
+class _Crc32c:
+    def __init__(self) -> None:
+        try:
+            import google_crc32c
+        except ImportError as error:
+            raise Unsupported("a crc32c checksum needs google-crc32c: pip install google-crc32c") from error
+        self._extend: Callable[[int, bytes], int] = google_crc32c.extend
+        self._value = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        self._value = self._extend(self._value, bytes(data))
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def looks_like_page(head: bytes) -> bool:
+    """Tell whether bytes are the beginning of a web page."""
+    return head[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML)
+
+
+def is_page_name(path: str) -> bool:
+    return path.lower().endswith((".html", ".htm", ".xhtml", ".shtml"))

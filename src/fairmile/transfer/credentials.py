@@ -1,0 +1,91 @@
+"""Credentials from the places where they belong: netrc, the tools' own stores, a keyring; never from a card."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from fairmile.base.errors import UsageError
+
+_SECRET_WORDS = re.compile(
+    r"(?i)([?&](?:[\w.-]*(?:token|key|secret|signature|password|passwd|credential|auth|sig)[\w.-]*))=[^&#\s]*"
+)
+_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s?#]*@")
+
+
+class Login(NamedTuple):
+    """A user and a password."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login(user={self.user!r}, password=…)"
+
+
+class Credentials:
+    """Looks up what a user has stored for a host."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def login(self, host: str) -> Login | None:
+        """Return user and password for a host: from netrc, else from the keyring where one is installed."""
+        return self._from_netrc(host) or self._from_keyring(host)
+
+    def token(self, variables: tuple[str, ...], *files: str) -> str | None:
+        """Return a token from the first variable that is set, else from the first file that is there."""
+        for name in variables:
+            if self._environ.get(name):
+                return self._environ[name].strip()
+        for name in files:
+            try:
+                text = self.home_file(name).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError):
+                continue
+            if text:
+                return text
+        return None
+
+    def home_file(self, name: str) -> Path:
+        """Return the path of a file below the user's own folder; an absolute path stays."""
+        return Path(self._environ.get("HOME") or os.path.expanduser("~")) / name
+
+    def _from_netrc(self, host: str) -> Login | None:
+        path = Path(self._environ.get("NETRC") or self.home_file(".netrc"))
+        try:
+            found = netrc.netrc(str(path)).authenticators(host)
+        except FileNotFoundError:
+            return None
+        except netrc.NetrcParseError as error:
+            raise UsageError(f"{path}: {error.msg}", hint="mend the file, or chmod 600 it") from None
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        return Login(found[0], found[2] or "") if found else None
+
+    def _from_keyring(self, host: str) -> Login | None:
+        try:
+            import keyring
+        except ImportError:
+            return None
+        found = keyring.get_credential(f"fairmile:{host}", None)
+        return Login(found.username, found.password) if found is not None else None
+
+
+def shown_address(text: str) -> str:
+    """Return a text without the secrets of the addresses in it: passwords before the host, keys in the query."""
+    return _SECRET_WORDS.sub(r"\1=…", _USER_INFO.sub(r"\1", text))
+
+
+def without_login(address: str) -> tuple[str, Login | None]:
+    """Return an address without user and password, and these."""
+    parts = urlsplit(address)
+    if "@" not in parts.netloc:
+        return address, None
+    bare = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=bare)), Login(parts.username or "", parts.password or "")

@@ -1,0 +1,331 @@
+"""The engine: brings items from the places that offer them into the objects of a pool, each verified."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.digest import ManifestEntry, scan_tree
+from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
+from fairmile.base.files import Lock
+from fairmile.store.archives import archive_format, needs_seek, unpack
+from fairmile.store.objects import Objects
+from fairmile.transfer.attempts import Attempts
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.fetchers import Fetchers
+from fairmile.transfer.items import Brought, Failure, Item, Watcher
+from fairmile.transfer.large import LargeFile, Offer
+from fairmile.transfer.limits import Limiter
+from fairmile.transfer.part import Part
+from fairmile.transfer.remote import FolderFetcher, RangeFetcher, Remote
+from fairmile.transfer.settings import Settings
+from fairmile.transfer.small import LARGE, SmallFiles
+
+_BATCH_ITEMS = 4000
+_LARGE_AT_ONCE = 2
+_PATIENCE_S = 7 * 24 * 3600.0
+_BUFFER = 256 << 10
+_HEAD = 1 << 10
+
+
+class Engine:
+    """Brings items; threads, connections and half-done files are its own business."""
+
+    def __init__(self, objects: Objects, fetchers: Fetchers, settings: Settings, watcher: Watcher) -> None:
+        self._objects = objects
+        self._fetchers = fetchers
+        self._settings = settings
+        self._watcher = watcher
+        self._limiter = Limiter(settings.limits)
+        self._done = 0
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def bring(self, items: Sequence[Item], on_brought: Callable[[list[Brought]], None]) -> list[Failure]:
+        """Bring every item that can be brought and return those that cannot.
+
+        `on_brought` gets items as soon as their bytes are safe in the store, so that a crash loses little.
+        """
+        self._done, self._total = 0, len(items)
+        small = [item for item in items if self._is_small(item)]
+        chosen = {id(item) for item in small}
+        rest = [item for item in items if id(item) not in chosen]
+        failures: list[Failure] = []
+        for start in range(0, len(small), _BATCH_ITEMS):
+            files = self._small_files(small[start : start + _BATCH_ITEMS])
+            with self._objects.batch() as batch:
+                files.bring(batch)
+            on_brought(files.brought)
+            failures += files.failures
+            rest += files.grown
+        with ThreadPoolExecutor(min(_LARGE_AT_ONCE, len(rest)) or 1, "fairmile-item") as pool:
+            waiting = [(item, pool.submit(self._bring_one, item)) for item in rest]
+            try:
+                for item, future in waiting:
+                    try:
+                        on_brought([future.result()])
+                    except FairmileError as error:
+                        failures.append(Failure(item, error))
+                    self._count()
+            except BaseException:
+                for _, future in waiting:
+                    future.cancel()
+                raise
+        return failures
+
+    def _count(self, number: int = 1) -> None:
+        with self._lock:
+            self._done += number
+            self._watcher.item(self._done, self._total)
+
+    def _small_files(self, items: Sequence[Item]) -> SmallFiles:
+        return SmallFiles(items, self._fetchers, self._settings, self._limiter, self._watcher, self._count)
+
+    def _is_small(self, item: Item) -> bool:
+        if item.unpack or (item.size_bytes is not None and item.size_bytes > LARGE):
+            return False
+        return isinstance(self._fetchers.of(item.sources[0].address), RangeFetcher)
+
+    # Large files, archives and folders: one place of assembly each
+
+    def _bring_one(self, item: Item) -> Brought:
+        kinds = [(remote, self._fetchers.of(remote.address)) for remote in item.sources]
+        ranged = [remote for remote, fetcher in kinds if isinstance(fetcher, RangeFetcher)]
+        notes: list[str] = []
+        first: FairmileError | None = None
+        with self._assembly(item) as folder:
+            if ranged:
+                try:
+                    return self._bring_ranged(item, ranged, folder, notes)
+                except DiskFailure:
+                    raise
+                except FairmileError as error:
+                    first = error
+            for remote, fetcher in kinds:
+                if isinstance(fetcher, FolderFetcher) and not isinstance(fetcher, RangeFetcher):
+                    try:
+                        return self._bring_folder(item, remote, fetcher, folder, notes)
+                    except DiskFailure:
+                        raise
+                    except FairmileError as error:
+                        first = first or error
+                        notes.append(str(error))
+        raise first or SystemFailure(f"{item.path}: no source is left")
+
+    @contextmanager
+    def _assembly(self, item: Item) -> Iterator[Path]:
+        """Hold the folder where an item is assembled; one process at a time, the others wait for it."""
+        lock = self._objects.incoming / f"{item.key}.lock"
+        if lock.exists():
+            self._watcher.note(f"{item.path}: another process is at it; waiting")
+        with Lock(lock, timeout_s=_PATIENCE_S):
+            yield self._objects.incoming / item.key
+
+    def _bring_ranged(self, item: Item, remotes: list[Remote], folder: Path, notes: list[str]) -> Brought:
+        if item.sha256 is not None and not item.unpack and (size := self._objects.size(item.sha256)) is not None:
+            return self._present(item, item.sha256, size)
+        item = self._sized(item, remotes, notes)
+        if item.size_bytes is None:
+            return self._bring_unsized(item, remotes)
+        attempts = Attempts(item, remotes, notes, self._watcher.note)
+        while (group := attempts.next()) is not None:
+            offers = [Offer(number, remote, self._range_fetcher(remote)) for number, remote in enumerate(group)]
+            part = Part(folder, item.size_bytes, {"key": item.key, "validators": _validators(item, group)})
+            self._watcher.bytes(sum(stop - start for start, stop in part.done))
+            large = LargeFile(
+                item.path, part, offers, item.checksums, self._settings, self._limiter, self._watcher.bytes
+            )
+            try:
+                brought = self._assemble(item, large, part, attempts)
+            except Integrity as error:
+                attempts.spoiled(error, offers, large, part)
+                part.forget()
+                self._watcher.bytes(-large.segments.on_disk_bytes)
+            except DiskFailure:
+                raise
+            except FairmileError as error:
+                attempts.failed(error)
+                self._watcher.bytes(-large.segments.on_disk_bytes)
+            else:
+                attempts.settle(offers)
+                moved = sum(offer.moved_bytes for offer in offers)
+                best = max(offers, key=lambda offer: offer.moved_bytes)
+                return replace(
+                    brought,
+                    moved_bytes=moved,
+                    notes=tuple(notes),
+                    source=best.remote.address,
+                    validator=best.validator,
+                )
+            finally:
+                part.close()
+        raise attempts.error
+
+    def _range_fetcher(self, remote: Remote) -> RangeFetcher:
+        fetcher = self._fetchers.of(remote.address)
+        assert isinstance(fetcher, RangeFetcher)
+        return fetcher
+
+    def _sized(self, item: Item, remotes: list[Remote], notes: list[str]) -> Item:
+        """Return the item with the size its sources announce where it is unknown."""
+        if item.size_bytes is not None:
+            return item
+        for place, remote in enumerate(remotes):
+            if remote.size_bytes is None:
+                with suppress(Transient, SystemFailure):
+                    found = self._fetchers.of(remote.address).find(remote.address)
+                    if len(found) == 1:
+                        remotes[place] = remote = replace(found[0], path=remote.path, headers=remote.headers)
+            if remote.size_bytes is not None:
+                return replace(item, size_bytes=remote.size_bytes)
+        return item
+
+    def _assemble(self, item: Item, large: LargeFile, part: Part, attempts: Attempts) -> Brought:
+        """Bring the bytes of a part and store them, or the members of the archive that they are."""
+        size = part.size_bytes
+        if not item.unpack:
+            sha256 = large.run()
+            attempts.compare(part)
+            self._objects.adopt(part.path, sha256)
+            _remove(part.folder)
+            return Brought(item, sha256, size, (ManifestEntry(item.path, size, sha256, item.mode),))
+        with self._objects.batch() as batch:
+            members: list[ManifestEntry] = []
+            trouble: list[BaseException] = []
+
+            def stream_members() -> None:
+                try:
+                    front = _Front(large, part)
+                    kind = archive_format(item.path, front.head())
+                    if kind is not None and not needs_seek(kind):
+                        members.extend(unpack(io.BufferedReader(front, _BUFFER), item.path, batch))
+                except BaseException as error:  # noqa: BLE001  carried to the caller's thread, which raises it
+                    trouble.append(error)
+
+            unpacker = threading.Thread(target=stream_members, name="fairmile-unpack")
+            unpacker.start()
+            try:
+                sha256 = large.run()
+            finally:
+                unpacker.join()
+            if trouble:
+                raise trouble[0]
+            if not members:
+                with open(part.path, "rb") as stream:
+                    members.extend(unpack(stream, item.path, batch))
+            attempts.compare(part)
+        _remove(part.folder)
+        return Brought(item, sha256, size, _below(item.into, members))
+
+    def _bring_unsized(self, item: Item, remotes: list[Remote]) -> Brought:
+        """Bring a file whose size nobody tells, by one connection."""
+        with self._objects.batch() as batch:
+            found = self._small_files([]).bring_one(replace(item, sources=tuple(remotes)), batch)
+        if isinstance(found, Item):
+            raise SystemFailure(f"{item.path}: its sources do not agree about its size")
+        if not item.unpack:
+            return found
+        with self._objects.batch() as batch, self._objects.open(found.sha256) as stream:
+            members = unpack(stream, item.path, batch)
+        return replace(found, entries=_below(item.into, members))
+
+    def _bring_folder(
+        self, item: Item, remote: Remote, fetcher: FolderFetcher, assembly: Path, notes: list[str]
+    ) -> Brought:
+        folder = assembly / "folder"
+        folder.mkdir(parents=True, exist_ok=True)
+        moved = 0
+
+        def on_bytes(count: int) -> None:
+            nonlocal moved
+            moved += count
+            self._watcher.bytes(count)
+
+        fetcher.bring(remote.address, folder, on_bytes)
+        entries: list[ManifestEntry] = []
+        with self._objects.batch() as batch:
+            for entry in scan_tree(folder):
+                self._check_entry(item, remote, entry)
+                with _opened(folder / entry.path, entry) as stream:
+                    sha256, size = batch.add_stream(stream)
+                entries.append(replace(entry, sha256=sha256, size_bytes=size))
+        if not entries:
+            raise SystemFailure(f"{shown_address(remote.address)} brought no file")
+        _remove(assembly)
+        total = sum(entry.size_bytes for entry in entries)
+        if len(entries) == 1 and item.path and not item.into:
+            entries = [replace(entries[0], path=item.path)]
+            return Brought(item, entries[0].sha256, total, tuple(entries), moved, tuple(notes), remote.address)
+        return Brought(item, "", total, _below(item.into, entries), moved, tuple(notes), remote.address)
+
+    @staticmethod
+    def _check_entry(item: Item, remote: Remote, entry: ManifestEntry) -> None:
+        if item.sha256 is not None and item.sha256 != entry.sha256:
+            raise Integrity(
+                f"{shown_address(remote.address)}: the sha256 of {entry.path} is {entry.sha256}, expected {item.sha256}"
+            )
+
+    @staticmethod
+    def _present(item: Item, sha256: str, size: int) -> Brought:
+        return Brought(item, sha256, size, (ManifestEntry(item.path, size, sha256, item.mode),))
+
+
+class _Front(io.RawIOBase):
+    """Reads a file that is still coming, in order, waiting for its bytes."""
+
+    def __init__(self, large: LargeFile, part: Part) -> None:
+        self._large = large
+        self._part = part
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def head(self) -> bytes:
+        """Return the first bytes without moving on."""
+        want = min(_HEAD, self._part.size_bytes)
+        at = 0
+        while at < want and (front := self._large.front(at)) > at:
+            at = front
+        buffer = bytearray(want)
+        return bytes(buffer[: self._part.read(0, memoryview(buffer))]) if at >= want else b""
+
+    def readinto(self, buffer: Any) -> int:
+        if self._at >= self._part.size_bytes:
+            return 0
+        front = self._large.front(self._at)
+        if front <= self._at:
+            raise Transient("the transfer ended before the archive did")
+        view = memoryview(buffer)
+        count = self._part.read(self._at, view[: min(len(view), front - self._at)])
+        self._at += count
+        return count
+
+
+def _validators(item: Item, remotes: Sequence[Remote]) -> list[str]:
+    """Return what must be unchanged for a half-done file to be of use; a digest makes the rest superfluous."""
+    return [] if item.checksums else [remote.validator for remote in remotes]
+
+
+def _below(into: str, entries: Sequence[ManifestEntry]) -> tuple[ManifestEntry, ...]:
+    return tuple(replace(entry, path=f"{into}/{entry.path}") for entry in entries) if into else tuple(entries)
+
+
+@contextmanager
+def _opened(path: Path, entry: ManifestEntry) -> Iterator[Any]:
+    if entry.mode == 0o120000:
+        yield io.BytesIO(str(path.readlink()).encode("utf-8", "surrogateescape"))
+        return
+    with open(path, "rb") as stream:
+        yield stream
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

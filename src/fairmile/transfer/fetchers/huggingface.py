@@ -1,0 +1,241 @@
+"""hf://[datasets/|spaces/]ORG/NAME[@REVISION][/PATH]: repositories of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from fairmile.base.digest import Checksum
+from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.fetchers.s3 import Asking
+from fairmile.transfer.http import HttpBody
+from fairmile.transfer.remote import Context, Remote
+from fairmile.transfer.wire import Head
+
+_HUB = "https://huggingface.co"
+_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
+_REPOSITORY = re.compile(rf"({_NAME}(?:/{_NAME})?)(?:@([^/@]+(?:/(?:convert|pr)/[^/@]+)?))?(?:/(.*))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NEXT = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?')
+_VIEWS = frozenset({"tree", "blob", "resolve", "raw"})
+# The first word of pages that are about something else than a repository.
+_OTHER_PAGES = frozenset(
+    {"docs", "blog", "papers", "collections", "models", "organizations", "settings", "join", "login", "pricing",
+     "posts", "tasks", "chat", "learn", "enterprise", "support", "api", "new", "welcome", "terms-of-service", "privacy"}
+)  # fmt: skip
+_MOST_PAGES = 100_000
+
+
+class Place(NamedTuple):
+    """A repository, a revision of it and a path in it; `kind` is models, datasets or spaces."""
+
+    kind: str
+    repository: str
+    revision: str = "main"
+    path: str = ""
+
+    @property
+    def page(self) -> str:
+        """Where the repository's page stands below the hub."""
+        return self.repository if self.kind == "models" else f"{self.kind}/{self.repository}"
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision != "main" else ""
+        return f"hf://{self.page}{revision}" + (f"/{self.path}" if self.path else "")
+
+
+class HuggingFace:
+    """Finds the files of one commit; they are then read from addresses that name this commit."""
+
+    def __init__(self, context: Context) -> None:
+        self.client = Asking(context)
+        self._hub = (context.environ.get("HF_ENDPOINT") or _HUB).rstrip("/")
+        token = context.credentials.token(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), *_token_files(context.environ))
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def find(self, address: str) -> list[Remote]:
+        """Return the file at a path, or all files below it, of the commit that the revision means now."""
+        place = parse_address(address)
+        about, _ = self._json(place, f"{self._api(place)}/revision/{quote(place.revision, safe='')}")
+        commit = about.get("sha") if isinstance(about, dict) else None
+        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise Integrity(f"the hub does not say which commit {place} is")
+        is_gated = bool(about.get("gated"))
+        if is_gated and not self._headers:
+            raise self._locked(place, is_gated=True)
+        pinned = place._replace(revision=commit)
+        found = [self._remote(pinned, entry) for entry in self._entries(pinned) if entry.get("type") == "file"]
+        if not found:
+            raise NotFound(f"there is no file in {place}", hint=f"look at {self._hub}/{place.page}/tree/{commit}")
+        if is_gated:  # the hub lists a gated repository to everyone and refuses its files
+            head, _ = self.client.ask("HEAD", found[0].address, found[0].headers)
+            if head.status in (401, 403):
+                raise self._locked(place, is_gated=True)
+        return found
+
+    def open(self, remote: Remote, start: int, stop: int | None) -> HttpBody:
+        """Open the bytes from `start` up to, without, `stop`."""
+        return self.client.open(remote.address, start, stop, headers=remote.headers, validator=remote.validator)
+
+    def close(self) -> None:
+        """Close the connections that are kept for further requests."""
+        self.client.close()
+
+    def _api(self, place: Place) -> str:
+        return f"{self._hub}/api/{place.kind}/{place.repository}"
+
+    def _entries(self, place: Place) -> Iterator[dict[str, Any]]:
+        if not place.path:
+            yield from self._tree(place, "", recursive=True)
+            return
+        # Only folders can be listed, so the one above tells what the path is.
+        parent = str(PurePosixPath(place.path).parent)
+        for entry in self._tree(place, "" if parent == "." else parent, recursive=False):
+            if entry.get("path") == place.path:
+                if entry.get("type") == "directory":
+                    yield from self._tree(place, place.path, recursive=True)
+                else:
+                    yield entry
+                return
+
+    def _tree(self, place: Place, folder: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
+        url = f"{self._api(place)}/tree/{place.revision}" + (f"/{quote(folder)}" if folder else "")
+        url += f"?recursive={str(recursive).lower()}&expand=false"
+        for _ in range(_MOST_PAGES):
+            entries, head = self._json(place, url)
+            if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+                raise Integrity(f"the hub does not answer with a list of the files of {place}")
+            yield from entries
+            following = next_page(head.headers.get("link", ""), url)
+            if following is None:
+                return
+            # A token must not follow a link to another host.
+            if urlsplit(following)[:2] != urlsplit(url)[:2]:
+                raise Integrity(f"the list of the files of {place} goes on at the foreign {shown_address(following)}")
+            url = following
+        raise SystemFailure(f"the list of the files of {place} does not end")
+
+    def _remote(self, place: Place, entry: Mapping[str, Any]) -> Remote:
+        path, size, pointer = entry.get("path"), entry.get("size"), entry.get("lfs")
+        if not isinstance(path, str) or not isinstance(size, int) or size < 0:
+            raise Integrity(f"the hub describes a file of {place} without path or size")
+        checksums: tuple[Checksum, ...] = ()
+        validator = ""
+        if isinstance(pointer, dict):
+            digest, size = pointer.get("oid"), pointer.get("size", size)
+            if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+                raise Integrity(f"the hub states no sha256 for {path} of {place}")
+            checksums = (Checksum("sha256", digest),)
+        elif isinstance(entry.get("oid"), str):
+            # Git's name of a small file is no digest of its bytes alone, but the hub serves it as its ETag.
+            validator = f'"{entry["oid"]}"'
+        inside = f"{place.path}/"
+        shown = path.removeprefix(inside) if path.startswith(inside) and place.path else path
+        if path == place.path:
+            shown = PurePosixPath(path).name
+        url = f"{self._hub}/{place.page}/resolve/{place.revision}/{quote(path)}"
+        return Remote(url, shown, size, checksums, validator, headers=self._headers)
+
+    def _json(self, place: Place, url: str) -> tuple[Any, Head]:
+        head, body = self.client.ask("GET", url, {"Accept": "application/json", **self._headers})
+        if head.status != 200:
+            raise self._failure(place, head)
+        try:
+            return json.loads(body), head
+        except ValueError as error:
+            raise Integrity(f"the hub does not answer with JSON for {place}", hint="check HF_ENDPOINT") from error
+
+    def _failure(self, place: Place, head: Head) -> FairmileError:
+        code = head.headers.get("x-error-code", "")
+        if code == "GatedRepo":
+            return self._locked(place, is_gated=True)
+        if code == "RevisionNotFound":
+            return NotFound(f"{place.repository} has no revision {place.revision!r}")
+        if head.status == 404 and code in ("", "EntryNotFound"):
+            return NotFound(f"there is nothing at {place}: the hub answers 404")
+        if head.status in (401, 403, 404):  # the hub does not tell a stranger whether a private repository exists
+            return self._locked(place, is_gated=False)
+        return SystemFailure(f"the hub answers {head.status} {head.reason} for {place}")
+
+    def _locked(self, place: Place, *, is_gated: bool) -> FairmileError:
+        page = f"{self._hub}/{place.page}"
+        log_in = f"make a token at {self._hub}/settings/tokens and give it with `hf auth login` or HF_TOKEN"
+        if not is_gated:
+            what = "does not open" if self._headers else "is private or does not exist:"
+            who = "the token in use " if self._headers else ""
+            return NotFound(
+                f"{who}{what} {place}" if who else f"{place} {what} the hub shows it to nobody unknown",
+                hint=f"check the name at {page}; for a private repository {log_in}",
+            )
+        if self._headers:
+            return SystemFailure(
+                f"{place} is gated, and the account of the token in use has no access yet",
+                hint=f"accept its conditions at {page} and wait for its authors where they decide themselves",
+            )
+        return SystemFailure(
+            f"{place} is gated: its files are given to known users only",
+            hint=f"1. log in and accept its conditions at {page}; 2. {log_in}",
+        )
+
+
+def parse_address(address: str) -> Place:
+    """Return what an hf:// address means; a name of one word is one of the hub's oldest repositories."""
+    scheme, colon, rest = address.partition("://")
+    kind, slash, inner = rest.partition("/")
+    if kind not in ("datasets", "spaces", "models") or not slash:
+        kind, inner = "models", rest
+    match = _REPOSITORY.fullmatch(inner.rstrip("/"))
+    if not colon or scheme.lower() != "hf" or match is None:
+        raise UsageError(
+            f"{shown_address(address)!r} names no repository of the hub",
+            hint="expected hf://ORG/NAME or hf://datasets/ORG/NAME[@REVISION][/PATH]",
+        )
+    path = match[3] or ""
+    if any(part in ("", ".", "..") for part in path.split("/")) and path:
+        raise UsageError(f"{address!r} holds a path that no repository can have: {path!r}")
+    return Place(kind, match[1], unquote(match[2] or "main"), path)
+
+
+def as_hf(url: str) -> str | None:
+    """Return the hf:// address of a page or file of the hub; None for any other address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or parts.hostname not in _HOSTS:
+        return None
+    words = [unquote(word) for word in parts.path.split("/") if word]
+    kind = words.pop(0) if words[:1] in (["datasets"], ["spaces"]) else "models"
+    if not words or (kind == "models" and words[0] in _OTHER_PAGES):
+        return None
+    # Names of one word are those of the oldest repositories.
+    length = 1 if len(words) == 1 or words[1] in _VIEWS else 2
+    name, rest = "/".join(words[:length]), words[length:]
+    revision, path = "main", ""
+    if rest and rest[0] in _VIEWS and len(rest) > 1:
+        taken = 4 if rest[1] == "refs" else 2
+        revision, path = "/".join(rest[1:taken]), "/".join(rest[taken:])
+    elif rest and rest[0] not in _VIEWS:
+        return None  # discussions, commits, settings
+    place = Place(kind, name, revision, path)
+    try:
+        return str(place) if parse_address(str(place)) == place else None
+    except UsageError:
+        return None
+
+
+def next_page(link: str, url: str) -> str | None:
+    """Return the address of the next page that a Link header names."""
+    found = _NEXT.search(link)
+    return urljoin(url, found[1]) if found else None
+
+
+def _token_files(environ: Mapping[str, str]) -> list[str]:
+    """Return where the hub's own tools keep the token, the first that counts first."""
+    cache = environ.get("XDG_CACHE_HOME") or ".cache"
+    home = environ.get("HF_HOME") or f"{cache}/huggingface"
+    return [environ["HF_TOKEN_PATH"]] if environ.get("HF_TOKEN_PATH") else [f"{home}/token"]

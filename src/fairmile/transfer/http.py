@@ -1,0 +1,399 @@
+"""The HTTP client: pooled connections, redirects, logins, proxies, polite answers to a busy server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
+
+from fairmile import __version__
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.transfer.credentials import shown_address, without_login
+from fairmile.transfer.remote import Context
+from fairmile.transfer.wire import Connection, Endpoint, Head
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MOST_REDIRECTS = 10
+_MOST_WAIT_S = 120.0
+_DOCUMENT_BYTES = 64 << 20
+_IDLE_PER_ENDPOINT = 64
+_NO_HEADERS: Mapping[str, str] = {}
+# What may stand in the target of a request as it is; the rest is written in percent.
+_TARGET_SAFE = "/%:@!$&'()*+,;=~?-._[]|"
+
+
+class Busy(Transient):
+    """The server asks to come back later; `after_s` is how much later, as far as it says."""
+
+    def __init__(self, message: str, *, hint: str | None = None, after_s: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.after_s = after_s
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer without its body."""
+
+    url: str
+    head: Head
+
+    @property
+    def size_bytes(self) -> int | None:
+        text = self.head.headers.get("content-length", "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    @property
+    def validator(self) -> str:
+        return validator_of(self.head.headers)
+
+
+class HttpBody:
+    """The body of an answer; closed at its end, its connection serves the next request."""
+
+    def __init__(self, client: Client, connection: Connection, answer: Answer, start: int, total: int | None) -> None:
+        self.start = start
+        self.total_bytes = total
+        self.answer = answer
+        self.validator = answer.validator
+        self.is_whole = answer.head.status == 200
+        self._client = client
+        self._connection = connection
+        self.readinto = connection.readinto
+
+    def interrupt(self) -> None:
+        """Wake up the reader, from another thread."""
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        self._client.give_back(self._connection)
+
+
+class Client:
+    """Speaks HTTP/1.1 with any number of servers; threads may share it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._idle: dict[Endpoint, list[Connection]] = {}
+        self._lock = threading.Lock()
+        self._tls: ssl.SSLContext | None = None
+        self._moved: dict[str, str] = {}
+        self._authorizations: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.close()
+
+    # Requests
+
+    def head(self, url: str, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
+        """Return status and headers for an address; a server that does not know HEAD is asked for one byte."""
+        connection, answer = self._patient("HEAD", url, headers)
+        self.give_back(connection)
+        if answer.head.status in (403, 405, 501):
+            connection, answer = self._patient("GET", url, {**headers, "Range": "bytes=0-0"})
+            try:
+                if answer.head.status == 206:
+                    total = _content_range(answer.head.headers.get("content-range", ""))[1]
+                    known = {**answer.head.headers, "content-length": str(total) if total is not None else ""}
+                    answer = Answer(answer.url, answer.head._replace(status=200, headers=known))
+            finally:
+                self.give_back(connection)
+        _expect_success(url, answer.head)
+        return answer
+
+    def get(
+        self, url: str, headers: Mapping[str, str] = _NO_HEADERS, *, most_bytes: int = _DOCUMENT_BYTES
+    ) -> tuple[bytes, Answer]:
+        """Return a small document and the answer it came with."""
+        connection, answer = self._patient("GET", url, headers)
+        try:
+            _expect_success(url, answer.head)
+            return _read_all(connection, url, most_bytes), answer
+        finally:
+            self.give_back(connection)
+
+    def get_json(self, url: str, headers: Mapping[str, str] = _NO_HEADERS) -> Any:
+        """Return a small JSON document as data."""
+        data, answer = self.get(url, {"Accept": "application/json", **headers})
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            kind = answer.head.headers.get("content-type", "no type")
+            raise Integrity(f"{shown_address(url)} does not answer with JSON but with {kind}") from error
+
+    def open(
+        self,
+        url: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        validator: str = "",
+    ) -> HttpBody:
+        """Open the bytes from `start` up to, without, `stop`; see `RangeFetcher.open`.
+
+        With the `validator` of an earlier answer the server sends the whole anew when it has changed.
+        """
+        asked = dict(headers)
+        if start or stop is not None:
+            asked["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+            if validator:
+                asked["If-Range"] = validator
+        known = self._moved.get(url)
+        connection, answer = self._exchange("GET", known or url, asked)
+        if known is not None and answer.head.status in (400, 401, 403, 404, 410):  # a signed address that ran out
+            self.give_back(connection)
+            self._moved.pop(url, None)
+            connection, answer = self._exchange("GET", url, asked)
+        if answer.url != url:
+            self._moved[url] = answer.url
+        try:
+            return self._body(url, connection, answer, start)
+        except BaseException:
+            self.give_back(connection)
+            raise
+
+    def _body(self, url: str, connection: Connection, answer: Answer, start: int) -> HttpBody:
+        head = answer.head
+        if head.status == 206:
+            began, total = _content_range(head.headers.get("content-range", ""))
+            if began != start:
+                raise Integrity(
+                    f"{shown_address(url)} was asked for the bytes from {start:,} and sends those from {began:,}"
+                )
+            return HttpBody(self, connection, answer, start, total)
+        if head.status == 416:
+            _, total = _content_range(head.headers.get("content-range", ""))
+            if total is not None and total <= start:
+                _read_all(connection, url, _DOCUMENT_BYTES)
+                return HttpBody(self, connection, answer, start, total)
+        _expect_success(url, head)
+        if head.status != 200:
+            raise SystemFailure(f"{shown_address(url)} answers {head.status} {head.reason}")
+        return HttpBody(self, connection, answer, 0, answer.size_bytes)
+
+    # One exchange
+
+    def _patient(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Connection, Answer]:
+        """Exchange, trying again after passing faults."""
+        for attempt in range(self._context.settings.retries):
+            try:
+                connection, answer = self._exchange(method, url, headers)
+                if answer.head.status not in _BUSY:
+                    return connection, answer
+                self.give_back(connection)
+                _expect_success(url, answer.head)
+            except Transient as error:
+                if attempt + 1 == self._context.settings.retries:
+                    raise
+                time.sleep(pause_s(attempt, error))
+        raise AssertionError("at least one attempt is made")
+
+    def _exchange(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Connection, Answer]:
+        """Send a request and follow redirects; the body of the answer is still to be read."""
+        seen: list[str] = []
+        while True:
+            connection, head = self._ask(method, url, headers)
+            if head.status not in _REDIRECTS or "location" not in head.headers:
+                return connection, Answer(url, head)
+            self.give_back(connection)
+            seen.append(url)
+            target = urljoin(url, head.headers["location"])
+            if target in seen or len(seen) > _MOST_REDIRECTS:
+                raise SystemFailure(
+                    f"{shown_address(seen[0])} redirects without end",
+                    hint="check the address; it may lead to a login page that needs a browser",
+                )
+            old, new = urlsplit(url), urlsplit(target)
+            if new.scheme not in ("http", "https"):
+                raise SystemFailure(
+                    f"{shown_address(url)} redirects to {shown_address(target)}, which is no web address"
+                )
+            if old.scheme == "https" and new.scheme == "http":
+                raise SystemFailure(
+                    f"{shown_address(url)} redirects to the unprotected {shown_address(target)}",
+                    hint="give that address itself if you trust it",
+                )
+            if (old.hostname, old.port) != (new.hostname, new.port):
+                headers = {
+                    name: value for name, value in headers.items() if name.lower() not in ("authorization", "cookie")
+                }
+            url = target
+
+    def _ask(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Connection, Head]:
+        endpoint, request = self._request(method, url, headers)
+        while True:
+            connection, is_fresh = self._connection(endpoint)
+            try:
+                connection.send(request)
+                return connection, connection.read_head(method)
+            except Transient:
+                connection.close()
+                # A kept connection may have been closed by the server meanwhile; a fresh one tells the truth.
+                if is_fresh:
+                    raise
+
+    def _request(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Endpoint, bytes]:
+        bare, login = without_login(url)
+        parts = urlsplit(bare)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host:
+            raise UsageError(f"{shown_address(url)!r} is no web address", hint="expected https://HOST/PATH")
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as error:
+            raise UsageError(f"{shown_address(url)}: {error}") from error
+        target = quote(parts.path or "/", safe=_TARGET_SAFE) + (
+            "?" + quote(parts.query, safe=_TARGET_SAFE) if parts.query else ""
+        )
+        endpoint = self._endpoint(parts.scheme, host, port)
+        lines = {"Host": parts.netloc, "User-Agent": f"fairmile/{__version__}", "Accept-Encoding": "identity"}
+        lines |= {"Accept": "*/*", **headers}
+        if "Authorization" not in lines:
+            given = _basic(login.user, login.password) if login else self._authorization(host)
+            if given:
+                lines["Authorization"] = given
+        if endpoint.proxy is not None and endpoint.scheme == "http":
+            target = f"http://{parts.netloc}{target}"
+            if endpoint.proxy_authorization:
+                lines["Proxy-Authorization"] = endpoint.proxy_authorization
+        text = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        if any(sign in value for value in lines.values() for sign in "\r\n\0"):
+            raise UsageError(f"{shown_address(url)}: a header would hold a line break")
+        return endpoint, (text + "\r\n").encode("utf-8")
+
+    def _authorization(self, host: str) -> str:
+        if host not in self._authorizations:
+            login = self._context.credentials.login(host)
+            self._authorizations[host] = _basic(login.user, login.password) if login else ""
+        return self._authorizations[host]
+
+    def _endpoint(self, scheme: str, host: str, port: int) -> Endpoint:
+        environ = self._context.environ
+        excluded = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+        # HTTP_PROXY in capitals may be a header of a request to a CGI program, so curl and Python leave it out too.
+        names = ["https_proxy", "HTTPS_PROXY"] if scheme == "https" else ["http_proxy"]
+        proxy = next((environ[name] for name in [*names, "all_proxy", "ALL_PROXY"] if environ.get(name)), "")
+        if not proxy or proxy_bypass_environment(f"{host}:{port}", {"no": excluded}):
+            return Endpoint(scheme, host, port)
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if parts.scheme != "http" or not parts.hostname:
+            raise Unsupported(
+                f"the proxy {shown_address(proxy)} is not an http:// one", hint=f"set {names[0]} to http://HOST:PORT"
+            )
+        login = _basic(unquote(parts.username), unquote(parts.password or "")) if parts.username else ""
+        return Endpoint(scheme, host, port, (parts.hostname, parts.port or 3128), login)
+
+    # Connections
+
+    def _connection(self, endpoint: Endpoint) -> tuple[Connection, bool]:
+        with self._lock:
+            idle = self._idle.get(endpoint)
+            if idle:
+                return idle.pop(), False
+            if self._tls is None and endpoint.scheme == "https":
+                self._tls = ssl.create_default_context()
+                self._tls.set_alpn_protocols(["http/1.1"])
+        settings = self._context.settings
+        return (
+            Connection(endpoint, timeout_s=settings.stall_s, buffer_bytes=settings.socket_buffer_bytes, tls=self._tls),
+            True,
+        )
+
+    def give_back(self, connection: Connection) -> None:
+        """Take a connection back for the next request, or close it when its answer was not read to the end."""
+        if connection.usable and connection.is_drained:
+            with self._lock:
+                idle = self._idle.setdefault(connection.endpoint, [])
+                if len(idle) < _IDLE_PER_ENDPOINT:
+                    idle.append(connection)
+                    return
+        connection.close()
+
+
+def validator_of(headers: Mapping[str, str]) -> str:
+    """Return what changes when the content does: a strong ETag, else the date of the last change."""
+    tag = headers.get("etag", "")
+    return tag if tag.startswith('"') else headers.get("last-modified", "")
+
+
+def pause_s(attempt: int, error: Transient) -> float:
+    """Return how long to wait before the next attempt: what the server asks for, else longer each time."""
+    asked = error.after_s if isinstance(error, Busy) else None
+    if asked is not None:
+        return float(min(asked, _MOST_WAIT_S))
+    return float(min(0.2 * 2**attempt, 15.0)) * (0.75 + random.random() / 2)
+
+
+def _expect_success(url: str, head: Head) -> None:
+    status = head.status
+    if status < 400:
+        return
+    where = shown_address(url)
+    if status in _BUSY:
+        after = _retry_after(head.headers.get("retry-after", ""))
+        if after is not None and after > _MOST_WAIT_S:
+            raise SystemFailure(f"{where} asks to wait {after:.0f} s", hint="try again then")
+        raise Busy(f"{where} answers {status} {head.reason}".rstrip(), hint="try again later", after_s=after)
+    if status in (401, 403, 407):
+        host = urlsplit(url).hostname
+        raise SystemFailure(
+            f"{where} wants a login: it answers {status} {head.reason}".rstrip(),
+            hint=f"put `machine {host} login … password …` into ~/.netrc; `fairmile show` tells how to get access",
+        )
+    if status in (404, 410):
+        raise NotFound(f"there is nothing at {where}: it answers {status} {head.reason}".rstrip())
+    raise SystemFailure(f"{where} answers {status} {head.reason}".rstrip())
+
+
+def _retry_after(text: str) -> float | None:
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time()) if text else None
+    except (ValueError, TypeError):
+        return None
+
+
+def _content_range(text: str) -> tuple[int, int | None]:
+    """Return the first byte and the total of a Content-Range; (-1, None) where it says neither."""
+    unit, _, rest = text.strip().partition(" ")
+    span, _, total = rest.partition("/")
+    first = span.partition("-")[0].strip()
+    size = int(total) if total.strip().isascii() and total.strip().isdigit() else None
+    if unit.lower() != "bytes" or not (first.isascii() and first.isdigit()):
+        return -1, size if unit.lower() == "bytes" else None
+    return int(first), size
+
+
+def _read_all(connection: Connection, url: str, most_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    buffer = memoryview(bytearray(64 << 10))
+    while count := connection.readinto(buffer):
+        size += count
+        if size > most_bytes:
+            raise SystemFailure(
+                f"{shown_address(url)} sends more than {most_bytes:,} bytes where a document was expected"
+            )
+        parts.append(bytes(buffer[:count]))
+    return b"".join(parts)
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()

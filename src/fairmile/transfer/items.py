@@ -1,0 +1,93 @@
+"""What is to be brought, and what came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fairmile.base.digest import Checksum, ManifestEntry, sha256_hex
+from fairmile.base.errors import FairmileError
+from fairmile.transfer.remote import Remote
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file to bring, or all that an address leads to, and every place that offers it, the best first.
+
+    `path` is where it stands in its asset. `unpack` replaces an archive by its members, which then stand below
+    `into`; so do the files that a fetcher of whole folders brings.
+    """
+
+    path: str
+    sources: tuple[Remote, ...]
+    size_bytes: int | None = None
+    checksums: tuple[Checksum, ...] = ()
+    unpack: bool = False
+    into: str = ""
+    mode: int = 0o644
+
+    @property
+    def sha256(self) -> str | None:
+        return next((each.hex for each in self.checksums if each.algorithm == "sha256"), None)
+
+    @property
+    def key(self) -> str:
+        """Name of the place where the item is assembled: the same for everyone who wants the same bytes."""
+        if self.sha256 is not None:
+            return self.sha256
+        return sha256_hex("\n".join(remote.address for remote in self.sources).encode("utf-8", "surrogateescape"))
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What an item turned out to be: the files it consists of, and how they came."""
+
+    item: Item
+    sha256: str
+    size_bytes: int
+    entries: tuple[ManifestEntry, ...]
+    moved_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    validator: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An item that could not be brought, and why."""
+
+    item: Item
+    error: FairmileError
+
+
+class Watcher(Protocol):
+    """Sees how a transfer gets on; called from many threads."""
+
+    def bytes(self, count: int) -> None:
+        """So many bytes more have arrived."""
+        ...
+
+    def item(self, done: int, total: int) -> None:
+        """So many items of all are complete."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something a person should know: a source failed, another process is at it."""
+        ...
+
+
+@dataclass
+class Silent:
+    """A watcher that only counts."""
+
+    moved_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def bytes(self, count: int) -> None:
+        self.moved_bytes += count
+
+    def item(self, done: int, total: int) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)

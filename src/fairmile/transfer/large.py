@@ -1,0 +1,279 @@
+"""One large file from several connections and sources at once, verified while it comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from fairmile.base.digest import Checksum
+from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
+from fairmile.transfer.checks import Digester, is_page_name, looks_like_page
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.http import pause_s
+from fairmile.transfer.limits import Limiter
+from fairmile.transfer.part import Part
+from fairmile.transfer.remote import Body, RangeFetcher, Remote
+from fairmile.transfer.segments import Segment, Segments
+from fairmile.transfer.settings import Settings
+
+_BUFFER = 256 << 10
+_HASH_BUFFER = 1 << 20
+_KEEP_EVERY_S = 1.0
+# Where an answer comes at once, few connections fill the line and more only cost CPU.
+_NEAR_S = 0.005
+_NEAR_CONNECTIONS = 4
+_NEAR_BYTES_PER_S = 50e6
+
+
+class Changed(Integrity):
+    """The file changed at its source while it was read."""
+
+
+@dataclass(eq=False)
+class Offer:
+    """One source of the file and how it behaves; `has_ranges` is None until its first answer."""
+
+    number: int
+    remote: Remote
+    fetcher: RangeFetcher
+    validator: str = ""
+    has_ranges: bool | None = None
+    failures: int = 0
+    fault: FairmileError | None = None
+    moved_bytes: int = 0
+    workers: int = 0
+    host: str = ""
+
+    def __post_init__(self) -> None:
+        self.validator = self.remote.validator
+        self.host = urlsplit(self.remote.address).hostname or ""
+
+    @property
+    def shown(self) -> str:
+        return shown_address(self.remote.address)
+
+
+@dataclass
+class LargeFile:
+    """Brings one file of known size into a part; `run` returns its sha256 once every digest was checked."""
+
+    path: str
+    part: Part
+    offers: Sequence[Offer]
+    checksums: Sequence[Checksum]
+    settings: Settings
+    limiter: Limiter
+    on_bytes: Callable[[int], None]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.digester = Digester(self.checksums)
+        self.segments = Segments(
+            self.part.size_bytes, self.clock, largest=self.settings.segment_bytes, done=self.part.done
+        )
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+
+    def run(self) -> str:
+        """Bring what is missing and return the sha256, or raise the error of the first source where none is left."""
+        count = self.settings.connections
+        self.segments.workers = count * len(self.offers)
+        workers: list[threading.Thread] = []
+        for offer in self.offers:
+            self.segments.pace(offer.number)
+            offer.workers = count
+            workers += [self._thread(self._work, offer, index) for index in range(count)]
+        hasher, keeper = self._thread(self._hash), self._thread(self._keep)
+        started: list[threading.Thread] = []
+        try:
+            for thread in (hasher, keeper, *workers):
+                thread.start()
+                started.append(thread)
+            while hasher.is_alive() and any(offer.workers for offer in self.offers):
+                hasher.join(0.2)
+            if self.segments.complete:
+                hasher.join()
+        finally:
+            self._stopping.set()
+            self.segments.stop_all()
+            for thread in started:
+                thread.join()
+        if self._failure is not None or not self.segments.complete:
+            with suppress(DiskFailure):  # what came so far serves the next attempt
+                self.part.keep(self.segments.on_disk())
+            raise self._failure or self._no_source_left()
+        return self.digester.check(self.path)
+
+    def front(self, at: int) -> int:
+        """Wait until the bytes behind `at` are there and return how far they reach; `at` itself when none will come."""
+        with self.segments.changed:
+            while self.segments.front <= at < self.part.size_bytes and not self.segments.over:
+                self.segments.changed.wait(0.5)
+            return max(self.segments.front, at)
+
+    def _thread(self, work: Callable[..., None], *arguments: Any) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:  # noqa: BLE001  carried to the caller's thread, which raises it
+                self._failure = self._failure or error
+                self._stopping.set()
+                self.segments.stop_all()
+
+        return threading.Thread(target=guarded, name=f"fairmile-{work.__name__}")
+
+    def _no_source_left(self) -> FairmileError:
+        faults = [offer.fault for offer in self.offers if offer.fault is not None]
+        return faults[0] if faults else SystemFailure(f"{self.path}: no source is left")
+
+    # The connections
+
+    def _work(self, offer: Offer, index: int) -> None:
+        buffer = memoryview(bytearray(_BUFFER))
+        try:
+            while self._is_wanted(offer, index):
+                segment = self.segments.take(offer.number, whole=not offer.has_ranges and offer.has_ranges is not None)
+                if segment is None:
+                    return
+                pause = 0.0
+                try:
+                    self._bring(offer, segment, buffer)
+                    offer.failures = 0
+                except Transient as error:
+                    pause = self._hindered(offer, segment, error)
+                except (Changed, DiskFailure):
+                    raise
+                except FairmileError as error:
+                    offer.fault = offer.fault or error
+                finally:
+                    segment.body = None
+                    self.segments.finish(segment)
+                self._stopping.wait(pause)
+        finally:
+            with self.segments.changed:
+                offer.workers -= 1
+                self.segments.changed.notify_all()
+
+    def _is_wanted(self, offer: Offer, index: int) -> bool:
+        """Tell whether another connection to the source is of use; waits for its first answer to know."""
+        with self.segments.changed:
+            while index and offer.has_ranges is None and offer.fault is None and not self.segments.over:
+                self.segments.changed.wait(0.5)
+        if offer.fault is not None or self.segments.over:
+            return False
+        if offer.has_ranges is False:
+            return index == 0
+        pace = self.segments.pace(offer.number)
+        is_near = 0 < pace.latency_s < _NEAR_S and pace.bytes_per_s > _NEAR_BYTES_PER_S
+        return index < _NEAR_CONNECTIONS or not is_near
+
+    def _bring(self, offer: Offer, segment: Segment, buffer: memoryview) -> None:
+        began = self.clock()
+        remote = replace(offer.remote, validator=offer.validator)
+        body = offer.fetcher.open(remote, segment.pos, segment.stop if offer.has_ranges is not False else None)
+        segment.body = body
+        try:
+            latency = self.clock() - began
+            pace = self.segments.pace(offer.number)
+            pace.latency_s = min(pace.latency_s or latency, latency)
+            self._examine(offer, segment, body)
+            self._skip(offer, body, segment.pos - body.start, buffer)
+            segment.since = segment.last = self.clock()
+            self._receive(offer, segment, body, buffer)
+        finally:
+            body.close()
+
+    def _examine(self, offer: Offer, segment: Segment, body: Body) -> None:
+        """Check that the answer belongs to the file that is being brought."""
+        if body.validator and offer.validator and body.validator != offer.validator:
+            raise Changed(
+                f"{offer.shown} changed while it was read",
+                hint="fetch it again; if it goes on, ask its owner for a version that stays",
+            )
+        offer.validator = offer.validator or body.validator
+        if body.total_bytes is not None and body.total_bytes != self.part.size_bytes:
+            raise Integrity(
+                f"{offer.shown} announces {body.total_bytes:,} bytes, expected {self.part.size_bytes:,}"
+                + self._page_note(body),
+                hint="the source holds another file than the one described",
+            )
+        with self.segments.changed:
+            if offer.has_ranges is None:
+                offer.has_ranges = not body.is_whole
+                self.segments.changed.notify_all()
+        if not offer.has_ranges or body.is_whole:
+            if any(each.has_ranges and each.fault is None for each in self.offers if each is not offer):
+                raise SystemFailure(f"{offer.shown} cannot send a part of the file, which others can")
+            self.segments.extend(segment)
+
+    def _page_note(self, body: Body) -> str:
+        head = bytearray(512)
+        with suppress(FairmileError):
+            count = body.readinto(memoryview(head))
+            if body.start == 0 and looks_like_page(bytes(head[:count])) and not is_page_name(self.path):
+                return "; it sends a web page, perhaps for a login"
+        return ""
+
+    @staticmethod
+    def _skip(offer: Offer, body: Body, count: int, buffer: memoryview) -> None:
+        while count > 0:
+            got = body.readinto(buffer[: min(count, len(buffer))])
+            if not got:
+                raise Transient(f"{offer.shown} ended early")
+            count -= got
+
+    def _receive(self, offer: Offer, segment: Segment, body: Body, buffer: memoryview) -> None:
+        pos = segment.pos
+        while pos < segment.stop:
+            room = segment.stop - pos
+            count = body.readinto(buffer[:room] if room < _BUFFER else buffer)
+            if count == 0:
+                raise Transient(f"{offer.shown} ended {room:,} bytes early")
+            if pos == 0 and not self.checksums and looks_like_page(bytes(buffer[:512])) and not is_page_name(self.path):
+                raise Integrity(
+                    f"{offer.shown} answers with a web page instead of {self.path}",
+                    hint="it may need a login, or the address is that of a page about the file",
+                )
+            # Another connection may have taken over the rest meanwhile.
+            mine = min(count, max(segment.stop - pos, 0))
+            self.part.write(pos, buffer[:mine])
+            pos += mine
+            self.segments.progressed(segment, pos)
+            offer.moved_bytes += count
+            self.on_bytes(mine)
+            self.limiter.take(offer.host, count, self._stopping.wait)
+
+    def _hindered(self, offer: Offer, segment: Segment, error: Transient) -> float:
+        """Count a failure and return how long to wait; too many in a row without a byte end the source."""
+        with self.segments.changed:
+            if segment.pos > segment.start or segment.pos >= segment.stop or self.segments.over:
+                offer.failures = 0
+                return 0.0
+            offer.failures += 1
+            rounds, rest = divmod(offer.failures, max(offer.workers, 1))
+            if rounds >= self.settings.retries or (
+                rounds + bool(rest) and offer.has_ranges is None and offer.failures >= self.settings.retries
+            ):
+                offer.fault = offer.fault or error
+                return 0.0
+        return pause_s(rounds, error)
+
+    # The digest and the journal
+
+    def _hash(self) -> None:
+        buffer = memoryview(bytearray(_HASH_BUFFER))
+        at = 0
+        while (front := self.front(at)) > at:
+            while at < front:
+                count = self.part.read(at, buffer[: min(front - at, _HASH_BUFFER)])
+                self.digester.update(buffer[:count])
+                at += count
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(_KEEP_EVERY_S):
+            self.part.keep(self.segments.on_disk())

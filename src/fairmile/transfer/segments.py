@@ -1,0 +1,244 @@
+"""Who brings which bytes of one file: ranges handed out, taken over and given back. No input or output here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+_LEAST = 1 << 20
+_LEAST_TAKEN_OVER = 256 << 10
+_AHEAD_S = 2.0  # a range should keep a connection busy for about so long
+_STALLED_S = 2.0  # without a byte for so long, a connection may be overtaken
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """A range in the hands of one connection; bytes up to `pos` are on disk, `stop` may come down at any time."""
+
+    start: int
+    stop: int
+    source: int
+    since: float
+    pos: int = -1
+    body: Any = None
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pos = self.start if self.pos < 0 else self.pos
+        self.last = self.since
+
+    def speed(self, now: float) -> float:
+        """Bytes a second since the start."""
+        return (self.pos - self.start) / max(now - self.since, 1e-3)
+
+
+@dataclass(slots=True)
+class Pace:
+    """What one source was seen to deliver on one connection."""
+
+    bytes_per_s: float = 0.0
+    latency_s: float = 0.0
+
+    def note(self, size_bytes: int, seconds: float) -> None:
+        rate = size_bytes / max(seconds, 1e-6)
+        self.bytes_per_s = rate if not self.bytes_per_s else 0.5 * self.bytes_per_s + 0.5 * rate
+
+
+@dataclass
+class Segments:
+    """The ranges of one file of known size.
+
+    `done` ranges are there from the start. Threads take ranges, and wait in `take` while nothing is left to do
+    but may come back.
+    """
+
+    size_bytes: int
+    clock: Callable[[], float]
+    largest: int = 16 << 20
+    workers: int = 1
+    done: Iterable[tuple[int, int]] = ()
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        self._by_start: dict[int, Segment] = {}
+        self._active: set[Segment] = set()
+        self._free: list[tuple[int, int]] = []
+        self.paces: dict[int, Pace] = {}
+        self.front = 0
+        at = 0
+        for start, stop in coalesced(self.done):
+            if start > at:
+                self._free.append((at, start))
+            self._by_start[start] = Segment(start, stop, -1, 0.0, pos=stop)
+            at = stop
+        if at < self.size_bytes:
+            self._free.append((at, self.size_bytes))
+        self._advance()
+
+    def pace(self, source: int) -> Pace:
+        return self.paces.setdefault(source, Pace())
+
+    def take(self, source: int, *, whole: bool = False, wait_s: float = 0.5) -> Segment | None:
+        """Return a range to bring from a source, or None when all is done or `over`.
+
+        `whole` gives everything from the lowest missing byte on, for a source that cannot start elsewhere.
+        """
+        with self.changed:
+            while not self.over and not self.complete:
+                now = self.clock()
+                found = self._from_free(source, now, whole) or (None if whole else self._take_over(source, now))
+                if found is not None:
+                    self._active.add(found)
+                    self._by_start[found.start] = found
+                    return found
+                self.changed.wait(wait_s)
+            return None
+
+    def _from_free(self, source: int, now: float, whole: bool) -> Segment | None:
+        if not self._free:
+            return None
+        start, stop = self._free[0]
+        length = stop - start if whole else min(stop - start, self._length(source))
+        if stop - start - length < _LEAST // 2:
+            length = stop - start
+        if start + length == stop:
+            self._free.pop(0)
+        else:
+            self._free[0] = (start + length, stop)
+        return Segment(start, start + length, source, now)
+
+    def _length(self, source: int) -> int:
+        """Return how much to ask for: a share of what is left, and no more than the source brings soon."""
+        left = sum(stop - start for start, stop in self._free)
+        length = max(left // (2 * max(self.workers, 1)), _LEAST)
+        rate = self.pace(source).bytes_per_s
+        several = len(self.paces) > 1
+        if rate:
+            length = min(length, max(int(rate * _AHEAD_S), _LEAST if not several else _LEAST_TAKEN_OVER))
+        elif several:
+            length = min(length, 4 * _LEAST)
+        return min(length, self.largest)
+
+    def _take_over(self, source: int, now: float) -> Segment | None:
+        """Take the end of the range that would last longest, where this source would be done earlier."""
+        best: tuple[float, Segment] | None = None
+        for segment in self._active:
+            left = segment.stop - segment.pos
+            is_stalled = now - segment.last > _STALLED_S
+            if left < (1 if is_stalled else _LEAST_TAKEN_OVER):
+                continue
+            needs_s = float("inf") if is_stalled else left / max(segment.speed(now), 1.0)
+            if best is None or needs_s > best[0]:
+                best = (needs_s, segment)
+        if best is None:
+            return None
+        needs_s, slow = best
+        pace = self.pace(source)
+        mine = pace.bytes_per_s or 1.0
+        left = slow.stop - slow.pos
+        if needs_s == float("inf"):
+            split = slow.pos
+        else:
+            theirs = slow.speed(now)
+            split = slow.pos + int(left * theirs / (theirs + mine))
+            # Not worth a request when the owner is nearly as fast.
+            if needs_s < (slow.stop - split) / mine + 2 * pace.latency_s + 0.05:
+                return None
+        taken = Segment(split, slow.stop, source, now)
+        slow.stop = split
+        if split == slow.start:  # it brought nothing: its place is taken as a whole
+            self._active.discard(slow)
+        if slow.body is not None and split <= slow.pos:
+            slow.body.interrupt()
+        return taken
+
+    def progressed(self, segment: Segment, pos: int) -> None:
+        """Note that bytes up to `pos` are on disk."""
+        segment.pos = pos
+        segment.last = self.clock()
+        if segment.start <= self.front < pos:
+            with self.changed:
+                self._advance()
+                self.changed.notify_all()
+
+    def finish(self, segment: Segment) -> None:
+        """Give a range back; what was not brought of it is free again."""
+        with self.changed:
+            if segment in self._active:
+                self._active.discard(segment)
+                seconds = max(segment.last - segment.since, 0.0)
+                if segment.pos - segment.start >= _LEAST_TAKEN_OVER:
+                    self.pace(segment.source).note(segment.pos - segment.start, seconds)
+                if segment.pos < segment.stop:
+                    self._free.append((segment.pos, segment.stop))
+                    self._free.sort()
+                    segment.stop = segment.pos
+                    if segment.pos == segment.start:
+                        self._by_start.pop(segment.start, None)
+            self._advance()
+            self.changed.notify_all()
+
+    def extend(self, segment: Segment) -> None:
+        """Let a range grow over what is free behind it, up to the next one that is taken."""
+        with self.changed:
+            for start, stop in list(self._free):
+                if start == segment.stop:
+                    self._free.remove((start, stop))
+                    segment.stop = stop
+
+    def stop_all(self) -> None:
+        """End every wait and every read."""
+        with self.changed:
+            self.over = True
+            bodies = [segment.body for segment in self._active if segment.body is not None]
+            self.changed.notify_all()
+        for body in bodies:
+            body.interrupt()
+
+    @property
+    def complete(self) -> bool:
+        return self.front >= self.size_bytes
+
+    def on_disk(self) -> list[tuple[int, int]]:
+        """Return the ranges that are on disk."""
+        with self.changed:
+            return coalesced((each.start, min(each.pos, each.stop)) for each in self._by_start.values())
+
+    @property
+    def on_disk_bytes(self) -> int:
+        return sum(stop - start for start, stop in self.on_disk())
+
+    def brought_by(self) -> list[tuple[int, int, int]]:
+        """Return (start, stop, source) of everything on disk."""
+        with self.changed:
+            return sorted((each.start, min(each.pos, each.stop), each.source) for each in self._by_start.values())
+
+    def _advance(self) -> None:
+        at = self.front
+        # The segment that holds the front starts at or before it; those behind follow one another by their starts.
+        segment = self._by_start.get(at) or self._holding(at)
+        while segment is not None:
+            at = max(at, min(segment.pos, segment.stop))
+            if segment.pos < segment.stop:
+                break
+            segment = self._by_start.get(segment.stop)
+        self.front = at
+
+    def _holding(self, at: int) -> Segment | None:
+        return next((each for each in self._by_start.values() if each.start <= at < each.stop), None)
+
+
+def coalesced(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges sorted, with those that touch made one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if stop <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return merged

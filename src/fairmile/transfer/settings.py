@@ -1,0 +1,21 @@
+"""How transfers behave; each field is a setting `transfer.NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How transfers behave."""
+
+    connections: int = 16  # per source of a large file
+    segment_bytes: int = 16 << 20  # the largest range asked for at once
+    stall_s: float = 10.0  # a connection without a byte for so long is given up
+    retries: int = 5  # attempts in a row without a new byte before a source is given up
+    socket_buffer_bytes: int = 0  # 0 leaves it to the system, which adapts it
+    limits: Mapping[str, str] = field(default_factory=dict)  # host or * → "20 MB/s 08:00-18:00, 200 MB/s"
+    fetchers: Mapping[str, Any] = field(default_factory=dict)  # name → argv template of a declared command
+    s3_endpoint: str = ""  # another S3 service than Amazon's
