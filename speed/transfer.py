@@ -434,10 +434,10 @@ def _killed_and_resumed(bench: Bench, rig: Rig, server: Server, entrant: Entrant
     with bench.folder() as folder:
         entrant.prepare(folder)
         before = server.received_bytes()
-        with rig.running(entrant.argv(folder), environ=environ(folder), cwd=folder) as end:
-            while server.received_bytes() - before < at * entrant.files.size_bytes:
+        with rig.start(entrant.argv(folder), environ=environ(folder), cwd=folder) as command:
+            while server.received_bytes() - before < at * entrant.files.size_bytes and not command.is_over():
                 time.sleep(0.02)
-            end(kill=True)
+            command.kill()
         _until_quiet(server)
         measured = rig.run(entrant.argv(folder), environ=environ(folder), cwd=folder)
         problem = f"exit {measured.status}: {measured.output.strip()[-300:]}" if measured.status else ""
@@ -555,7 +555,7 @@ def _verdict(
         wanted = f"wanted ≤ {at_most:.3g}: {'holds' if value <= at_most else 'MISSED'}"
     if at_least is not None:
         wanted = f"wanted ≥ {at_least:.3g}: {'holds' if value >= at_least else 'MISSED'}"
-    print(f"    {label:<58} {value:7.2f}{in_brackets:<8} {wanted}", flush=True)
+    print(f"    {label:<58} {value:7,.2f}{in_brackets:<8} {wanted}", flush=True)
 
 
 CASES = {case.__name__: case for case in (long, loopback, equal, unequal, many, again, resume)}

@@ -14,13 +14,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -123,6 +122,38 @@ class Server:
         return counts
 
 
+class Command:
+    """A program that runs, with all it starts."""
+
+    def __init__(self, process: subprocess.Popen[bytes], started: float, output: Path) -> None:
+        self._process = process
+        self._started = started
+        self._output = output
+        self._measured: Measured | None = None
+
+    def is_over(self) -> bool:
+        return self._process.returncode is not None or bool(
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        )
+
+    def wait(self) -> Measured:
+        """Return what it took, once it has ended."""
+        if self._measured is None:
+            _, status, used = os.wait4(self._process.pid, 0)
+            wall_s = time.perf_counter() - self._started
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            text = self._output.read_bytes()[-4000:].decode(errors="replace")
+            cpu_s = used.ru_utime + used.ru_stime
+            self._measured = Measured(self._process.returncode, wall_s, cpu_s, used.ru_maxrss * 1024, text)
+        return self._measured
+
+    def kill(self) -> None:
+        """End it, and whatever it started, as `kill -9` does; what has been waited for stays as it is."""
+        if self._measured is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
 class Rig:
     """Owns the namespaces, relays and servers of one measurement; leaving it removes them all.
 
@@ -182,19 +213,19 @@ class Rig:
         limit_s: float = 900,
     ) -> Measured:
         """Run a command beside the servers and measure it; past `limit_s` it is killed."""
-        with self.running(argv, environ=environ, cwd=cwd, limit_s=limit_s) as end:
-            return end()
+        with self.start(argv, environ=environ, cwd=cwd, limit_s=limit_s) as command:
+            return command.wait()
 
     @contextlib.contextmanager
-    def running(
+    def start(
         self,
         argv: Sequence[str],
         *,
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         limit_s: float = 900,
-    ) -> Iterator[Callable[..., Measured]]:
-        """Give a function that waits for the started command, or with `kill=True` ends it by SIGKILL first."""
+    ) -> Iterator[Command]:
+        """Start a command beside the servers; it ends with the block, or when `limit_s` are over, at the latest."""
         output = self.scratch / "output"
         with output.open("wb") as sink:
             started = time.perf_counter()
@@ -207,25 +238,16 @@ class Rig:
                 cwd=cwd,
                 start_new_session=True,
             )
-        timer = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))
+        command = Command(process, started, output)
+        timer = threading.Timer(limit_s, command.kill)
         timer.daemon = True
         timer.start()
-
-        def end(*, kill: bool = False) -> Measured:
-            if kill:
-                os.killpg(process.pid, signal.SIGKILL)
-            _, status, used = os.wait4(process.pid, 0)
-            wall_s = time.perf_counter() - started
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return _measured(process.returncode, wall_s, used, output)
-
         try:
-            yield end
+            yield command
         finally:
             timer.cancel()
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            command.kill()
+            command.wait()
 
     def _add_namespace(self, name: str) -> None:
         _out("ip", "netns", "add", name)
@@ -352,8 +374,3 @@ def _out(*argv: str, given: str | None = None) -> str:
 
 def _interrupt(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
-
-
-def _measured(status: int, wall_s: float, used: resource.struct_rusage, output: Path) -> Measured:
-    text = output.read_bytes()[-4000:].decode(errors="replace")
-    return Measured(status, wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, text)

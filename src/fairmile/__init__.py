@@ -1,7 +1,8 @@
 """Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
 
-`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`) and nouns (`fm.catalog`,
-`fm.models`, `fm.datasets`, `fm.workflows`), all of the workspace that the settings name. Code that
+`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`) and nouns (`fm.catalog`,
+`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`), all of the workspace that the settings name.
+Code that
 works with another one opens it: `fm.Workspace.open(...)`.
 """
 
@@ -16,31 +17,41 @@ __all__ = [
     "Card",
     "FairmileError",
     "Workspace",
+    "assets",
     "catalog",
     "datasets",
+    "fetch",
     "match",
     "models",
     "search",
     "show",
+    "store",
     "workflows",
 ]
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from fairmile.base.errors import FairmileError
+    from fairmile.catalog.assets import Assets, Fetched
     from fairmile.catalog.card import Card
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.match import Match
     from fairmile.catalog.results import SearchResult
     from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.store.store import Store
     from fairmile.workspace import Workspace
 
-    # The name is also that of a folder; the noun is what `fm.catalog` gives.
+    # These names are also those of folders; the nouns are what `fm.catalog` and `fm.store` give.
     catalog: Catalog
+    store: Store
+    assets: Assets
     models: Models
     datasets: Datasets
     workflows: Workflows
 
-_NOUNS = ("catalog", "models", "datasets", "workflows")
+_NOUNS = ("catalog", "models", "datasets", "workflows", "assets", "store")
 
 
 def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> SearchResult:
@@ -58,6 +69,21 @@ def match(
 ) -> list[Match]:
     """Return which data sets a model accepts, which models a data set trains, and why."""
     return _workspace().catalog.match(model=model, dataset=dataset, domain=domain, limit=limit)
+
+
+def fetch(
+    names: str | Sequence[str],
+    *,
+    to: str | Path | None = None,
+    pool: str | None = None,
+    fresh: bool = False,
+    limit: int | None = None,
+) -> list[Fetched]:
+    """Bring assets or addresses into the store, and into the folder `to` where given; what is there does not move."""
+    from pathlib import Path
+
+    folder = Path(to) if to is not None else None
+    return _workspace().assets.fetch(names, to=folder, pool=pool, fresh=fresh, limit=limit)
 
 
 def _workspace() -> Workspace:

@@ -13,10 +13,20 @@ from typing import Any
 from fairmile.base.commands import Here
 from fairmile.base.config import Config, Option
 from fairmile.base.errors import UsageError
+from fairmile.base.units import parse_duration, parse_size
+from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.verbs import Datasets, Models, Workflows
+from fairmile.store.pools import Pools, parse_pools
+from fairmile.store.store import Store
+from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.items import Watcher
+from fairmile.transfer.remote import Context
+from fairmile.transfer.settings import Settings
+from fairmile.transfer.transfer import Transfer
 
 PROJECT_FILE = "fairmile.yaml"
+_TRANSFER = Settings()
 
 
 def _path(value: Any) -> Path:
@@ -35,6 +45,27 @@ def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"expected name: location pairs, found {value!r}")
     return dict(value)
+
+
+def _count(value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise UsageError(f"expected a number from 1 to 1000, found {value!r}")
+    return int(text)
+
+
+def _positive_size(value: Any) -> int:
+    size = parse_size(value)
+    if size < 64 << 10:
+        raise UsageError(f"expected at least 64 KiB, found {value!r}")
+    return size
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value) if isinstance(value, (int, float)) else float(parse_duration(str(value)))
+    if not seconds > 0:
+        raise UsageError(f"expected a duration above zero, found {value!r}")
+    return seconds
 
 
 def _user_folder(environ: Mapping[str, str]) -> Path:
@@ -64,6 +95,15 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "home": Option(data / "fairmile", _path, "folder that holds cards, sources and the index"),
         "catalog.base": Option("", _text, "address below which new cards get their ids; empty: urn:uuid"),
         "sources": Option({}, _mapping, "catalogs of others: name: location, or name: {location, type, revision}"),
+        "pools": Option({}, _mapping, "folders for data: name: folder, or name: {folder, capacity, purge, speed, …}"),
+        "transfer.connections": Option(_TRANSFER.connections, _count, "connections to one source of a large file"),
+        "transfer.segment": Option(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
+        "transfer.stall": Option(_TRANSFER.stall_s, _seconds, "a connection without a byte for so long is given up"),
+        "transfer.retries": Option(_TRANSFER.retries, _count, "failures in a row before a source is given up"),
+        "transfer.socket_buffer": Option(0, parse_size, "receive buffer of a socket; 0 lets the system adapt it"),
+        "transfer.limits": Option({}, _mapping, "host or *: rate, as in `20 MB/s 08:00-18:00, 200 MB/s`"),
+        "transfer.fetchers": Option({}, _mapping, "programs that fetch: name: {command: [argv…], schemes: […]}"),
+        "transfer.s3_endpoint": Option("", _text, "address of another S3 service than Amazon's"),
     }
 
 
@@ -73,7 +113,9 @@ class Workspace:
 
     config: Config
     user_file: Path
+    environ: Mapping[str, str]
     on_progress: Callable[[int, int], None] | None = None
+    watcher: Watcher | None = None
 
     @classmethod
     def open(
@@ -83,6 +125,7 @@ class Workspace:
         cwd: Path | None = None,
         overrides: Mapping[str, str] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        watcher: Watcher | None = None,
     ) -> Workspace:
         """Read the settings: site file, user file, nearest project file, environment, overrides; the last one wins."""
         environ = os.environ if environ is None else environ
@@ -92,7 +135,7 @@ class Workspace:
         project = next((f for folder in (here, *here.parents) if _is_ours(f := folder / PROJECT_FILE)), None)
         files = [Path("/etc/fairmile/config.yaml"), user_file, *([project] if project else [])]
         config = Config.load(options(environ), files=files, environ=environ, overrides=overrides or {})
-        return cls(config, user_file, on_progress)
+        return cls(config, user_file, environ, on_progress, watcher)
 
     @property
     def home(self) -> Path:
@@ -124,14 +167,39 @@ class Workspace:
             on_progress=self.on_progress,
         )
 
+    @cached_property
+    def store(self) -> Store:
+        origins = {name: self.config.origin(f"pools.{name}") for name in self.config["pools"]}
+        pools = parse_pools(self.config["pools"], self.home / "store", origins, environ=self.environ)
+        return Store(Pools(pools, runner=Here()), runner=Here())
+
+    @cached_property
+    def assets(self) -> Assets:
+        return Assets(self.catalog, self.store, self.transfer, self.home / "views")
+
+    def transfer(self) -> Transfer:
+        """Return a transfer into the store; close it after use."""
+        settings = Settings(
+            connections=self.config["transfer.connections"],
+            segment_bytes=self.config["transfer.segment"],
+            stall_s=self.config["transfer.stall"],
+            retries=self.config["transfer.retries"],
+            socket_buffer_bytes=self.config["transfer.socket_buffer"],
+            limits=self.config["transfer.limits"],
+            fetchers=self.config["transfer.fetchers"],
+            s3_endpoint=self.config["transfer.s3_endpoint"],
+        )
+        context = Context(self.environ, Here(), Credentials(self.environ), settings)
+        return Transfer(self.store, context, self.watcher)
+
     @property
     def models(self) -> Models:
-        return Models(self.catalog)
+        return Models(self.catalog, self.assets)
 
     @property
     def datasets(self) -> Datasets:
-        return Datasets(self.catalog)
+        return Datasets(self.catalog, self.assets)
 
     @property
     def workflows(self) -> Workflows:
-        return Workflows(self.catalog)
+        return Workflows(self.catalog, self.assets)

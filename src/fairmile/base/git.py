@@ -78,7 +78,7 @@ class Git:
     def run(
         self,
         *arguments: str,
-        input: str | None = None,
+        input: str | bytes | None = None,
         env: Mapping[str, str] = _NOTHING,
         on_line: Callable[[str], None] | None = None,
     ) -> str:

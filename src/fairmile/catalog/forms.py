@@ -63,6 +63,8 @@ class FileForm(_Object):
     sha256: Annotated[str, _checksum("sha256")] | None = None
     md5: Annotated[str, _checksum("md5")] | None = None
     sha1: Annotated[str, _checksum("sha1")] | None = None
+    crc32c: Annotated[str, _checksum("crc32c")] | None = None
+    mirror: Annotated[list[Text], BeforeValidator(as_list)] | None = None
 
 
 class AgentForm(_Object):

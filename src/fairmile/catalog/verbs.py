@@ -1,10 +1,12 @@
-"""The verbs of each noun: list, look up, search."""
+"""The verbs of each noun: list, look up, search, load."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from fairmile.catalog.access import LoadedAsset
+from fairmile.catalog.assets import Assets
 from fairmile.catalog.card import as_list, id_of
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.results import SearchResult
@@ -17,8 +19,9 @@ class _Kind:
 
     kind: str
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, assets: Assets) -> None:
         self._catalog = catalog
+        self._assets = assets
 
     def _list(self) -> list[str]:
         return sorted(hit.row.name for hit in self._catalog.find(self.kind, limit=_ALL) if not hit.row.gone)
@@ -28,6 +31,10 @@ class _Kind:
         if isinstance(name, str):
             return dict(self._catalog.get(name, kind=self.kind))
         return [dict(self._catalog.get(each, kind=self.kind)) for each in name]
+
+    def load(self, name: str, *, fresh: bool = False, pool: str | None = None) -> LoadedAsset:
+        """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
+        return self._assets.load(name, kind=self.kind, fresh=fresh, pool=pool)
 
     def search(
         self, text: str = "", *, tags: Sequence[str] = (), regex: str | None = None, limit: int = 20

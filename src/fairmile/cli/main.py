@@ -25,7 +25,9 @@ COMMANDS = {
     "search": Entry("fairmile.cli.search", "search", "Find assets in every catalog."),
     "show": Entry("fairmile.cli.show", "show", "Describe an asset; --fair tells how FAIR it is and what to do."),
     "match": Entry("fairmile.cli.match", "match", "Tell which data sets a model accepts, and the reverse, and why."),
+    "fetch": Entry("fairmile.cli.fetch", "fetch", "Bring the bytes of assets or addresses, verified, once."),
     "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change and exchange cards; manage sources."),
+    "store": Entry("fairmile.cli.store", "store", "Look after the bytes: list, verify, repair, clean up, pin, pools."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, catalogs, and what is missing."),
 }
 
@@ -106,6 +108,7 @@ def _group() -> click.Group:
           fairmile search cosmology kind:model
           fairmile show model/cosmoflow --fair
           fairmile match --model cosmoflow
+          fairmile fetch dataset/mnist --to data
         """
 
     return fairmile

@@ -64,6 +64,22 @@ class DigestSet:
     def __iter__(self) -> Iterator[str]:
         return (self._record(at).hex() for at in range(len(self)))
 
+    def inside(self, items: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+        """Yield those of the items, sorted by digest, whose digest is in the set, in one pass over both."""
+        return (item for item, known in self._told(items) if known)
+
+    def outside(self, items: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+        """Yield those of the items, sorted by digest, whose digest is not in the set, in one pass over both."""
+        return (item for item, known in self._told(items) if not known)
+
+    def _told(self, items: Iterable[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], bool]]:
+        own = iter(self)
+        mark = next(own, None)
+        for item in items:
+            while mark is not None and mark < item[0]:
+                mark = next(own, None)
+            yield item, mark == item[0]
+
     def _record(self, at: int) -> bytes:
         return self._records[at * _RECORD : (at + 1) * _RECORD]
 

@@ -62,7 +62,7 @@ class Objects:
         self._packs = Packs(os.path.join(root, "packs"))
 
     def __contains__(self, sha256: object) -> bool:
-        return isinstance(sha256, str) and self.size(sha256) is not None
+        return isinstance(sha256, str) and self._has(sha256, refresh=True)
 
     def path(self, sha256: str) -> Path | None:
         """Return the file that holds exactly this object, or None when it is absent or packed."""
@@ -101,6 +101,8 @@ class Objects:
         The file must be on the pool's file system. An object that is there already stays, unless its size is wrong.
         """
         target = self._path(sha256)
+        if not file.is_file() or file.is_symlink():
+            raise NotFound(f"{file} is no file that could become the object {sha256}")
         with writing(target):
             seal(os.fspath(file))
             make_folder(self.root, os.path.dirname(target))
@@ -132,10 +134,11 @@ class Objects:
             path = self._path(sha256)
             with writing(path):
                 freed += unlink(path)
-        touched = [pack for pack in self._packs.current() if _holds_any(pack, digests)]
-        # The smallest first: what they give back makes room for writing the larger ones anew.
-        for pack in sorted(touched, key=lambda pack: pack.size_bytes):
-            freed += self._rewrite([pack], digests)
+        # Once more when another process wrote a pack anew meanwhile.
+        while touched := [pack for pack in self._packs.current() if _holds_any(pack, digests)]:
+            # The smallest first: what they give back makes room for writing the larger ones anew.
+            for pack in sorted(touched, key=lambda pack: pack.size_bytes):
+                freed += self._rewrite([pack], digests)
         return freed
 
     def verify(self, on_bytes: Callable[[int], None] | None = None) -> Iterator[Damage]:
@@ -155,12 +158,11 @@ class Objects:
     def _path(self, sha256: str) -> str:
         return fanned_path(self._loose, sha256)
 
-    def _has(self, sha256: str) -> bool:
-        """Tell whether an object is there, without looking for new packs."""
+    def _has(self, sha256: str, *, refresh: bool = False) -> bool:
         # `access` costs half of a `stat` that fails, and this is asked for each of ten thousand files.
-        return (
-            os.access(self._path(sha256), os.F_OK) or self._packs.find(bytes.fromhex(sha256), refresh=False) is not None
-        )
+        if os.access(self._path(sha256), os.F_OK):
+            return True
+        return self._packs.find(bytes.fromhex(sha256), refresh=refresh) is not None
 
     def _packed(self, byte: int) -> list[tuple[Pack, Place]]:
         while True:
@@ -173,15 +175,16 @@ class Objects:
         """Store what packs hold, without the unwanted objects, anew, and return how many bytes that gives back."""
         freed = 0
         try:
-            with writing(self._packs.folder), Batch(self, anew=True) as batch:
+            with Batch(self, anew=True) as batch:
                 for pack in packs:
                     for place in sorted(pack.places(), key=lambda place: place.offset):
                         if (sha256 := place.digest.hex()) not in unwanted:
-                            batch._add_small(sha256, pack.read(place))
+                            with suppress(Integrity):  # it lies beyond the end of a damaged pack: it is lost already
+                                batch._add_small(sha256, pack.read(place))
             freed -= batch.stored_bytes
             with writing(self._packs.folder):
-                for pack in packs:
-                    freed += unlink(pack.path)
+                # A pack that holds all that the others hold comes out as it was.
+                freed += sum(unlink(pack.path) for pack in packs if os.path.basename(pack.path) not in batch.packs)
                 _sync_folder(self._packs.folder)
         except FileNotFoundError:
             pass  # another process is at the same work: its packs hold what these held
@@ -191,6 +194,8 @@ class Objects:
 
     def _merge_small_packs(self) -> None:
         """Keep packs few, so that a search asks few of them: sixteen small ones become one of the next size."""
+        if os.stat(self._packs.folder).st_mode & stat.S_ISVTX:
+            return  # the old ones could not be removed
         for times in (1, 16):
             small = [
                 pack
@@ -210,12 +215,15 @@ class Batch:
 
     def __init__(self, objects: Objects, *, anew: bool = False) -> None:
         self.stored_bytes = 0
+        self.packs: set[str] = set()
         self._objects = objects
         self._anew = anew  # store also what is there already
         self._folder = os.path.join(objects.incoming, f"batch-{os.urandom(8).hex()}")
-        self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._known: list[Pack] = []
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._at_work = 0  # how many threads are writing to packs
         self._writer: PackWriter | None = None
         self._ended: list[tuple[PackWriter, Pack]] = []
         self._failure: FairmileError | None = None
@@ -227,7 +235,13 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._idle:
+            failure, self._failure = self._failure, self._failure or UsageError("the batch has ended")
+            # No file may be closed under a thread that writes to it: the number could mean another file by then.
+            self._idle.wait_for(lambda: self._at_work == 0)
         try:
+            if kind is None and failure is not None:
+                raise failure
             if kind is None:
                 with writing(self._folder):
                     self._commit()
@@ -237,8 +251,8 @@ class Batch:
             if self._writer is not None:
                 self._writer.close()
             shutil.rmtree(self._folder, ignore_errors=True)
-        if kind is None and self._ended and not self._anew:
-            with suppress(SystemFailure):  # the batch is safe; merging can wait for the next one
+        if kind is None and self.packs and not self._anew:
+            with suppress(OSError):  # the batch is safe; merging can wait for the next one
                 self._objects._merge_small_packs()
 
     def add(self, data: bytes, sha256: str | None = None) -> str:
@@ -250,6 +264,7 @@ class Batch:
         if len(data) < self._objects.pack_below_bytes:
             self._add_small(sha256, data)
         else:
+            self._check_open()
             self._add_large(iter((data,)), sha256)
         return sha256
 
@@ -262,15 +277,19 @@ class Batch:
             if not chunk:
                 return self.add(bytes(head)), len(head)
             head += chunk
+        self._check_open()
         rest = iter(lambda: stream.read(_CHUNK), b"")
         return self._add_large(itertools.chain((bytes(head),), rest))
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _add_small(self, sha256: str, data: bytes) -> None:
         digest = bytes.fromhex(sha256)
         try:
             with self._lock:
-                if self._failure is not None:
-                    raise self._failure
+                self._check_open()
                 writer = self._writer
                 if writer is not None and digest in writer:
                     return
@@ -279,12 +298,19 @@ class Batch:
                 if writer is None or not writer.has_room(len(data)):
                     writer = self._next_writer()
                 to_write = writer.add(digest, data, keep=PACK_FROM)
-            if to_write is not None:
+                if to_write is None:
+                    return
+                self._at_work += 1
+            try:
                 writer.write(*to_write)
+            finally:
+                with self._idle:
+                    self._at_work -= 1
+                    self._idle.notify_all()
         except FairmileError:
             raise
         except OSError as error:
-            # The pack may hold a hole now, which would be other threads' objects: the whole batch is lost.
+            # The pack may have a hole now where other threads' objects should be: the whole batch is lost.
             self._failure = write_failure(self._folder, error)
             raise self._failure from error
 
@@ -316,7 +342,7 @@ class Batch:
                 size += len(chunk)
             sha256 = sha256 or digest.hexdigest()
             with writing(path):
-                if self._objects._has(sha256):
+                if not self._anew and self._objects._has(sha256):
                     os.unlink(path)
                 else:
                     os.fchmod(fd, 0o444)
@@ -325,14 +351,14 @@ class Batch:
         except BaseException:
             with suppress(OSError):
                 os.unlink(path)
+                if self._failure is not None:  # the block has ended meanwhile, and could not remove the folder
+                    os.rmdir(self._folder)
             raise
         finally:
             os.close(fd)
         return sha256, size
 
     def _commit(self) -> None:
-        if self._failure is not None:
-            raise self._failure
         writer = self._writer
         if writer is not None and len(writer) < PACK_FROM and not self._ended:
             for sha256, data in writer.in_memory():
@@ -372,6 +398,7 @@ class Batch:
             if others_came and all(self._objects._has(place.digest.hex()) for place in pack.places()):
                 continue
             self.stored_bytes += publish(writer.path, f"{packs.folder}/{writer.name}")
+            self.packs.add(writer.name)
         _sync_folder(packs.folder)
         packs.forget()
 
@@ -412,7 +439,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what the system says while `path` is written into an error that says what to do."""
     try:
         yield
-    except (FairmileError, FileNotFoundError):
+    except FairmileError:
         raise
     except OSError as error:
         if error.errno == errno.EXDEV:
@@ -457,7 +484,7 @@ def unlink(path: str) -> int:
 
 
 def read_failure(path: str, error: OSError) -> SystemFailure:
-    return SystemFailure(f"cannot read {path}: {error.strerror}", hint="ask the owner of the pool for access")
+    return SystemFailure(f"cannot read {path}: {error.strerror}", hint="ask its owner for access")
 
 
 def fanned_path(folder: str, sha256: str) -> str:
@@ -485,20 +512,20 @@ def fanned_out(folder: str, starts: Iterable[str] = FANOUT) -> Iterator[tuple[st
 
 def _verify_file(sha256: str, path: str, on_bytes: Callable[[int], None] | None) -> Damage | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return Damage(sha256, Path(path), "it is no file")
+        _mend_mode(path)
+        found = sha256_file(path, on_bytes=on_bytes)
     except FileNotFoundError:  # removed meanwhile
         return None
     except OSError as error:
-        return Damage(sha256, Path(path), f"it cannot be opened: {error.strerror}")
-    try:
-        with suppress(OSError):  # a read-only pool is verified as it is
-            _make_read_only(fd)
-        found = sha256_file(f"/proc/self/fd/{fd}", on_bytes=on_bytes)
-    except OSError as error:
         return Damage(sha256, Path(path), f"it cannot be read: {error.strerror}")
-    finally:
-        os.close(fd)
     return None if found == sha256 else Damage(sha256, Path(path), f"its bytes have the sha256 {found}")
+
+
+def _mend_mode(path: str) -> None:
+    with suppress(OSError), open(path, "rb") as stream:  # a read-only pool is verified as it is
+        _make_read_only(stream.fileno())
 
 
 def _holds_any(pack: Pack, digests: Collection[str]) -> bool:
@@ -512,8 +539,7 @@ def _holds_any(pack: Pack, digests: Collection[str]) -> bool:
 
 def _verify_pack(pack: Pack, on_bytes: Callable[[int], None] | None) -> Iterator[Damage]:
     path = Path(pack.path)
-    with suppress(OSError), open(path, "rb") as stream:
-        _make_read_only(stream.fileno())
+    _mend_mode(pack.path)
     if pack.index_sha256() != path.stem:
         yield Damage("", path, "its index is damaged: it does not have the digest that the pack's name states")
         return

@@ -26,7 +26,7 @@ MAX_PACK_OBJECTS = 1 << 17  # bounds what a writer remembers to some 25 MB
 _RECORD = struct.Struct(">32sQQ")
 _FOOTER = struct.Struct(">Q8s")
 _MARK = b"FMPACK01"
-_WRITE_BYTES = 4 << 20
+_WRITE_BYTES = 1 << 20  # each thread may hold as much, twice
 _RECORDS_AT_ONCE = 4096
 # A folder's time stamp is as coarse as the file system's clock: one this young may hide a later change.
 _SETTLED_S = 2.0

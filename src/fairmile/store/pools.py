@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from fairmile.base.commands import Runner
-from fairmile.base.errors import FairmileError, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.errors import (
+    DiskFailure,
+    FairmileError,
+    InvalidDocument,
+    NotFound,
+    Problem,
+    SystemFailure,
+    UsageError,
+)
 from fairmile.base.units import format_size, parse_duration, parse_size
 from fairmile.base.words import did_you_mean
 from fairmile.store import speed as speeds
+from fairmile.store.links import WAYS
 from fairmile.store.quota import Mount, Quotas, mount_of
-from fairmile.store.reservations import Held, Reservation, Taken, make_shared_folder
+from fairmile.store.reservations import Held, Reservation, Taken
 from fairmile.store.speed import Speed
 
 __all__ = ["Choice", "Held", "Pool", "Pools", "Ranked", "Reservation", "Space", "Speed", "parse_pools"]
@@ -27,7 +36,6 @@ Purpose = Literal["scratch", "project", "archive"]
 Limit = Literal["file system", "capacity", "quota"]
 
 HOME = "home"
-WAYS = ("reflink", "hardlink", "symlink", "copy")
 _CLASSES: tuple[SpeedClass, ...] = get_args(SpeedClass)
 # Rates of writing once and reading once by one process; they tell node-local and parallel storage, file servers
 # and archives apart.
@@ -125,21 +133,29 @@ class Pools:
     def __len__(self) -> int:
         return len(self._pools)
 
+    def by_rank(self) -> list[Pool]:
+        """Return the pools, the fastest first and archives last; a measured speed outranks the declared class."""
+        measured = {pool.name: self.speed(pool) for pool in self._pools}
+
+        def rank(pool: Pool) -> tuple[bool, int, float]:
+            speed = measured[pool.name]
+            rate = speed.bytes_per_s if speed else 0.0
+            return pool.purpose == "archive", _CLASSES.index(_class(pool, speed)), -rate
+
+        return sorted(self._pools, key=rank)
+
     def trouble(self, pool: Pool) -> str:
         """Return why nothing can be put into a pool, or an empty text when it can."""
-        folder = pool.folder
-        there = _existing(folder)
-        if not folder.is_absolute():
-            return f"its folder {folder} needs a variable that is not set"
-        if there != folder and there != folder.parent and pool.name != HOME:
-            return f"there is no folder {folder.parent}"
-        if not there.is_dir():
-            return f"{there} is no folder"
-        if os.statvfs(there).f_flag & os.ST_RDONLY:
-            return f"{there} is on a read-only file system"
-        if not os.access(there, os.W_OK | os.X_OK):
-            return f"you may not write in {there}"
-        return ""
+        missing = _missing(pool)
+        if missing:
+            return missing
+        there = _existing(pool.folder)
+        try:
+            if os.statvfs(there).f_flag & os.ST_RDONLY:
+                return f"{there} is on a read-only file system"
+        except OSError as error:
+            return f"{there}: {error.strerror}"
+        return "" if os.access(there, os.W_OK | os.X_OK) else f"you may not write in {there}"
 
     def space(self, pool: Pool, *, max_age_s: float | None = None) -> Space:
         """Return the room in a pool; SystemFailure when its folder cannot be reached.
@@ -147,6 +163,12 @@ class Pools:
         Where a capacity is declared the pool's bytes are counted anew when the last count is older than
         `max_age_s`, by default an hour or longer for a pool that takes long to count.
         """
+        missing = _missing(pool)
+        if missing:
+            raise SystemFailure(
+                f"pool {pool.name!r} cannot be used: {missing}",
+                hint=f"mount or create it, or change `pools.{pool.name}.folder` in the settings",
+            )
         if pool.capacity_bytes is not None and pool.folder.is_dir():
             with contextlib.suppress(SystemFailure):  # a pool that cannot be written has no count
                 self._taken(pool).count(max_age_s)
@@ -163,28 +185,30 @@ class Pools:
     ) -> Choice:
         """Return the pool for `need_bytes` in `files` files: the `wanted` one, else the best-ranked that has room.
 
-        SystemFailure with all numbers when there is none; `what` and `parts` (such as download and unpacked, in
+        DiskFailure with all numbers when there is none; `what` and `parts` (such as download and unpacked, in
         bytes) tell the reader what the room is for.
         """
-        notes: list[str] = []
-        for pool in [self[wanted]] if wanted is not None else self._by_rank():
+        refusals: dict[str, str] = {}
+        for pool in [self[wanted]] if wanted is not None else self.by_rank():
             space, refusal = self._verdict(pool, need_bytes, files)
             if space is not None and not refusal:
-                return Choice(pool, space, tuple(notes))
-            notes.append(f"pool {pool.name!r} {refusal}")
-        needs = f"{what} needs {_need(need_bytes, parts)}; {', '.join(notes)}"
+                passed = (f"passed over pool {name!r}, which {why}" for name, why in refusals.items())
+                return Choice(pool, space, tuple(passed))
+            refusals[pool.name] = refusal
+        told = ", ".join(f"pool {name!r} {why}" for name, why in refusals.items())
+        needs = f"{what} needs {_need(need_bytes, parts)}; {told}"
         if wanted is None:
-            raise SystemFailure(needs, hint=_hint(None))
-        others = [pool for pool in self._by_rank() if pool.name != wanted]
+            raise DiskFailure(needs, hint=_hint(None))
+        others = [pool for pool in self.by_rank() if pool.name != wanted]
         verdicts = [(pool, *self._verdict(pool, need_bytes, files)) for pool in others]
         fits = [(pool, space) for pool, space, refusal in verdicts if space is not None and not refusal]
         tell = [f"pool {pool.name!r} would do with {format_size(space.free_bytes)} free" for pool, space in fits]
-        raise SystemFailure("; ".join([needs, *tell]), hint=_hint(self[wanted], [pool.name for pool, _ in fits]))
+        raise DiskFailure("; ".join([needs, *tell]), hint=_hint(self[wanted], [pool.name for pool, _ in fits]))
 
     def reserve(self, pool: Pool, size_bytes: int, what: str) -> Reservation:
         """Keep room for `size_bytes` in a pool until the reservation is released or its owner is gone.
 
-        Checked and taken under a lock, so that no two reservations count the same bytes; SystemFailure when
+        Checked and taken under a lock, so that no two reservations count the same bytes; DiskFailure when
         there is no room. `what` tells others who holds it.
         """
         if size_bytes < 0:
@@ -193,15 +217,17 @@ class Pools:
         space, refusal = self._verdict(pool, size_bytes, 1)
         if space is not None and not refusal:
             with contextlib.ExitStack() as locks:
-                # Pools on one file system share its room; one order of locking keeps two owners from blocking.
+                # Pools on one file system share its room. Our own folder is made before the others are looked for,
+                # so that of two who start at once one sees the other; one order keeps both from blocking.
+                self._taken(pool).prepare()
                 for each in sorted(self._neighbours(pool), key=lambda each: str(each.folder)):
-                    if each == pool or not self.trouble(each):
+                    if each == pool or (each.folder.is_dir() and not self.trouble(each)):
                         locks.enter_context(self._taken(each).lock())
                 space = self._space(pool)
                 refusal = _refusal(space, size_bytes, 1)
                 if not refusal:
                     return self._taken(pool).make(size_bytes, what)
-        raise SystemFailure(f"{what} needs {format_size(size_bytes)}; pool {pool.name!r} {refusal}", hint=_hint(pool))
+        raise DiskFailure(f"{what} needs {format_size(size_bytes)}; pool {pool.name!r} {refusal}", hint=_hint(pool))
 
     def reservations(self, pool: Pool) -> list[Held]:
         """Return the reservations of a pool, also those of owners who are gone, which hold nothing."""
@@ -225,7 +251,7 @@ class Pools:
 
         Those that cannot be used, or have no room, come last. A measured speed outranks the declared class.
         """
-        found = [self._explained(pool, need_bytes, files) for pool in self._by_rank()]
+        found = [self._explained(pool, need_bytes, files) for pool in self.by_rank()]
         return sorted(found, key=lambda each: bool(each.trouble))
 
     def _explained(self, pool: Pool, need_bytes: int, files: int) -> Ranked:
@@ -236,16 +262,6 @@ class Pools:
         if space is not None:
             reasons.insert(1, f"{format_size(space.free_bytes)} free ({space.limited_by})")
         return Ranked(pool, _class(pool, speed), speed, space, speeds.kind_of(mount), "; ".join(reasons), trouble)
-
-    def _by_rank(self) -> list[Pool]:
-        measured = {pool.name: self.speed(pool) for pool in self._pools}
-
-        def rank(pool: Pool) -> tuple[bool, int, float]:
-            speed = measured[pool.name]
-            rate = speed.bytes_per_s if speed else 0.0
-            return pool.purpose == "archive", _CLASSES.index(_class(pool, speed)), -rate
-
-        return sorted(self._pools, key=rank)
 
     def _verdict(self, pool: Pool, need_bytes: int, files: int) -> tuple[Space | None, str]:
         """Return the room in a pool and why it does not take so much; an empty reason when it does."""
@@ -271,7 +287,7 @@ class Pools:
                 hint=f"check that the file system is mounted, or change `pools.{pool.name}.folder`",
             ) from error
         own = self._taken(pool).held()
-        near = [held for each in self._neighbours(pool) if each != pool for held in self._taken(each).held()] + own
+        near = own + [held for each in self._neighbours(pool) if each != pool for held in self._seen(each)]
         block = status.f_frsize or status.f_bsize
         used = (status.f_blocks - status.f_bfree) * block
         # f_bavail, not f_bfree: the rest is kept back for root.
@@ -296,6 +312,12 @@ class Pools:
         """Return the pools on the same file system, this one included."""
         device = _device(pool.folder)
         return [each for each in self._pools if each == pool or _device(each.folder) == device]
+
+    def _seen(self, pool: Pool) -> list[Held]:
+        try:
+            return self._taken(pool).held()
+        except SystemFailure:  # a pool of somebody else's that we may not look into
+            return []
 
     def _taken(self, pool: Pool) -> Taken:
         return Taken(pool.folder, clock=self._clock)
@@ -436,6 +458,17 @@ def _links(given: Any) -> tuple[str, ...]:
 
 def _depth(path: Path) -> int:
     return len(path.parts)
+
+
+def _missing(pool: Pool) -> str:
+    """Return why a pool's folder is not there and cannot be made; an empty text when it is or can."""
+    folder, there = pool.folder, _existing(pool.folder)
+    if not folder.is_absolute():
+        return f"its folder {folder} needs a variable that is not set"
+    # No more than one level is made, or a disk that is not mounted would fill the one below it.
+    if there not in (folder, folder.parent) and pool.name != HOME:
+        return f"there is no folder {folder.parent}"
+    return "" if there.is_dir() else f"{there} is no folder"
 
 
 def _existing(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.strict_json import load_json
 from fairmile.base.words import slug
+from fairmile.store.objects import make_folder, writing
 
 Kind = Literal["card", "url", "pin", "run"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -102,7 +103,10 @@ class Refs:
     def put(self, ref: Ref) -> None:
         """Write a name, in place of what it stood for before."""
         _check(ref)
-        write_atomic(self.path(ref.kind, ref.name), ref.to_json())
+        path, text = self.path(ref.kind, ref.name), ref.to_json()
+        with writing(path):
+            make_folder(self.folder.parent, path.parent)
+        write_atomic(path, text)
 
     def get(self, kind: Kind, name: str) -> Ref | None:
         """Return what a name stands for; None when it is not here, or its file cannot be understood."""

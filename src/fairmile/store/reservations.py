@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import re
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,8 +19,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from fairmile.base.errors import FairmileError, SystemFailure, UsageError
-from fairmile.base.files import Lock, _Holder, write_atomic
+from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.files import Lock, _Holder, write_atomic, write_failure
+from fairmile.store.objects import make_folder, writing
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -172,9 +172,14 @@ class Taken:
         self._reserved = folder / "reserved"
         self._usage = folder / "usage.json"
 
+    def prepare(self) -> None:
+        """Make the folders that reservations need."""
+        with writing(self._reserved):
+            make_folder(self.folder, self._reserved)
+
     def lock(self) -> Lock:
         """Return the lock under which room is checked and reserved."""
-        make_shared_folder(self._reserved)
+        self.prepare()
         return Lock(self._reserved / ".lock", timeout_s=120.0)
 
     def held(self) -> list[Held]:
@@ -193,7 +198,7 @@ class Taken:
         owner = _Holder.me()
         shown = "".join(c if c.isprintable() else " " for c in what)[:_LONGEST_WHAT]
         text = owner.text() + f"what={shown}\nsize={size_bytes}\nleft={size_bytes}\n"
-        make_shared_folder(self._reserved)
+        self.prepare()
         hidden, path = self._reserved / f".{owner.token}", self._reserved / owner.token
         try:
             fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -208,9 +213,7 @@ class Taken:
                     os.unlink(hidden)
                 raise
         except OSError as error:
-            raise SystemFailure(
-                f"cannot write {path}: {error.strerror}", hint="free some space, or choose another pool with --pool"
-            ) from error
+            raise write_failure(os.fspath(path), error) from error
         return Reservation(self, path, fd, size_bytes)
 
     def end(self, token: str, landed_bytes: int) -> None:
@@ -242,16 +245,13 @@ class Taken:
     def usage(self) -> Usage | None:
         """Return the usage as last counted and carried forward, or None when it was never counted."""
         try:
-            found = json.loads(self._usage.read_bytes())
-            usage = Usage(**found)
-            numbers = (usage.walked_bytes, usage.added_bytes, usage.files, *usage.counted.values())
-            if all(type(n) is int for n in numbers) and all(
-                isinstance(n, (int, float)) for n in (usage.measured, usage.took_s)
-            ):
-                return usage
+            usage = Usage(**json.loads(self._usage.read_bytes()))
+            whole = (usage.walked_bytes, usage.added_bytes, usage.files, *usage.counted.values())
+            times = (usage.measured, usage.took_s)
         except (OSError, ValueError, TypeError, AttributeError):
-            pass  # missing or damaged: it will be counted anew
-        return None
+            return None  # missing or damaged: it will be counted anew
+        sound = all(type(n) is int for n in whole) and all(isinstance(n, (int, float)) for n in times)
+        return usage if sound else None
 
     def count(self, max_age_s: float | None = None) -> Usage:
         """Return the usage, counted anew by a walk through the pool when it is older than `max_age_s`.
@@ -259,20 +259,20 @@ class Taken:
         By default an hour, or a hundred times what the last walk took, is young enough. One process walks; the
         others wait for its result.
         """
-        usage = self.usage()
-        if usage is not None and not self._is_old(usage, max_age_s):
-            return usage
-        began = self._clock()
-        make_shared_folder(self._reserved)
-        with Lock(self._reserved / ".count", timeout_s=3600.0):
-            usage = self.usage()
-            if usage is not None and usage.measured >= began:
-                return usage
-            return self._walk()
+        asked = self._clock()
+        usage = self._young(asked, max_age_s)
+        if usage is None:
+            self.prepare()
+            with Lock(self._reserved / ".count", timeout_s=3600.0):
+                usage = self._young(asked, max_age_s) or self._walk()
+        return usage
 
-    def _is_old(self, usage: Usage, max_age_s: float | None) -> bool:
+    def _young(self, asked: float, max_age_s: float | None) -> Usage | None:
+        usage = self.usage()
+        if usage is None or usage.measured > self._clock():  # a date in the future says nothing
+            return None
         limit = max(COUNT_AGE_S, _COUNT_SHARE * usage.took_s) if max_age_s is None else max_age_s
-        return not 0 <= self._clock() - usage.measured < limit  # a date in the future says nothing
+        return usage if asked - usage.measured < limit else None
 
     def _walk(self) -> Usage:
         with self.lock():  # what open reservations bring from here on is added to what the walk finds
@@ -359,24 +359,6 @@ class Taken:
             for path in self._reserved.iterdir():
                 if _NAME.fullmatch(path.name[1:]) and path.name[0] == "." and now - path.stat().st_mtime > self.lease_s:
                     yield path
-
-
-def make_shared_folder(folder: Path) -> None:
-    """Create a folder and those above it; below one that a group shares it is shared with the group as well."""
-    if folder.is_dir():
-        return
-    try:
-        make_shared_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        above = folder.parent.stat().st_mode
-        if above & stat.S_ISGID and above & stat.S_IWGRP:
-            folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_ISGID | stat.S_IRWXG)
-    except OSError as error:
-        if isinstance(error, FairmileError):
-            raise
-        raise SystemFailure(
-            f"cannot create the folder {folder}: {error.strerror}", hint="choose another folder, or ask its owner"
-        ) from error
 
 
 def _files_below(folder: Path) -> Iterator[int]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from fairmile.base.digest import ManifestEntry
-from fairmile.base.errors import Conflict, NotFound
+from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, SystemFailure
 from fairmile.base.words import did_you_mean
 from fairmile.store.links import Laid, lay
 from fairmile.store.objects import Objects
@@ -17,8 +20,9 @@ from fairmile.store.pools import Pool, Pools
 from fairmile.store.refs import KINDS, Kind, Ref, Refs
 from fairmile.store.trees import Trees
 
-_SPEEDS = ("fast", "normal", "slow")
 _HEX = frozenset("0123456789abcdef")
+
+T = TypeVar("T")
 
 
 class Shelves:
@@ -48,54 +52,65 @@ class Shelves:
         """Return the names of one pool."""
         return Refs(pool.folder)
 
-    def by_speed(self) -> list[Pool]:
-        """Return the pools, the fast ones first, else in their order."""
-        return sorted(self.pools, key=lambda pool: _SPEEDS.index(pool.speed))
+    @cached_property
+    def fast_first(self) -> list[Pool]:
+        """The pools in the order in which bytes are looked for."""
+        return self.pools.by_rank()
 
     # Objects
 
     def __contains__(self, sha256: object) -> bool:
-        return any(sha256 in self.objects(pool) for pool in self.pools)
+        return isinstance(sha256, str) and self.size(sha256) is not None
 
     def locate(self, sha256: str) -> list[Pool]:
         """Return every pool that holds an object, the fast ones first."""
-        return [pool for pool in self.by_speed() if sha256 in self.objects(pool)]
+        return [pool for pool in self.fast_first if _asked(self.objects(pool).size, sha256) is not None]
 
     def path(self, sha256: str) -> Path | None:
         """Return the file of an object; None when no pool holds it as a file of its own."""
-        found = (self.objects(pool).path(sha256) for pool in self.by_speed())
+        found = (_asked(self.objects(pool).path, sha256) for pool in self.fast_first)
         return next((path for path in found if path is not None), None)
 
     def size(self, sha256: str) -> int | None:
         """Return the size of an object in bytes; None when no pool holds it."""
-        found = (self.objects(pool).size(sha256) for pool in self.by_speed())
+        found = (_asked(self.objects(pool).size, sha256) for pool in self.fast_first)
         return next((size for size in found if size is not None), None)
 
     def open(self, sha256: str) -> BinaryIO:
         """Open an object for reading; NotFound when no pool holds it."""
-        for pool in self.by_speed():
+        failure: FairmileError | None = None
+        for pool in self.fast_first:
             try:
                 return self.objects(pool).open(sha256)
             except NotFound:
                 continue
-        raise NotFound(f"no pool holds the object {sha256}", hint="fetch again: what is missing will be brought")
+            except (SystemFailure, Integrity) as error:  # another pool may do better
+                failure = failure or error
+        raise failure or NotFound(f"no pool holds the object {sha256}", hint="fetch again: what is missing will be brought")
 
     # Trees
 
     def has_tree(self, root: str) -> bool:
         """Tell whether a pool holds the manifest of a tree."""
-        return any(root in self.trees(pool) for pool in self.pools)
+        return self._tree_pool(root) is not None
 
     def tree(self, root: str) -> Iterator[ManifestEntry]:
-        """Yield the entries of a tree, sorted by path; NotFound when no pool holds its manifest."""
-        for pool in self.by_speed():
-            if root in self.trees(pool):
-                return self.trees(pool).entries(root)
-        raise NotFound(f"no pool holds the tree {root}", hint="fetch again: what is missing will be brought")
+        """Return the entries of a tree, sorted by path; NotFound when no pool holds its manifest."""
+        pool = self._tree_pool(root)
+        if pool is None:
+            raise NotFound(f"no pool holds the tree {root}", hint="fetch again: what is missing will be brought")
+        return self.trees(pool).entries(root)
+
+    def _tree_pool(self, root: str) -> Pool | None:
+        return next((pool for pool in self.fast_first if _asked(self.trees(pool).__contains__, root)), None)
 
     def put_tree(self, entries: Iterable[ManifestEntry], pool: Pool) -> str:
         """Write the manifest of a tree into a pool and return its root."""
-        return self.trees(pool).put(entries)
+        root = self.trees(pool).put(entries)
+        # One that was there already counts as new, so that a clean-up under way leaves its objects alone.
+        with contextlib.suppress(OSError):
+            os.utime(pool.folder / "trees" / root[:2] / root[2:])
+        return root
 
     def missing(self, target: Ref | str) -> Iterator[ManifestEntry]:
         """Yield the entries of a tree whose objects no pool holds; NotFound when its manifest is gone as well."""
@@ -105,18 +120,16 @@ class Shelves:
         """Tell whether manifest and every object of a tree are there."""
         try:
             return next(self.missing(target), None) is None
-        except NotFound:
+        except (NotFound, Integrity):  # a damaged manifest tells as little as none
             return False
 
     def lay(self, target: Ref | str, folder: Path, *, replace: bool = False) -> Laid:
         """Make a tree appear in a folder, by the ways that the pool it lies in allows; see `links.lay`."""
         root = self._root(target)
+        entries, pool = self.tree(root), self._tree_pool(root)
         if isinstance(target, Ref):
             self.touch(target)
-        return lay(self.tree(root), self, folder, ways=self._ways(root), replace=replace)
-
-    def _ways(self, root: str) -> tuple[str, ...]:
-        return next((pool.links for pool in self.by_speed() if root in self.trees(pool)), ("copy",))
+        return lay(entries, self, folder, ways=pool.links if pool else ("copy",), replace=replace)
 
     def _root(self, target: Ref | str) -> str:
         if isinstance(target, Ref):
@@ -140,7 +153,8 @@ class Shelves:
 
     def drop_ref(self, kind: Kind, name: str) -> bool:
         """Remove a name from every pool and tell whether it was there; its bytes stay until the next clean-up."""
-        return any([self.pool_refs(pool).drop(kind, name) for pool in self.pools])
+        dropped = [self.pool_refs(pool).drop(kind, name) for pool in self.pools]
+        return any(dropped)
 
     def touch(self, ref: Ref) -> None:
         """Note that a name was used now, which keeps fetched addresses from being cleaned up."""
@@ -201,6 +215,14 @@ class Shelves:
             raise NotFound(
                 f"no pin is named {label!r}" + (f"; {near}" if near else ""), hint="`fairmile store pins` lists them"
             )
+
+
+def _asked(question: Callable[[str], T], digest: str) -> T | None:
+    """Return a pool's answer; None when it has none, be it that the object or that the pool is gone."""
+    try:
+        return question(digest)
+    except (NotFound, SystemFailure):
+        return None
 
 
 def _is_whole(typed: str, name: str) -> bool:

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from fairmile.base.errors import SystemFailure, UsageError
-from fairmile.base.files import write_atomic
+from fairmile.base.errors import UsageError
+from fairmile.base.files import write_atomic, write_failure
+from fairmile.store.objects import make_folder, writing
 from fairmile.store.quota import Mount, mount_of
-from fairmile.store.reservations import make_shared_folder
 
 DEFAULT_BYTES = 256_000_000
 SMALLEST_BYTES = 1_000_000
@@ -34,7 +34,7 @@ _PARALLEL = ("lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "pvfs2", 
 
 @dataclass(frozen=True)
 class Speed:
-    """What one process measured on one host at one time; `read_from` says whether reads came from this host's memory."""
+    """What one process measured on one host at one time; `read_from` says where its reads came from."""
 
     write_bytes_per_s: float
     read_bytes_per_s: float
@@ -61,15 +61,14 @@ def measure(folder: Path, size_bytes: int = DEFAULT_BYTES, *, clock: Callable[[]
     if size_bytes < SMALLEST_BYTES:
         raise UsageError(f"{size_bytes} bytes are too few to measure with", hint=f"at least {SMALLEST_BYTES}")
     place = folder / "incoming" / f"measure-{os.urandom(8).hex()}"
-    make_shared_folder(place)
+    with writing(place):
+        make_folder(folder, place)
     try:
         written, write_s = _write(place / "large", size_bytes)
         read_s, read_from = _read(place / "large", written)
         files, create_s = _create(place)
     except OSError as error:
-        raise SystemFailure(
-            f"cannot measure {folder}: {error.strerror}", hint="free some space, or measure with fewer bytes"
-        ) from error
+        raise write_failure(os.fspath(place), error) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
     kept = {"storage": "dropped", "memory": "kept", "unknown": "asked to be dropped"}[read_from]

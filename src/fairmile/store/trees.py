@@ -110,17 +110,22 @@ def _write(file: str, entries: Iterable[ManifestEntry]) -> str:
 
 def _read(path: str) -> Iterator[ManifestEntry]:
     with open(path, "rb", buffering=1 << 20) as stream:
-        number = 0
-        while lines := list(islice(stream, _LINES_AT_ONCE)):
-            try:
-                yield from parse_manifest(b"".join(lines).decode())
-            except InvalidDocument as error:
-                problem = error.problems[0]
-                line = number + (problem.line or 0)
-                raise Integrity(f"{path}:{line}: {problem.message}", hint="fetch the tree again") from error
-            except UnicodeDecodeError as error:
-                raise Integrity(f"{path} is no UTF-8 text", hint="fetch the tree again") from error
-            number += len(lines)
+        yield from read_manifest(stream, path)
+
+
+def read_manifest(stream: Iterable[bytes], name: str) -> Iterator[ManifestEntry]:
+    """Yield the entries of a manifest given as lines, read as they are asked for; `name` says whose it is."""
+    lines_before, rest = 0, iter(stream)
+    while lines := list(islice(rest, _LINES_AT_ONCE)):
+        try:
+            yield from parse_manifest(b"".join(lines).decode())
+        except InvalidDocument as error:
+            problem = error.problems[0]
+            line = lines_before + (problem.line or 0)
+            raise Integrity(f"{name}:{line}: {problem.message}", hint="fetch the tree again") from error
+        except UnicodeDecodeError as error:
+            raise Integrity(f"{name} is no UTF-8 text", hint="fetch the tree again") from error
+        lines_before += len(lines)
 
 
 def _in_order(entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:

@@ -38,8 +38,19 @@ _HEAD = 1 << 10
 class Engine:
     """Brings items; threads, connections and half-done files are its own business."""
 
-    def __init__(self, objects: Objects, fetchers: Fetchers, settings: Settings, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        fetchers: Fetchers,
+        settings: Settings,
+        watcher: Watcher,
+        *,
+        fresh: bool = False,
+        on_landed: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
         self._objects = objects
+        self._fresh = fresh
+        self._on_landed = on_landed
         self._fetchers = fetchers
         self._settings = settings
         self._watcher = watcher
@@ -62,6 +73,7 @@ class Engine:
             files = self._small_files(small[start : start + _BATCH_ITEMS])
             with self._objects.batch() as batch:
                 files.bring(batch)
+            self._on_landed(sum(each.size_bytes for each in files.brought))
             on_brought(files.brought)
             failures += files.failures
             rest += files.grown
@@ -129,8 +141,10 @@ class Engine:
             yield self._objects.incoming / item.key
 
     def _bring_ranged(self, item: Item, remotes: list[Remote], folder: Path, notes: list[str]) -> Brought:
-        if item.sha256 is not None and not item.unpack and (size := self._objects.size(item.sha256)) is not None:
-            return self._present(item, item.sha256, size)
+        if item.sha256 is not None and not item.unpack and not self._fresh:
+            size = self._objects.size(item.sha256)  # another process may have brought it while we waited
+            if size is not None:
+                return Brought(item, item.sha256, size, (ManifestEntry(item.path, size, item.sha256, item.mode),))
         item = self._sized(item, remotes, notes)
         if item.size_bytes is None:
             return self._bring_unsized(item, remotes)
@@ -138,6 +152,7 @@ class Engine:
         while (group := attempts.next()) is not None:
             offers = [Offer(number, remote, self._range_fetcher(remote)) for number, remote in enumerate(group)]
             part = Part(folder, item.size_bytes, {"key": item.key, "validators": _validators(item, group)})
+            self._on_landed(item.size_bytes)
             self._watcher.bytes(sum(stop - start for start, stop in part.done))
             large = LargeFile(
                 item.path, part, offers, item.checksums, self._settings, self._limiter, self._watcher.bytes
@@ -271,10 +286,6 @@ class Engine:
             raise Integrity(
                 f"{shown_address(remote.address)}: the sha256 of {entry.path} is {entry.sha256}, expected {item.sha256}"
             )
-
-    @staticmethod
-    def _present(item: Item, sha256: str, size: int) -> Brought:
-        return Brought(item, sha256, size, (ManifestEntry(item.path, size, sha256, item.mode),))
 
 
 class _Front(io.RawIOBase):

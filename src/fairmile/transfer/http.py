@@ -135,6 +135,23 @@ class Client:
             kind = answer.head.headers.get("content-type", "no type")
             raise Integrity(f"{shown_address(url)} does not answer with JSON but with {kind}") from error
 
+    def post_json(self, url: str, document: Any, headers: Mapping[str, str] = _NO_HEADERS) -> Any:
+        """Send a JSON document and return the JSON answer; asked once, since a request may have effects."""
+        body = json.dumps(document).encode()
+        sent = {"Accept": "application/json", "Content-Type": "application/json", **headers}
+        connection, head = self._ask("POST", url, {**sent, "Content-Length": str(len(body))}, body)
+        try:
+            _expect_success(url, head)
+            if head.status >= 300:
+                raise SystemFailure(f"{shown_address(url)} answers {head.status} {head.reason}".rstrip())
+            data = _read_all(connection, url, _DOCUMENT_BYTES)
+        finally:
+            self.give_back(connection)
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise Integrity(f"{shown_address(url)} does not answer with JSON") from error
+
     def open(
         self,
         url: str,
@@ -234,8 +251,9 @@ class Client:
                 }
             url = target
 
-    def _ask(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Connection, Head]:
+    def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> tuple[Connection, Head]:
         endpoint, request = self._request(method, url, headers)
+        request += body
         while True:
             connection, is_fresh = self._connection(endpoint)
             try:

@@ -63,6 +63,10 @@ class Failure:
 class Watcher(Protocol):
     """Sees how a transfer gets on; called from many threads."""
 
+    def begin(self, what: str, total_bytes: int, is_estimate: bool) -> None:
+        """A transfer of so many bytes begins."""
+        ...
+
     def bytes(self, count: int) -> None:
         """So many bytes more have arrived."""
         ...
@@ -82,6 +86,9 @@ class Silent:
 
     moved_bytes: int = 0
     notes: list[str] = field(default_factory=list)
+
+    def begin(self, what: str, total_bytes: int, is_estimate: bool) -> None:
+        return None
 
     def bytes(self, count: int) -> None:
         self.moved_bytes += count

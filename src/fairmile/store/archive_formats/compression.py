@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from fairmile.base.errors import FairmileError, Unsupported
-from fairmile.store.archive_formats.reading import PIECE_BYTES, Readable
+from fairmile.store.archive_formats.reading import PIECE_BYTES
+from fairmile.store.objects import Readable
 
 # What a decoder may keep of the stream behind it. `xz -9` needs 64 MiB and `zstd --ultra -22` 128 MiB.
 WINDOW_BYTES = 128 << 20
@@ -82,7 +83,7 @@ def raw_lzma(filters: list[dict[str, Any]]) -> Codec:
 
 
 def lzma1_filter(properties: bytes) -> dict[str, Any] | None:
-    """Return liblzma's filter for the five bytes that describe LZMA data; None when they are wrong or ask for too much."""
+    """Return liblzma's filter for the five bytes that describe LZMA data; None when they cannot be served."""
     if len(properties) != 5 or properties[0] >= 225:
         return None
     position_bits, rest = divmod(properties[0], 45)

@@ -6,23 +6,16 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure, UsageError
+from fairmile.store.objects import Readable
 
 T = TypeVar("T")
 
-PIECE_BYTES = 64 << 10
+PIECE_BYTES = 128 << 10
 LONGEST_LINK_BYTES = 4095  # Linux' PATH_MAX without its NUL
 _LONGEST_SHOWN = 200
-
-
-class Readable(Protocol):
-    """Gives bytes once, from front to back."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return between one and `size` bytes; none at the end."""
-        ...
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from fairmile.base.errors import Unsupported
+from fairmile.base.errors import Integrity, Unsupported
 from fairmile.store.archive_formats.compression import WINDOW_BYTES, Codec, Expanded, codec, lzma1_filter, raw_lzma
 from fairmile.store.archive_formats.reading import (
     LONGEST_LINK_BYTES,
@@ -24,15 +24,15 @@ from fairmile.store.archive_formats.reading import (
     Part,
     RandomAccess,
     Range,
-    Readable,
     damaged,
     refused,
-    shown,
 )
+from fairmile.store.objects import Readable
 
 MAGIC = b"7z\xbc\xaf\x27\x1c"
 _SIGNATURE = struct.Struct("<6sBBLQQL")
-_LONGEST_HEADER = 64 << 20
+_LONGEST_HEADER = 32 << 20  # about 200,000 files
+_MOST_HEADER_LAYERS = 4
 _MOST_CODERS = 4
 # Ids of the header's parts.
 _END, _HEADER, _PROPERTIES, _EXTRA_STREAMS, _STREAMS, _FILES, _PACK, _UNPACK, _SUBSTREAMS = range(9)
@@ -54,8 +54,15 @@ _BRANCH_FILTERS = {
     b"\3\3\7\1": lzma.FILTER_ARMTHUMB,
     b"\3\3\x08\5": lzma.FILTER_SPARC,
 }
-_OTHER_CODERS = {b"\3\4\1": "PPMd", b"\3\3\1\x1b": "BCJ2", b"\4\1\x09": "Deflate64", b"\x0a": "the ARM64 filter"}
-_IS_FOLDER, _IS_REPARSE_POINT, _HAS_UNIX_MODE = 0x10, 0x400, 0x8000
+_CODER_NAMES = {
+    _LZMA1: "LZMA",
+    _LZMA2: "LZMA2",
+    b"\3\4\1": "PPMd",
+    b"\3\3\1\x1b": "BCJ2",
+    b"\4\1\x09": "Deflate64",
+    b"\x0a": "ARM64",
+}
+_IS_REPARSE_POINT, _HAS_UNIX_MODE = 0x400, 0x8000
 
 
 class _Coder(NamedTuple):
@@ -89,7 +96,7 @@ def members(file: RandomAccess) -> Iterator[Member]:
     contents = _contents(file, folders)
     for each in files:
         name, mode = each.name, each.attributes >> 16 if each.attributes & _HAS_UNIX_MODE else 0
-        content = next(contents) if each.has_content else None
+        content = _part(file.archive, name, *next(contents)) if each.has_content else None
         kind = stat.S_IFMT(mode)
         if each.is_folder:
             yield Member(name, "folder", 0, Range(file, 0, 0, ""))
@@ -110,14 +117,18 @@ def listed_size(file: RandomAccess) -> ListedSize:
     return ListedSize(sum(not each.is_folder for each in files), sum(sum(each.sizes) for each in folders))
 
 
-def _contents(file: RandomAccess, folders: Sequence[_Folder]) -> Iterator[Part]:
+def _contents(file: RandomAccess, folders: Sequence[_Folder]) -> Iterator[tuple[Readable, int, int | None]]:
+    """Yield for each file the stream that stands at its content, its size and its checksum."""
     for folder in folders:
         stream = _decoded(file, folder)
-        for number, size in enumerate(folder.sizes):
-            checksum = folder.checksums[number]
-            wrong = partial(damaged, file.archive, f"file {number + 1} of a packed stream is damaged: wrong checksum")
-            short = partial(damaged, file.archive, f"file {number + 1} of a packed stream is cut off")
-            yield Part(stream, size, short, None if checksum is None else (checksum, wrong))
+        for size, checksum in zip(folder.sizes, folder.checksums, strict=True):
+            yield stream, size, checksum
+
+
+def _part(archive: str, name: str, stream: Readable, size: int, checksum: int | None) -> Part:
+    short = partial(damaged, archive, "is cut off", name)
+    wrong = partial(damaged, archive, "is damaged: its checksum is wrong", name)
+    return Part(stream, size, short, None if checksum is None else (checksum, wrong))
 
 
 def _link_text(archive: str, name: str, content: Part) -> str:
@@ -176,7 +187,7 @@ def _not_supported(coders: Sequence[_Coder], archive: str) -> Unsupported:
     hint = "unpack it by hand with the program 7z, and add the folder"
     if any(coder.method == _AES for coder in coders):
         return Unsupported(f"{archive} is encrypted", hint=hint)
-    names = [_OTHER_CODERS.get(coder.method, coder.method.hex()) for coder in coders]
+    names = [_CODER_NAMES.get(coder.method, f"method {coder.method.hex()}") for coder in coders]
     return Unsupported(f"{archive} is compressed by {' and '.join(names)}, which is not supported", hint=hint)
 
 
@@ -207,9 +218,9 @@ class _Text:
         return low + ((first & (0x7F >> count)) << 8 * count)
 
     def count(self) -> int:
-        """Read how many of something follow, each of which takes a bit at least."""
+        """Read how many of something follow, each of which takes a byte at least."""
         number = self.number()
-        if number > 8 * len(self._data):
+        if number > self.left + 1:
             raise self.wrong(f"announces {number:,} items")
         return number
 
@@ -228,7 +239,7 @@ class _Text:
         if found != wanted:
             raise self.wrong(f"holds part {found:#x} where {wanted:#x} is due")
 
-    def wrong(self, what: str) -> Exception:
+    def wrong(self, what: str) -> Integrity:
         return damaged(self.archive, f"the header of the 7z archive is damaged: it {what}")
 
 
@@ -244,7 +255,7 @@ def _index(file: RandomAccess) -> tuple[list[_Folder], list[_File]]:
     data = file.at(_SIGNATURE.size + offset, size, "the header of the 7z archive")
     if zlib.crc32(data) != header_crc32:
         raise damaged(file.archive, "the header of the 7z archive is damaged: its checksum is wrong")
-    while True:
+    for _ in range(_MOST_HEADER_LAYERS):
         text = _Text(data, file.archive)
         kind = text.byte()
         if kind == _HEADER:
@@ -254,17 +265,13 @@ def _index(file: RandomAccess) -> tuple[list[_Folder], list[_File]]:
         folders = _read_streams(text)
         if len(folders) != 1 or not folders[0].packed_bytes:
             raise text.wrong("is packed in several streams, or in none")
-        smaller = _unpacked_header(file, folders[0])
-        data = smaller
+        data = _unpacked_header(file, folders[0])
+    raise damaged(file.archive, "the header of the 7z archive is packed more often than makes sense")
 
 
 def _unpacked_header(file: RandomAccess, folder: _Folder) -> bytes:
     _allow(folder.size_bytes, file.archive)
-    short = partial(damaged, file.archive, "the packed header of the 7z archive is cut off")
-    wrong = partial(damaged, file.archive, "the packed header of the 7z archive is damaged: its checksum is wrong")
-    part = Part(
-        _decoded(file, folder), folder.size_bytes, short, None if folder.crc32 is None else (folder.crc32, wrong)
-    )
+    part = _part(file.archive, "(packed header)", _decoded(file, folder), folder.size_bytes, folder.crc32)
     pieces = []
     while piece := part.read(1 << 20):
         pieces.append(piece)
@@ -300,7 +307,6 @@ def _read_header(text: _Text) -> tuple[list[_Folder], list[_File]]:
 def _read_streams(text: _Text) -> list[_Folder]:
     folders: list[_Folder] = []
     position, packed = 0, list[int]()
-    inputs: list[int] = []
     divided = False
     while (kind := text.byte()) != _END:
         if kind == _PACK:
@@ -312,7 +318,6 @@ def _read_streams(text: _Text) -> list[_Folder]:
             divided = True
         else:
             raise text.wrong(f"has an unknown part {kind:#x} among its streams")
-    del inputs
     if len(packed) != len(folders):
         raise text.wrong("has another number of packed streams than of folders")
     start = _SIGNATURE.size + position
@@ -431,10 +436,7 @@ def _read_files(text: _Text) -> list[_File]:
     if len(names) != count:
         raise text.wrong("lacks names")
     numbers = iter(empty_files + [False] * (sum(empty) - len(empty_files)))
-    return [
-        _File(name, not empty[i], empty[i] and not next(numbers), attributes[i])
-        for i, name in enumerate(names)
-    ]
+    return [_File(name, not empty[i], empty[i] and not next(numbers), attributes[i]) for i, name in enumerate(names)]
 
 
 def _read_names(part: _Text, count: int) -> list[str]:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairmile.base.errors import Unsupported
-from fairmile.store.archive_formats.reading import ListedSize, Member, Part, Readable, Source, damaged, refused
+from fairmile.base.errors import Integrity, Unsupported
+from fairmile.store.archive_formats.reading import ListedSize, Member, Part, Source, damaged, refused
+from fairmile.store.objects import Readable
 
 BLOCK = 512
 _LONGEST_HEADER = 4 << 20  # of names and attributes that stand before a member
@@ -122,7 +123,7 @@ def _file(source: Source, header: _Header, before: _Before, name: str, size: int
     start = source.at
     executable = bool(header.mode & 0o100)
 
-    def cut_off() -> Exception:
+    def cut_off() -> Integrity:
         return damaged(source.archive, f"is cut off at byte {source.at:,} of the archive", name)
 
     regions = _regions(source, header, before)

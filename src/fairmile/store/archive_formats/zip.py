@@ -21,11 +21,11 @@ from fairmile.store.archive_formats.reading import (
     Part,
     RandomAccess,
     Range,
-    Readable,
     damaged,
     refused,
     shown,
 )
+from fairmile.store.objects import Readable
 
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -189,7 +189,7 @@ def _entries(file: RandomAccess, directory: _Directory) -> Iterator[_Entry]:
 
 
 def _entry(head: tuple[int, ...], raw_name: bytes, raw_extra: bytes, archive: str) -> _Entry:
-    _, made_by, _, flags, method, _, crc32, packed, size, *_, disk, _, attributes, offset = head
+    _, made_by, _, flags, method, _, _, crc32, packed, size, *_, disk, _, attributes, offset = head
     extra = _extra_fields(raw_extra)
     system = made_by >> 8
     name = _name(raw_name, flags, system, extra.get(0x7075, b""))

@@ -20,7 +20,7 @@ from fairmile.transfer.wire import Head
 _HUB = "https://huggingface.co"
 _HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
-_REPOSITORY = re.compile(rf"({_NAME}(?:/{_NAME})?)(?:@([^/@]+(?:/(?:convert|pr)/[^/@]+)?))?(?:/(.*))?")
+_REPOSITORY = re.compile(rf"({_NAME}(?:/{_NAME})?)(?:@(refs/(?:convert|pr)/[^/@]+|[^/@]+))?(?:/(.*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?')
@@ -47,7 +47,10 @@ class Place(NamedTuple):
         return self.repository if self.kind == "models" else f"{self.kind}/{self.repository}"
 
     def __str__(self) -> str:
-        revision = f"@{self.revision}" if self.revision != "main" else ""
+        kept = "/" if self.revision.startswith(("refs/convert/", "refs/pr/")) else ""
+        # After a name of one word the revision keeps the path from being read as the rest of the name.
+        is_needed = self.revision != "main" or (self.path and "/" not in self.repository)
+        revision = f"@{quote(self.revision, safe=kept)}" if is_needed else ""
         return f"hf://{self.page}{revision}" + (f"/{self.path}" if self.path else "")
 
 
@@ -136,10 +139,9 @@ class HuggingFace:
         elif isinstance(entry.get("oid"), str):
             # Git's name of a small file is no digest of its bytes alone, but the hub serves it as its ETag.
             validator = f'"{entry["oid"]}"'
-        inside = f"{place.path}/"
-        shown = path.removeprefix(inside) if path.startswith(inside) and place.path else path
-        if path == place.path:
-            shown = PurePosixPath(path).name
+        shown = PurePosixPath(path).name if path == place.path else path
+        if place.path:
+            shown = shown.removeprefix(f"{place.path}/")
         url = f"{self._hub}/{place.page}/resolve/{place.revision}/{quote(path)}"
         return Remote(url, shown, size, checksums, validator, headers=self._headers)
 
@@ -168,10 +170,9 @@ class HuggingFace:
         page = f"{self._hub}/{place.page}"
         log_in = f"make a token at {self._hub}/settings/tokens and give it with `hf auth login` or HF_TOKEN"
         if not is_gated:
-            what = "does not open" if self._headers else "is private or does not exist:"
-            who = "the token in use " if self._headers else ""
+            why = "the token in use does not open it" if self._headers else "it is private"
             return NotFound(
-                f"{who}{what} {place}" if who else f"{place} {what} the hub shows it to nobody unknown",
+                f"{place} does not exist, or {why}",
                 hint=f"check the name at {page}; for a private repository {log_in}",
             )
         if self._headers:
@@ -198,7 +199,7 @@ def parse_address(address: str) -> Place:
             hint="expected hf://ORG/NAME or hf://datasets/ORG/NAME[@REVISION][/PATH]",
         )
     path = match[3] or ""
-    if any(part in ("", ".", "..") for part in path.split("/")) and path:
+    if path and any(part in ("", ".", "..") for part in path.split("/")):
         raise UsageError(f"{address!r} holds a path that no repository can have: {path!r}")
     return Place(kind, match[1], unquote(match[2] or "main"), path)
 

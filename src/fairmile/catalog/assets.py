@@ -1,0 +1,331 @@
+"""The bytes of assets: fetched once, kept by content, laid out where they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum
+from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
+from fairmile.catalog.access import LoadedAsset
+from fairmile.catalog.card import Card
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
+from fairmile.store.refs import Ref
+from fairmile.store.store import Store
+from fairmile.transfer.credentials import shown_address, without_login
+from fairmile.transfer.fetchers import scheme_of
+from fairmile.transfer.items import Item
+from fairmile.transfer.plan import Plan, check_path
+from fairmile.transfer.remote import RangeFetcher, Remote
+from fairmile.transfer.transfer import Outcome, Transfer
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a fetch brought or found: the tree of its files, and how many bytes moved for it."""
+
+    name: str
+    root: str
+    files: int
+    size_bytes: int
+    pool: str
+    known: bool
+    moved_bytes: int = 0
+    folder: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as data."""
+        return {**vars(self), "folder": str(self.folder) if self.folder else None, "notes": list(self.notes)}
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a name means: a card, or an address."""
+
+    kind: str
+    name: str
+    files: tuple[Wanted, ...]
+    card: Card | None
+    limit: int | None
+
+    @property
+    def ref_name(self) -> str:
+        return self.name + (f" limit={self.limit}" if self.limit is not None else "")
+
+    @property
+    def signature(self) -> str:
+        return signature(list(self.files), self.limit)
+
+
+class Assets:
+    """Fetches assets into the store and hands them out."""
+
+    def __init__(self, catalog: Catalog, store: Store, transfer: Callable[[], Transfer], views: Path) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._new_transfer = transfer
+        self._views = views
+
+    def plan(
+        self,
+        names: str | Sequence[str],
+        *,
+        pool: str | None = None,
+        fresh: bool = False,
+        limit: int | None = None,
+        sha256: str | None = None,
+        unpack: bool = False,
+    ) -> list[Plan]:
+        """Return what `fetch` would do; only sizes are asked for."""
+        transfer = self._new_transfer()
+        try:
+            targets = self._targets(names, limit, sha256, unpack)
+            return [self._plan(transfer, target, pool, fresh)[0] for target in targets]
+        finally:
+            transfer.close()
+
+    def fetch(
+        self,
+        names: str | Sequence[str],
+        *,
+        to: Path | None = None,
+        pool: str | None = None,
+        fresh: bool = False,
+        limit: int | None = None,
+        sha256: str | None = None,
+        unpack: bool = False,
+        replace: bool = False,
+    ) -> list[Fetched]:
+        """Bring assets or addresses into the store, and into the folder `to` where given.
+
+        What is there already, by source or by content, does not move again unless `fresh` is given. `limit` takes
+        the first n files. `sha256` and `unpack` are for an address, of which no card tells them.
+        """
+        targets = self._targets(names, limit, sha256, unpack)
+        transfer = self._new_transfer()
+        try:
+            found = [self._fetch(transfer, target, pool, fresh) for target in targets]
+        finally:
+            transfer.close()
+        return [self._laid(one, to, replace, alone=len(found) == 1) for one in found] if to is not None else found
+
+    def load(self, name: str, *, kind: str | None = None, fresh: bool = False, pool: str | None = None) -> LoadedAsset:
+        """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
+        card = self._catalog.get(name, kind=kind)
+        fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool)[0]
+        view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
+        return LoadedAsset(card, fetched.root, self._store, lambda: view)
+
+    def repair(self, *, dry_run: bool = False) -> list[tuple[str, str]]:
+        """Bring again what is damaged or missing of everything that was fetched; (name, what happened) of each."""
+        outcome: list[tuple[str, str]] = []
+        for ref in self._store.refs():
+            if ref.kind not in ("card", "url") or ref.name.startswith("archive ") or self._store.complete(ref):
+                continue
+            if dry_run:
+                outcome.append((ref.name, "would be fetched again"))
+                continue
+            try:
+                name, _, limit = ref.name.partition(" limit=")
+                self.fetch(name, limit=int(limit) if limit else None)
+                outcome.append((ref.name, "repaired"))
+            except FairmileError as error:
+                outcome.append((ref.name, f"failed: {error}"))
+        return outcome
+
+    def is_referred(self, ref: Ref) -> bool:
+        """Tell whether a card, a run or a pin still refers to a name of the store."""
+        if ref.kind != "card":
+            return ref.kind != "url"
+        try:
+            self._catalog.get(ref.name.partition(" limit=")[0])
+        except (NotFound, UsageError):
+            return False
+        return True
+
+    # What a name means
+
+    def _targets(
+        self, names: str | Sequence[str], limit: int | None, sha256: str | None, unpack: bool
+    ) -> list[_Target]:
+        each = [names] if isinstance(names, str) else list(names)
+        return [self._target(name, limit, sha256=sha256, unpack=unpack) for name in each]
+
+    def _target(self, name: str, limit: int | None, *, sha256: str | None = None, unpack: bool = False) -> _Target:
+        if limit is not None and limit < 1:
+            raise UsageError(f"a limit of {limit} would bring nothing", hint="give a number of files, 1 or more")
+        try:
+            card = self._catalog.get(name)
+        except (NotFound, UsageError):
+            if not _is_address(name):
+                raise
+            return self._address_target(name, limit, sha256, unpack)
+        if sha256 is not None or unpack:
+            raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
+        return _Target("card", str(card.handle), tuple(wanted(card)), card, limit)
+
+    @staticmethod
+    def _address_target(name: str, limit: int | None, sha256: str | None, unpack: bool) -> _Target:
+        address = name if scheme_of(name) else f"file://{Path(name).absolute()}"
+        address = recognised(address)
+        bare, _ = without_login(address)
+        last = PurePosixPath(unquote(urlsplit(bare).path)).name or "data"
+        checksums: tuple[Checksum, ...] = ()
+        if sha256 is not None:
+            parsed = parse_checksum(sha256, "sha256")
+            if parsed is None:
+                raise UsageError(f"{sha256!r} is no sha256", hint="expected 64 hex digits")
+            checksums = (parsed,)
+        file = Wanted(check_path(last, name), (address,), checksums=checksums, unpack=unpack)
+        return _Target("url", shown_address(address), (file,), None, limit)
+
+    # One target
+
+    def _fetch(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> Fetched:
+        ref = None if fresh else self._store.ref(_kind(target), target.ref_name)
+        if ref is not None and self._is_current(transfer, target, ref):
+            self._store.touch(ref)
+            return Fetched(target.name, ref.root, ref.files, ref.size_bytes, self._pool_of(ref), known=True)
+        try:
+            plan, notes = self._plan(transfer, target, pool, fresh)
+            outcome = transfer.execute(plan, fresh=fresh)
+        except FairmileError as error:
+            raise _with_steps(error, target.card) from error
+        return self._keep(target, plan, outcome, notes)
+
+    def _is_current(self, transfer: Transfer, target: _Target, ref: Ref) -> bool:
+        """Tell whether what is there is still what the name means."""
+        if ref.details.get("signature") != target.signature or not self._store.complete(ref):
+            return False
+        if target.kind == "card" or target.files[0].checksums:
+            return True
+        # An address may hold something new; its validator tells without moving a byte of it.
+        address = target.files[0].addresses[0]
+        fetcher = transfer.fetchers.of(address)
+        if not isinstance(fetcher, RangeFetcher):
+            return False
+        found = fetcher.find(address)
+        validators = ref.details.get("validators", {})
+        return bool(validators) and all(
+            remote.validator and remote.validator == validators.get(remote.path) for remote in found
+        )
+
+    def _plan(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> tuple[Plan, list[str]]:
+        notes: list[str] = []
+        if target.card is not None and not is_public(target.card) and (steps := access_steps(target.card)):
+            notes.append(f"access: {steps}")
+        items: list[Item] = []
+        for file in target.files:
+            items += self._items(transfer, file)
+        if target.limit is not None:
+            items = items[: target.limit]
+        earlier = self._store.ref(_kind(target), target.ref_name)
+        if earlier is not None and not fresh and earlier.details.get("signature") == target.signature:
+            items = self._remembered(items, earlier)
+        return transfer.planner.plan(target.name, items, pool=pool, fresh=fresh), notes
+
+    @staticmethod
+    def _items(transfer: Transfer, file: Wanted) -> list[Item]:
+        """Return the items of one entry of a card, asking the source where it may hold several files."""
+        if file.is_one_file or len(file.addresses) > 1:
+            remotes = tuple(Remote(address, file.path, file.size_bytes) for address in file.addresses)
+            return [Item(file.path, remotes, file.size_bytes, file.checksums, file.unpack, file.into)]
+        address = file.addresses[0]
+        found = transfer.planner.find(address, file.path)
+        if len(found) == 1:
+            one = found[0]
+            return [replace(one, checksums=file.checksums or one.checksums, unpack=file.unpack, into=file.into)]
+        for item in found:
+            check_path(item.path, shown_address(address))
+        return found[: file.limit] if file.limit is not None else found
+
+    def _remembered(self, items: list[Item], ref: Ref) -> list[Item]:
+        """Return the items with the digests that an earlier fetch recorded, so that only what is missing comes."""
+        try:
+            known = {entry.path: entry.sha256 for entry in self._store.tree(ref.root)}
+        except NotFound:
+            return items
+        return [
+            replace(item, checksums=(Checksum("sha256", known[item.path]),))
+            if not item.checksums and not item.unpack and item.path in known
+            else item
+            for item in items
+        ]
+
+    def _keep(self, target: _Target, plan: Plan, outcome: Outcome, notes: list[str]) -> Fetched:
+        """Give the files that came their name, and say what was recorded."""
+        entries = _without_doubles(outcome.entries, target.name)
+        root = self._store.put_tree(entries, plan.pool)
+        _check_content(target, entries, root)
+        notes = [*notes, *outcome.notes]
+        if target.card is not None and not all(file.checksums for file in target.files):
+            notes.append(f"its card has no digest of every file; recorded {ni(root)}")
+        size = sum(entry.size_bytes for entry in entries)
+        details = {"signature": target.signature, "validators": outcome.validators}
+        ref = Ref(_kind(target), target.ref_name, root, size, len(entries), self._store.clock(), details)
+        self._store.set_ref(ref, plan.pool)
+        if target.card is not None:
+            self._catalog.count_use(target.card)
+        return Fetched(
+            target.name,
+            root,
+            len(entries),
+            size,
+            plan.pool.name,
+            known=not plan.items,
+            moved_bytes=outcome.moved_bytes,
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+    def _laid(self, fetched: Fetched, to: Path, overwrite: bool, *, alone: bool) -> Fetched:
+        folder = to if alone else to / PurePosixPath(fetched.name.partition("@")[0]).name
+        self._store.lay(fetched.root, folder, replace=overwrite)
+        return replace(fetched, folder=folder)
+
+    def _pool_of(self, ref: Ref) -> str:
+        return next((pool.name for pool, each in self._store.held_refs(ref.kind) if each.name == ref.name), "")
+
+
+def _kind(target: _Target) -> Any:
+    return target.kind
+
+
+def _is_address(name: str) -> bool:
+    scheme = scheme_of(name)
+    return bool(scheme) and (("://" in name) or scheme in ("zenodo", "doi", "pypi", "npm"))
+
+
+def _without_doubles(entries: Sequence[ManifestEntry], name: str) -> list[ManifestEntry]:
+    by_path: dict[str, ManifestEntry] = {}
+    for entry in entries:
+        other = by_path.setdefault(entry.path, entry)
+        if other != entry:
+            raise Conflict(
+                f"{name}: two of its files are called {entry.path}", hint="give each its own name in the card"
+            )
+    return list(by_path.values())
+
+
+def _check_content(target: _Target, entries: Sequence[ManifestEntry], root: str) -> None:
+    stated = target.card.text("contentDigest") if target.card is not None and target.limit is None else ""
+    if not stated or any(file.unpack for file in target.files):
+        return
+    accepted = {ni(root)} | ({ni(entries[0].sha256)} if len(entries) == 1 else set())
+    if stated not in accepted:
+        raise Integrity(
+            f"{target.name}: its files together are {ni(root)}, its card says {stated}",
+            hint="one of the files is not what the card describes",
+        )
+
+
+def _with_steps(error: FairmileError, card: Card | None) -> FairmileError:
+    """Return the error with the way to get access, where the card tells one and a login may be what is missing."""
+    steps = access_steps(card) if card is not None and not is_public(card) else ""
+    if steps:
+        error.hint = f"{error.hint}; {steps}" if error.hint else steps
+    return error

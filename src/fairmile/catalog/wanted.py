@@ -1,0 +1,186 @@
+"""Which bytes a card stands for: each file with the places that offer it, its digests, and how to get at it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from fairmile.base.digest import Checksum, canonical_json, parse_checksum, sha256_hex
+from fairmile.base.errors import NotFound, Unsupported, UsageError
+from fairmile.base.units import parse_size
+from fairmile.catalog.card import Card, as_list, id_of, text_of
+from fairmile.catalog.sources import LOCAL
+from fairmile.transfer.fetchers import scheme_of
+from fairmile.transfer.plan import check_path
+
+_CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
+_EXACT_SIZE = re.compile(r"\s*\d+\s*(B|bytes?)?\s*", re.IGNORECASE)
+_PUBLIC = "public"
+# Addresses that reach what is on this machine; a card from elsewhere has no business there.
+_LOCAL_SCHEMES = frozenset({"file", "git+file", "list+file"})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One file, archive, list or folder of an asset, before anybody was asked about it.
+
+    `size_bytes` is set where the card states it to the byte; `about_bytes` is what it says roughly.
+    """
+
+    path: str
+    addresses: tuple[str, ...]
+    size_bytes: int | None = None
+    about_bytes: int | None = None
+    checksums: tuple[Checksum, ...] = ()
+    unpack: bool = False
+    into: str = ""
+    limit: int | None = None
+    fetcher: str = ""
+
+    @property
+    def is_one_file(self) -> bool:
+        """Tell whether the address is that of one file for certain; else its source must be asked."""
+        return scheme_of(self.addresses[0]) in ("http", "https") and not self.fetcher
+
+
+def wanted(card: Card) -> list[Wanted]:
+    """Return what must be brought to have an asset; NotFound with the steps to get it where no address is given."""
+    entries = [entry for entry in as_list(card.get("distribution")) if isinstance(entry, Mapping)]
+    with_address = [entry for entry in entries if as_list(entry.get("contentUrl"))]
+    unpacked = {id_of(archive) for entry in entries for archive in as_list(entry.get("containedIn"))}
+    found = [_from_entry(card, place, entry, unpacked) for place, entry in enumerate(with_address)]
+    if not found and card.text("codeRepository"):
+        found = [_from_repository(card)]
+    if not found:
+        raise NotFound(f"{card.handle} names no address to fetch it from", hint=access_steps(card) or None)
+    return _merged(found)
+
+
+def signature(files: list[Wanted], limit: int | None) -> str:
+    """Return what changes when a card describes other bytes than before."""
+    rows = [
+        [*each.addresses, each.path, each.into, each.unpack, each.limit or 0, *(sum.hex for sum in each.checksums)]
+        for each in files
+    ]
+    return sha256_hex(canonical_json([rows, limit or 0]))
+
+
+def is_public(card: Card) -> bool:
+    """Tell whether nothing stands between a reader and the data, as far as the card says."""
+    rights = card.text("accessRights").rstrip("/").rsplit("/", 1)[-1].lower()
+    return rights in ("", _PUBLIC) and card.get("isAccessibleForFree") is not False
+
+
+def access_steps(card: Card) -> str:
+    """Return how to get at data behind a login, in the card's own words."""
+    texts = [*card.texts("conditionsOfAccess"), *card.texts("usageInfo")]
+    page = card.text("url")
+    steps = " ".join(texts)
+    return f"{steps} See {page}".strip() if page and (steps or not is_public(card)) else steps
+
+
+def _from_entry(card: Card, place: int, entry: Mapping[str, Any], unpacked: set[str | None]) -> Wanted:
+    where = f"{card.handle} distribution[{place}]"
+    given = [
+        text for value in as_list(entry.get("contentUrl")) + as_list(entry.get("mirror")) if (text := text_of(value))
+    ]
+    addresses = [_trusted(card, recognised(address.strip()), where) for address in given]
+    method = text_of(entry.get("fetchMethod")) or ""
+    name = text_of(entry.get("name")) or ""
+    path = check_path(_file_name(name, addresses[0]), where)
+    size = text_of(entry.get("contentSize")) or ""
+    about = _size(size)
+    label = str(entry.get("@id", ""))
+    if method == "file_list":
+        addresses = [f"list+{address}" for address in addresses]
+    return Wanted(
+        path,
+        tuple(dict.fromkeys(addresses)),
+        about if _EXACT_SIZE.fullmatch(size) else None,
+        about,
+        _checksums(entry),
+        unpack=method == "archive" or bool({label, name} & {each for each in unpacked if each}),
+        into="",
+        limit=_limit(entry),
+        fetcher=method if method not in ("", "file", "archive", "file_list", "git") else "",
+    )
+
+
+def _from_repository(card: Card) -> Wanted:
+    address = card.text("codeRepository").removeprefix("git+")
+    revision = card.text("version")
+    is_revision = bool(re.fullmatch(r"[0-9a-f]{40}|v?\d[\w.+-]*", revision))
+    at = f"@{revision}" if is_revision else ""
+    return Wanted("", (_trusted(card, f"git+{address}{at}", f"{card.handle} codeRepository"),))
+
+
+def recognised(address: str) -> str:
+    """Return the address by which a fetcher gets at what a web page shows."""
+    parts = urlsplit(address)
+    host, path = (parts.hostname or "").lower(), parts.path
+    if host == "huggingface.co" and "/resolve/" not in path:
+        from_page = re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)(?:/tree/([^/]+)(/.*)?)?/?", path)
+        if from_page and not path.startswith(("/docs", "/spaces", "/api")):
+            kind, name, revision, below = from_page.groups()
+            return f"hf://{kind or ''}{name}" + (f"@{revision}" if revision else "") + (below or "")
+    if host == "zenodo.org" and (record := re.fullmatch(r"/records?/(\d+)/?", path)):
+        return f"zenodo:{record[1]}"
+    if host in ("doi.org", "dx.doi.org") and (record := re.fullmatch(r"/10\.5281/zenodo\.(\d+)", path)):
+        return f"zenodo:{record[1]}"
+    return address
+
+
+def _trusted(card: Card, address: str, where: str) -> str:
+    scheme = scheme_of(address)
+    if not scheme:
+        raise UsageError(f"{where}: {address!r} is no address", hint="expected SCHEME://HOST/PATH")
+    if scheme in _LOCAL_SCHEMES and card.catalog != LOCAL:
+        raise Unsupported(
+            f"{where}: a card of the catalog {card.catalog!r} names a file of this machine",
+            hint="copy the card into your own catalog with `fairmile catalog update` if you trust it",
+        )
+    return address
+
+
+def _checksums(entry: Mapping[str, Any]) -> tuple[Checksum, ...]:
+    found = [parse_checksum(text_of(entry.get(name)) or "", name) for name in _CHECKSUMS]
+    return tuple(each for each in found if each is not None)
+
+
+def _file_name(name: str, address: str) -> str:
+    """Return where a file stands in its asset: what the card calls it, else the end of its address."""
+    last = PurePosixPath(unquote(urlsplit(address).path)).name
+    return name.strip("/") if name.strip("/") else last or "data"
+
+
+def _size(text: str) -> int | None:
+    try:
+        return parse_size(text)
+    except UsageError:
+        return None
+
+
+def _limit(entry: Mapping[str, Any]) -> int | None:
+    for extra in as_list(entry.get("additionalProperty")):
+        if isinstance(extra, Mapping) and extra.get("name") == "limit" and str(extra.get("value", "")).isdigit():
+            return int(str(extra["value"]))
+    return None
+
+
+def _merged(files: list[Wanted]) -> list[Wanted]:
+    """Return each content once: entries with one sha256 are mirrors of one another."""
+    by_content: dict[str, Wanted] = {}
+    for each in files:
+        digest = next((sum.hex for sum in each.checksums if sum.algorithm == "sha256"), "")
+        key = f"{each.path} {digest}" if digest else f"{each.path} {each.addresses}"
+        if key in by_content:
+            first = by_content[key]
+            both = tuple(dict.fromkeys([*first.addresses, *each.addresses]))
+            by_content[key] = Wanted(**{**vars(first), "addresses": both})
+        else:
+            by_content[key] = each
+    return list(by_content.values())

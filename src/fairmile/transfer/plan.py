@@ -1,0 +1,173 @@
+"""The plan of a transfer: what is there, what must come, how large it is and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from fairmile.base.digest import ManifestEntry
+from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.units import format_size
+from fairmile.store.pools import Pool
+from fairmile.store.store import Store
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.fetchers import Fetchers
+from fairmile.transfer.items import Item
+from fairmile.transfer.remote import FolderFetcher, RangeFetcher, Remote
+
+_MOST_PROBES = 64
+_PROBES_AT_ONCE = 16
+# How much larger what is packed becomes, where no index tells; scientific data seldom packs better.
+_GROWTH = {"gz": 3.0, "tgz": 3.0, "bz2": 4.0, "xz": 5.0, "txz": 5.0, "zst": 4.0, "7z": 5.0, "zip": 3.0}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a transfer will do; nothing has happened yet."""
+
+    what: str
+    items: tuple[Item, ...]
+    present: tuple[ManifestEntry, ...]
+    pool: Pool
+    download_bytes: int
+    unpacked_bytes: int
+    is_estimate: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def need_bytes(self) -> int:
+        return self.download_bytes + self.unpacked_bytes
+
+    def describe(self) -> str:
+        """Return the plan in one sentence."""
+        if not self.items:
+            return f"{self.what}: everything is there already"
+        about = "about " if self.is_estimate else ""
+        unpacked = f", {format_size(self.unpacked_bytes)} unpacked" if self.unpacked_bytes else ""
+        return (
+            f"{self.what}: {len(self.items):,} to bring, {about}{format_size(self.download_bytes)}{unpacked}, "
+            f"into pool {self.pool.name!r}"
+        )
+
+
+class Planner:
+    """Finds out what an address holds and how large it is, and which pool takes it."""
+
+    def __init__(self, store: Store, fetchers: Fetchers) -> None:
+        self._store = store
+        self._fetchers = fetchers
+
+    def find(self, address: str, path: str = "") -> list[Item]:
+        """Return the files an address leads to; one item for a fetcher that knows only whole folders."""
+        fetcher = self._fetchers.of(address)
+        if isinstance(fetcher, FolderFetcher) and not isinstance(fetcher, RangeFetcher):
+            return [Item(path, (Remote(address, path),))]
+        found = fetcher.find(address)
+        return [
+            Item(path if path and len(found) == 1 else remote.path, (remote,), remote.size_bytes, remote.checksums)
+            for remote in found
+        ]
+
+    def plan(self, what: str, items: Sequence[Item], *, pool: str | None = None, fresh: bool = False) -> Plan:
+        """Return what must come and where it goes; SystemFailure with the numbers when no pool has the room."""
+        present: list[ManifestEntry] = []
+        todo: list[Item] = []
+        for item in items:
+            known = () if fresh else self._known(item)
+            present += known
+            if not known:
+                todo.append(item)
+        notes: list[str] = []
+        todo = self._with_sizes(todo, notes)
+        download, estimated = self._total(todo)
+        unpacked = sum(self._unpacked(item) for item in todo if item.unpack)
+        parts = {"download": download, "unpacked": unpacked} if unpacked else None
+        choice = self._store.pools.choose(
+            download + unpacked, wanted=pool, files=max(len(todo), 1), what=what, parts=parts
+        )
+        return Plan(
+            what,
+            tuple(todo),
+            tuple(present),
+            choice.pool,
+            download,
+            unpacked,
+            estimated or unpacked > 0,
+            (*notes, *choice.notes),
+        )
+
+    def _known(self, item: Item) -> tuple[ManifestEntry, ...]:
+        """Return the files of an item whose content is in the store already, under whatever name."""
+        if item.sha256 is None:
+            return ()
+        if item.unpack:
+            ref = self._store.ref("url", archive_name(item.sha256))
+            if ref is None or not self._store.complete(ref):
+                return ()
+            into = f"{item.into}/" if item.into else ""
+            return tuple(replace(entry, path=into + entry.path) for entry in self._store.tree(ref.root))
+        size = self._store.size(item.sha256)
+        return () if size is None else (ManifestEntry(item.path, size, item.sha256, item.mode),)
+
+    def _with_sizes(self, items: list[Item], notes: list[str]) -> list[Item]:
+        """Return the items with the sizes that their sources announce; of very many, a sample is asked."""
+        unknown = [place for place, item in enumerate(items) if item.size_bytes is None]
+        if len(unknown) > _MOST_PROBES:
+            step = len(unknown) / _MOST_PROBES
+            unknown = [unknown[int(number * step)] for number in range(_MOST_PROBES)]
+        if not unknown:
+            return items
+        sized = list(items)
+        with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(unknown)), "fairmile-probe") as pool:
+            for place, item in zip(unknown, pool.map(lambda at: self._probed(items[at], notes), unknown), strict=True):
+                sized[place] = item
+        return sized
+
+    def _probed(self, item: Item, notes: list[str]) -> Item:
+        remotes = list(item.sources)
+        faults: list[FairmileError] = []
+        for place, remote in enumerate(remotes):
+            fetcher = self._fetchers.of(remote.address)
+            if not isinstance(fetcher, RangeFetcher):
+                continue
+            try:
+                found = fetcher.find(remote.address)
+            except FairmileError as error:
+                faults.append(error)
+                notes.append(f"{shown_address(remote.address)}: {error}")
+                continue
+            if len(found) == 1:
+                remotes[place] = replace(found[0], path=remote.path, headers=remote.headers or found[0].headers)
+        if faults and len(faults) == len(remotes):
+            raise faults[0]
+        size = next((remote.size_bytes for remote in remotes if remote.size_bytes is not None), None)
+        checksums = item.checksums or next((remote.checksums for remote in remotes if remote.checksums), ())
+        return replace(item, sources=tuple(remotes), size_bytes=size, checksums=checksums)
+
+    @staticmethod
+    def _total(items: Sequence[Item]) -> tuple[int, bool]:
+        sizes = [item.size_bytes for item in items if item.size_bytes is not None]
+        unknown = len(items) - len(sizes)
+        mean = sum(sizes) / len(sizes) if sizes else 0.0
+        return sum(sizes) + int(mean * unknown), unknown > 0
+
+    @staticmethod
+    def _unpacked(item: Item) -> int:
+        suffix = item.path.lower().rpartition(".")[2]
+        return int((item.size_bytes or 0) * _GROWTH.get(suffix, 1.0))
+
+
+def archive_name(sha256: str) -> str:
+    """Return the name under which the members of an archive are kept in the store."""
+    return f"archive sha256:{sha256}"
+
+
+def check_path(path: str, where: str) -> str:
+    """Return a path that is safe below any folder, or raise UsageError that names where it stands."""
+    parts = path.split("/")
+    if not path or any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
+        raise UsageError(f"{where}: {path!r} is no plain path", hint="expected names separated by '/', without '..'")
+    if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
+        raise SystemFailure(f"{where}: a name in {path[:60]!r}… is longer than 255 bytes", hint="choose a shorter one")
+    return path

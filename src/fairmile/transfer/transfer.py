@@ -1,0 +1,177 @@
+"""The transfer: a plan carried out, resumable, with its room reserved."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairmile.base.digest import ManifestEntry, sha256_hex
+from fairmile.base.errors import FairmileError, Integrity, SystemFailure
+from fairmile.base.files import Lock, write_failure
+from fairmile.store.refs import Ref
+from fairmile.store.store import Store
+from fairmile.transfer.engine import Engine
+from fairmile.transfer.fetchers import Fetchers
+from fairmile.transfer.items import Brought, Failure, Item, Silent, Watcher
+from fairmile.transfer.plan import Plan, Planner, archive_name
+from fairmile.transfer.remote import Context
+
+_PATIENCE_S = 7 * 24 * 3600.0
+
+
+@dataclass
+class Outcome:
+    """What a transfer brought: every file of the asset, and how many bytes moved for it."""
+
+    entries: list[ManifestEntry] = field(default_factory=list)
+    moved_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    validators: dict[str, str] = field(default_factory=dict)
+
+
+class Transfer:
+    """Plans and carries out transfers into one store."""
+
+    def __init__(self, store: Store, context: Context, watcher: Watcher | None = None) -> None:
+        self.store = store
+        self.fetchers = Fetchers(context)
+        self.planner = Planner(store, self.fetchers)
+        self._settings = context.settings
+        self._watcher = watcher or Silent()
+
+    def close(self) -> None:
+        """Close the connections that are kept for further requests."""
+        self.fetchers.close()
+
+    def execute(self, plan: Plan, *, fresh: bool = False) -> Outcome:
+        """Bring what a plan lists and return every file; what came is kept also when something fails.
+
+        One process at a time works at a plan; the others wait and then find its objects there.
+        """
+        outcome = Outcome(list(plan.present), notes=list(plan.notes))
+        if not plan.items:
+            return outcome
+        objects = self.store.objects(plan.pool)
+        key = sha256_hex("\n".join(item.key for item in plan.items).encode())
+        record = _Record(objects.incoming / f"asset-{key}.done")
+        with (
+            self._turn(objects.incoming / f"asset-{key}.lock", plan),
+            self.store.pools.reserve(plan.pool, plan.need_bytes, plan.what) as room,
+        ):
+            todo = self._not_yet(plan, record, outcome, fresh)
+            self._watcher.begin(plan.what, plan.download_bytes, plan.is_estimate)
+            engine = Engine(objects, self.fetchers, self._settings, self._watcher, fresh=fresh, on_landed=room.shrink)
+
+            def keep(brought: list[Brought]) -> None:
+                self._keep(brought, plan)
+                record.add(brought)
+                _collect(outcome, brought)
+
+            failures = engine.bring(todo, keep)
+            if failures:
+                raise _failed(failures, len(todo))
+            record.remove()
+        return outcome
+
+    def _turn(self, path: Path, plan: Plan) -> Lock:
+        if path.exists():
+            self._watcher.note(f"{plan.what}: another process is bringing it; waiting")
+        return Lock(path, timeout_s=_PATIENCE_S)
+
+    def _not_yet(self, plan: Plan, record: _Record, outcome: Outcome, fresh: bool) -> list[Item]:
+        """Return what is still to come, after an interrupted attempt or another process's work."""
+        done = record.read()
+        todo: list[Item] = []
+        for item in plan.items:
+            entries = done.get(_name(item), ()) or (() if fresh else self._present(item))
+            if entries and all(entry.sha256 in self.store for entry in entries):
+                outcome.entries += entries
+            else:
+                todo.append(item)
+        return todo
+
+    def _present(self, item: Item) -> Sequence[ManifestEntry]:
+        size = self.store.size(item.sha256) if item.sha256 is not None and not item.unpack else None
+        return () if size is None or item.sha256 is None else (ManifestEntry(item.path, size, item.sha256, item.mode),)
+
+    def _keep(self, brought: list[Brought], plan: Plan) -> None:
+        """Note of which files an archive consists, so that it is known by its content from now on."""
+        for each in brought:
+            if each.item.unpack and each.sha256:
+                skip = len(each.item.into) + 1 if each.item.into else 0
+                bare = [
+                    ManifestEntry(entry.path[skip:], entry.size_bytes, entry.sha256, entry.mode)
+                    for entry in each.entries
+                ]
+                root = self.store.put_tree(bare, plan.pool)
+                size = sum(entry.size_bytes for entry in bare)
+                name = archive_name(each.sha256)
+                self.store.set_ref(Ref("url", name, root, size, len(bare), self.store.clock()), plan.pool)
+
+
+class _Record:
+    """A file that lists what came so far, so that an interrupted transfer goes on where it stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, list[ManifestEntry]]:
+        """Return the files of each item that came; a line that was cut off does not count."""
+        found: dict[str, list[ManifestEntry]] = {}
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return found
+        for line in text.splitlines():
+            try:
+                name, entries = json.loads(line)
+                found[name] = [ManifestEntry(path, size, sha256, mode) for path, size, sha256, mode in entries]
+            except (ValueError, TypeError):
+                continue
+        return found
+
+    def add(self, brought: Sequence[Brought]) -> None:
+        """Add items whose bytes are safe in the store."""
+        rows = [
+            json.dumps(
+                [_name(each.item), [[e.path, e.size_bytes, e.sha256, e.mode] for e in each.entries]],
+            )
+            for each in brought
+        ]
+        try:
+            with open(self._path, "a", encoding="utf-8") as stream:
+                stream.write("".join(row + "\n" for row in rows))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise write_failure(str(self._path), error) from error
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _name(item: Item) -> str:
+    return f"{item.key} {item.path}"
+
+
+def _collect(outcome: Outcome, brought: Sequence[Brought]) -> None:
+    for each in brought:
+        outcome.entries += each.entries
+        outcome.moved_bytes += each.moved_bytes
+        outcome.notes += each.notes
+        if each.validator:
+            outcome.validators[each.item.path] = each.validator
+
+
+def _failed(failures: Sequence[Failure], total: int) -> FairmileError:
+    """Return the error that tells what could not be brought: a wrong byte before a missing answer."""
+    worst = next((each for each in failures if isinstance(each.error, Integrity)), failures[0])
+    if total == 1:
+        return worst.error
+    kind = type(worst.error) if type(worst.error) in (Integrity,) else SystemFailure
+    rest = f" (and {len(failures) - 1:,} more)" if len(failures) > 1 else ""
+    message = f"{len(failures):,} of {total:,} files could not be brought: {worst.item.path}: {worst.error}{rest}"
+    return kind(message, hint=worst.error.hint or "the others are kept; fetch again to bring the rest")
