@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disks:
     rooms: dict[str, os.statvfs_result] = {}
 
     def statvfs(path: str | os.PathLike[str]) -> os.statvfs_result:
-        return next((room for folder, room in rooms.items() if os.fspath(path).startswith(folder)), real(path))
+        above = [folder for folder in rooms if Path(path).is_relative_to(folder)]
+        return rooms[max(above, key=len)] if above else real(path)
 
     def make(folder: Path, free_bytes: int, *, files: int = 10**6, all_files: int = 10**7, flags: int = 0) -> None:
         blocks = free_bytes // 4096
@@ -284,7 +285,9 @@ def test_the_reservation_of_a_killed_process_does_not_count(tmp_path: Path, disk
     disk(tmp_path, 30 * GIB)
     pool = Pool("p", tmp_path)
     with python(RESERVE, str(tmp_path), "0", str(10 * GIB), "p") as owner:
-        assert owner.stdout is not None and owner.stdout.readline() == "held\n"
+        assert said_by(owner) == "ready"
+        go(owner)
+        assert said_by(owner) == "held"
         assert pools_of(pool).space(pool).free_bytes == 20 * GIB
         owner.kill()
         owner.wait()
@@ -299,20 +302,13 @@ def test_the_reservation_of_a_killed_process_does_not_count(tmp_path: Path, disk
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Pools]:
-    yield pools_of(
+def three(tmp_path: Path, disk: Disks) -> Pools:
+    disk(tmp_path, 90 * GIB)
+    return pools_of(
         Pool("archive", folder(tmp_path / "archive"), speed="fast", purpose="archive", capacity_bytes=1000 * GIB),
         Pool("home", folder(tmp_path / "home"), capacity_bytes=2 * GIB),
         Pool("scratch", folder(tmp_path / "scratch"), speed="fast", capacity_bytes=3 * GIB),
     )
-
-
-@pytest.fixture
-def plenty(tmp_path: Path, disk: Disks) -> None:
-    disk(tmp_path, 90 * GIB)
-
-
-pytestmark = pytest.mark.usefixtures("plenty")
 
 
 def test_the_fastest_pool_that_has_room_is_chosen(three: Pools) -> None:
@@ -363,12 +359,12 @@ def test_a_wanted_pool_that_is_too_small_is_refused_with_those_that_would_do(thr
 
 
 def test_a_pool_that_cannot_take_so_many_files_is_passed_over(tmp_path: Path, disk: Disks) -> None:
-    a, b = Pool("a", folder(tmp_path / "a")), Pool("b", folder(tmp_path / "b"))
-    disk(b.folder, 90 * GIB)
-    choice = pools_of(a, b, says=quota(0, 0, 50, 100)).choose(1, files=50)
-    assert choice.pool == a
-    with pytest.raises(DiskFailure, match="pool 'a' takes 50 more files and 51 are needed"):
-        pools_of(a, b, says=quota(0, 0, 50, 100)).choose(1, files=51)
+    pools = pools_of(Pool("a", folder(tmp_path / "a")), Pool("b", folder(tmp_path / "b")))
+    disk(tmp_path / "a", GIB, files=50)
+    assert pools.choose(1, files=50).pool.name == "a"
+    choice = pools.choose(1, files=51)
+    assert choice.pool.name == "b"
+    assert choice.notes == ("passed over pool 'a', which takes 50 more files and 51 are needed",)
 
 
 def test_a_missing_pool_is_passed_over_with_its_reason(tmp_path: Path) -> None:
@@ -394,9 +390,8 @@ def test_a_pool_whose_folder_is_a_file_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_read_only_pool_is_passed_over_and_its_room_can_still_be_seen(tmp_path: Path, disk: Disks) -> None:
     read_only = Pool("p", folder(tmp_path / "p"))
-    disk(tmp_path / "other", 90 * GIB)
     pools = pools_of(read_only, Pool("other", folder(tmp_path / "other")))
-    disk(tmp_path, GIB, flags=os.ST_RDONLY)
+    disk(read_only.folder, GIB, flags=os.ST_RDONLY)
     choice = pools.choose(1)
     assert choice.pool.name == "other"
     assert "is on a read-only file system" in choice.notes[0]
@@ -480,6 +475,8 @@ def pool(name):
     return Pool(name, root if name == "p" else root / name, capacity_bytes=capacity or None)
 
 pools = Pools([pool(name)] if name == "p" else [pool("a"), pool("b")], runner=NoPrograms())
+print("ready", flush=True)
+sys.stdin.readline()
 try:
     with pools.reserve(pools[name], size, "x"):
         print("held", flush=True)
@@ -489,9 +486,23 @@ except DiskFailure as error:
 """
 
 
+def said_by(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline().strip()
+
+
+def go(worker: subprocess.Popen[str]) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write("go\n")
+    worker.stdin.flush()
+
+
 def answers(workers: list[subprocess.Popen[str]]) -> list[str]:
-    """What each of the processes says while all those who hold something keep it."""
-    said = [worker.stdout.readline().strip() for worker in workers if worker.stdout is not None]
+    """What each of the processes says when all start at once and those who got something keep it."""
+    assert {said_by(worker) for worker in workers} == {"ready"}
+    for worker in workers:
+        go(worker)
+    said = [said_by(worker) for worker in workers]
     for worker in workers:
         worker.communicate()
     assert [worker.returncode for worker in workers] == [0] * len(workers)

@@ -78,6 +78,7 @@ class Git:
     def run(
         self,
         *arguments: str,
+        cwd: Path | None = None,
         input: str | bytes | None = None,
         env: Mapping[str, str] = _NOTHING,
         on_line: Callable[[str], None] | None = None,
@@ -85,7 +86,7 @@ class Git:
         """Run one git command in the repository and return what it prints."""
         done = self._runner.run(
             [*_GIT, *arguments],
-            cwd=self.folder,
+            cwd=cwd or self.folder,
             env={**self._env, **env},
             input=input,
             timeout_s=self._timeout_s,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum
@@ -47,19 +48,23 @@ class Fetched:
 class _Target:
     """What a name means: a card, or an address."""
 
-    kind: str
+    kind: Literal["card", "url"]
     name: str
-    files: tuple[Wanted, ...]
-    card: Card | None
     limit: int | None
+    card: Card | None = None
+    address: Wanted | None = None
 
     @property
     def ref_name(self) -> str:
         return self.name + (f" limit={self.limit}" if self.limit is not None else "")
 
-    @property
+    @cached_property
+    def files(self) -> list[Wanted]:
+        return [self.address] if self.address is not None else wanted(self.card) if self.card is not None else []
+
+    @cached_property
     def signature(self) -> str:
-        return signature(list(self.files), self.limit)
+        return signature(self.card) if self.card is not None else repr(self.address)
 
 
 class Assets:
@@ -167,7 +172,7 @@ class Assets:
             return self._address_target(name, limit, sha256, unpack)
         if sha256 is not None or unpack:
             raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
-        return _Target("card", str(card.handle), tuple(wanted(card)), card, limit)
+        return _Target("card", str(card.handle), limit, card=card)
 
     @staticmethod
     def _address_target(name: str, limit: int | None, sha256: str | None, unpack: bool) -> _Target:
@@ -182,12 +187,12 @@ class Assets:
                 raise UsageError(f"{sha256!r} is no sha256", hint="expected 64 hex digits")
             checksums = (parsed,)
         file = Wanted(check_path(last, name), (address,), checksums=checksums, unpack=unpack)
-        return _Target("url", shown_address(address), (file,), None, limit)
+        return _Target("url", shown_address(address), limit, address=file)
 
     # One target
 
     def _fetch(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> Fetched:
-        ref = None if fresh else self._store.ref(_kind(target), target.ref_name)
+        ref = None if fresh else self._store.ref(target.kind, target.ref_name)
         if ref is not None and self._is_current(transfer, target, ref):
             self._store.touch(ref)
             return Fetched(target.name, ref.root, ref.files, ref.size_bytes, self._pool_of(ref), known=True)
@@ -202,10 +207,10 @@ class Assets:
         """Tell whether what is there is still what the name means."""
         if ref.details.get("signature") != target.signature or not self._store.complete(ref):
             return False
-        if target.kind == "card" or target.files[0].checksums:
+        if target.address is None or target.address.checksums:
             return True
         # An address may hold something new; its validator tells without moving a byte of it.
-        address = target.files[0].addresses[0]
+        address = target.address.addresses[0]
         fetcher = transfer.fetchers.of(address)
         if not isinstance(fetcher, RangeFetcher):
             return False
@@ -224,7 +229,7 @@ class Assets:
             items += self._items(transfer, file)
         if target.limit is not None:
             items = items[: target.limit]
-        earlier = self._store.ref(_kind(target), target.ref_name)
+        earlier = self._store.ref(target.kind, target.ref_name)
         if earlier is not None and not fresh and earlier.details.get("signature") == target.signature:
             items = self._remembered(items, earlier)
         return transfer.planner.plan(target.name, items, pool=pool, fresh=fresh), notes
@@ -267,7 +272,7 @@ class Assets:
             notes.append(f"its card has no digest of every file; recorded {ni(root)}")
         size = sum(entry.size_bytes for entry in entries)
         details = {"signature": target.signature, "validators": outcome.validators}
-        ref = Ref(_kind(target), target.ref_name, root, size, len(entries), self._store.clock(), details)
+        ref = Ref(target.kind, target.ref_name, root, size, len(entries), self._store.clock(), details)
         self._store.set_ref(ref, plan.pool)
         if target.card is not None:
             self._catalog.count_use(target.card)
@@ -289,10 +294,6 @@ class Assets:
 
     def _pool_of(self, ref: Ref) -> str:
         return next((pool.name for pool, each in self._store.held_refs(ref.kind) if each.name == ref.name), "")
-
-
-def _kind(target: _Target) -> Any:
-    return target.kind
 
 
 def _is_address(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from fairmile.base.digest import Checksum, canonical_json, parse_checksum, sha256_hex
+from fairmile.base.digest import Checksum, parse_checksum, sha256_hex
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import Card, as_list, id_of, text_of
@@ -20,6 +21,7 @@ from fairmile.transfer.plan import check_path
 _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
 _EXACT_SIZE = re.compile(r"\s*\d+\s*(B|bytes?)?\s*", re.IGNORECASE)
 _PUBLIC = "public"
+_PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org)/", re.IGNORECASE)
 # Addresses that reach what is on this machine; a card from elsewhere has no business there.
 _LOCAL_SCHEMES = frozenset({"file", "git+file", "list+file"})
 
@@ -60,13 +62,11 @@ def wanted(card: Card) -> list[Wanted]:
     return _merged(found)
 
 
-def signature(files: list[Wanted], limit: int | None) -> str:
+def signature(card: Card) -> str:
     """Return what changes when a card describes other bytes than before."""
-    rows = [
-        [*each.addresses, each.path, each.into, each.unpack, each.limit or 0, *(sum.hex for sum in each.checksums)]
-        for each in files
-    ]
-    return sha256_hex(canonical_json([rows, limit or 0]))
+    facts = [card.get("distribution"), card.get("codeRepository"), card.version]
+    # The quickest form that is the same every time; nobody else compares it.
+    return sha256_hex(json.dumps(facts, sort_keys=True).encode())
 
 
 def is_public(card: Card) -> bool:
@@ -120,6 +120,8 @@ def _from_repository(card: Card) -> Wanted:
 
 def recognised(address: str) -> str:
     """Return the address by which a fetcher gets at what a web page shows."""
+    if not _PAGES.match(address):
+        return address
     parts = urlsplit(address)
     host, path = (parts.hostname or "").lower(), parts.path
     if host == "huggingface.co" and "/resolve/" not in path:
@@ -147,14 +149,14 @@ def _trusted(card: Card, address: str, where: str) -> str:
 
 
 def _checksums(entry: Mapping[str, Any]) -> tuple[Checksum, ...]:
-    found = [parse_checksum(text_of(entry.get(name)) or "", name) for name in _CHECKSUMS]
+    stated = ((name, text_of(entry[name])) for name in _CHECKSUMS if name in entry)
+    found = [parse_checksum(text, name) for name, text in stated if text]
     return tuple(each for each in found if each is not None)
 
 
 def _file_name(name: str, address: str) -> str:
     """Return where a file stands in its asset: what the card calls it, else the end of its address."""
-    last = PurePosixPath(unquote(urlsplit(address).path)).name
-    return name.strip("/") if name.strip("/") else last or "data"
+    return name.strip("/") or PurePosixPath(unquote(urlsplit(address).path)).name or "data"
 
 
 def _size(text: str) -> int | None:

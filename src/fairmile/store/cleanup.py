@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
@@ -84,10 +84,11 @@ def gc(
         marks = stack.enter_context(DigestSet(_marks(shelves, roots, sweeps.values())))
         for sweep in sweeps.values():
             stack.enter_context(sweep.plan(roots, marks))
+        plans = {pool: sweep.told() for pool, sweep in sweeps.items()}
         if not dry_run:
             _remove(shelves, list(sweeps.values()), roots)
-    plans = [sweeps[pool].told() if pool in sweeps else PoolPlan(pool.name, passed_over=why) for pool, why in troubles.items()]
-    return GcPlan(tuple(plans), dry_run)
+    told = (plans.get(pool) or PoolPlan(pool.name, passed_over=why) for pool, why in troubles.items())
+    return GcPlan(tuple(told), dry_run)
 
 
 def _trouble(shelves: Shelves, pool: Pool) -> str:
@@ -152,6 +153,15 @@ def _remove(shelves: Shelves, sweeps: list[_Sweep], roots: set[str]) -> None:
             shelves.pools.sweep(sweep.pool)
 
 
+@dataclass(frozen=True)
+class _Leftover:
+    """Files and folders that belong together and to nobody any more; `name` is that of their lock."""
+
+    name: str
+    paths: tuple[Path, ...]
+    size_bytes: int
+
+
 class _Sweep:
     """What is to be removed from one pool; `now` is the time there."""
 
@@ -167,29 +177,158 @@ class _Sweep:
         self._old_trees: list[str] = []
         self._unmarked = DigestSet()
         self._unmarked_bytes = 0
-        self._leftovers = self._find_leftovers()
+        self._leftovers = [*self._half_done(), *self._half_written()]
+        self._damaged: list[Path] = []
         self._dead_reservations = sum(not held.alive for held in shelves.pools.reservations(pool))
+
+    # Plan
+
+    def young_trees(self) -> Iterator[str]:
+        """Yield the trees that were put so lately that their names may still be to come."""
+        for root in self._trees.roots():
+            status = _status(self.pool.folder / "trees" / root[:2] / root[2:])
+            if status is not None and self.now - status.st_mtime < self._grace_s:
+                yield root
+
+    def noted(self) -> Iterator[str]:
+        """Yield the digests that unfinished fetches have noted as brought."""
+        left = {path for each in self._leftovers for path in each.paths}
+        for path in _entries(self._objects.incoming):
+            if path.name.endswith(_NOTES) and path not in left:
+                with contextlib.suppress(OSError):
+                    yield from (digest.decode() for digest in _DIGESTS.findall(path.read_bytes()))
 
     def plan(self, roots: set[str], marks: DigestSet) -> DigestSet:
         """Find what is neither marked nor young; the set that comes back is to be closed."""
         self._old_trees = [root for root in self._trees.roots() if root not in roots]
         self._unmarked = DigestSet(self._find_unmarked(marks))
-        self._leftovers += [
-            _Leftover([path], sum(size for size, _ in files_below(path)))
-            for path in _entries(self.pool.folder / DAMAGED)
-            if not _is_digest(path.name) or path.name not in marks or path.name in self._objects
-        ]
+        self._damaged = [path for path in _entries(self.pool.folder / DAMAGED) if not self._is_wanted(path, marks)]
         return self._unmarked
 
     def told(self) -> PoolPlan:
         """Return the plan as data."""
+        damaged_bytes = sum(size for path in self._damaged for size, _ in files_below(path))
         return PoolPlan(
             self.pool.name,
             refs=tuple(self.refs),
             trees=tuple(self._old_trees),
-            objects=self._unmarked_count,
+            objects=len(self._unmarked),
             objects_bytes=self._unmarked_bytes,
-            leftovers=tuple(str(each.paths[0]) for each in self._leftovers),
-            leftovers_bytes=sum(each.size_bytes for each in self._leftovers),
+            leftovers=tuple(str(path) for each in self._leftovers for path in each.paths)
+            + tuple(map(str, self._damaged)),
+            leftovers_bytes=sum(each.size_bytes for each in self._leftovers) + damaged_bytes,
             reservations=self._dead_reservations,
         )
+
+    def _find_unmarked(self, marks: DigestSet) -> Iterator[str]:
+        for digest, size in marks.outside(self._objects.items()):
+            loose = _status(self._objects.path(digest))
+            packed = self._packs.find(bytes.fromhex(digest))
+            found = [status for status in (loose, _status(packed[0].path) if packed else None) if status is not None]
+            # The time of the last change of state, not of content: a file waits for its turn before it is published.
+            if found and all(self.now - status.st_ctime >= self._grace_s for status in found):
+                # A file that was linked into a working folder stays there.
+                self._unmarked_bytes += 0 if loose is not None and loose.st_nlink > 1 else size
+                yield digest
+
+    def _half_done(self) -> Iterator[_Leftover]:
+        """Yield transfers that stand still; what belongs to one begins with its name."""
+        groups: dict[str, list[Path]] = {}
+        for path in _entries(self._objects.incoming):
+            groups.setdefault(path.name.split(".lock")[0].removesuffix(_NOTES), []).append(path)
+        for name, paths in groups.items():
+            files = [each for path in paths for each in files_below(path)]
+            times = [time for _, time in files] + [status.st_mtime for path in paths if (status := _status(path))]
+            lock = _status(self._objects.incoming / f"{name}.lock")
+            is_held = lock is not None and self.now - lock.st_mtime < _LOCK_FRESH_S
+            if not is_held and self.now - max(times, default=0.0) >= max(self._grace_s, _LEAST_GRACE_S):
+                yield _Leftover(name, tuple(paths), sum(size for size, _ in files))
+
+    def _half_written(self) -> Iterator[_Leftover]:
+        """Yield files of processes that were killed while they wrote a small one aside."""
+        for folder in (self.pool.folder, *_entries(self._names.folder)):
+            for path in _entries(folder):
+                status = _status(path)
+                if path.name.startswith(".tmp-") and status and self.now - status.st_mtime >= _LEAST_GRACE_S:
+                    yield _Leftover("", (path,), status.st_size)
+
+    def _is_wanted(self, damaged: Path, marks: DigestSet) -> bool:
+        """Tell whether something put aside still says that it has to come again."""
+        if _is_digest(damaged.name):
+            return damaged.name in marks and damaged.name not in self._objects
+        status = _status(damaged)
+        return status is not None and self.now - status.st_ctime < self._grace_s
+
+    # Remove
+
+    def drop_refs(self) -> None:
+        """Drop the names, unless they were used or changed since they were looked at."""
+        for ref in self.refs:
+            known = self._names.get(ref.kind, ref.name)
+            if known == ref and known.used <= ref.used:
+                self._names.drop(ref.kind, ref.name)
+
+    def remove_trees(self, spared: set[str]) -> None:
+        """Remove the trees that nothing refers to."""
+        self._trees.remove([root for root in self._old_trees if root not in spared])
+
+    def remove_objects(self, spared: DigestSet) -> None:
+        """Remove the objects that nothing refers to: files first, since they make room for writing packs anew."""
+        loose = (each for each in self._unmarked if each not in spared and self._objects.path(each) is not None)
+        while chunk := list(itertools.islice(loose, _AT_ONCE)):
+            self._objects.remove(chunk)
+        for pack in self._packs.current():
+            with contextlib.suppress(FileNotFoundError):  # written anew meanwhile; the next clean-up sees to it
+                held = (place.digest.hex() for place in pack.places())
+                unwanted = [each for each in held if each in self._unmarked and each not in spared]
+                if unwanted:
+                    self._objects.remove(unwanted)
+
+    def remove_leftovers(self) -> None:
+        """Remove what is half done, each under its lock, and what was put aside."""
+        for each in self._leftovers:
+            with contextlib.ExitStack() as stack:
+                if each.name:
+                    try:
+                        stack.enter_context(Lock(self._objects.incoming / f"{each.name}.lock", timeout_s=0.0))
+                    except SystemFailure as error:
+                        if not isinstance(error.__cause__, OSError):
+                            continue  # somebody goes on with it
+                        # Else the lock cannot be written, perhaps since the disk is full: the more reason to go on.
+                for path in each.paths:
+                    if path.name != f"{each.name}.lock":
+                        _remove_all(path)
+        for path in self._damaged:
+            _remove_all(path)
+
+
+def _server_time(folder: Path) -> float:
+    """Return the time by the clock that stamps the files of a folder, whatever ours says; no room is needed."""
+    with writing(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.utime(fd)
+            return os.fstat(fd).st_mtime
+        finally:
+            os.close(fd)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _status(path: str | os.PathLike[str] | None) -> os.stat_result | None:
+    with contextlib.suppress(OSError):
+        return os.lstat(path) if path is not None else None
+    return None
+
+
+def _remove_all(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with writing(path):
+            path.unlink(missing_ok=True)

@@ -528,7 +528,7 @@ def _told(pool: Pool, speed: Speed | None) -> str:
 
 def _cautions(pool: Pool, mount: Mount) -> list[str]:
     found = []
-    if mount.type in ("tmpfs", "ramfs"):
+    if speeds.kind_of(mount) == speeds.RAM_DISK:
         found.append("takes memory away from the run and is empty after a restart")
     if pool.purge_days is not None:
         found.append(f"purged after {pool.purge_days} days")

@@ -86,7 +86,9 @@ class Shelves:
                 continue
             except (SystemFailure, Integrity) as error:  # another pool may do better
                 failure = failure or error
-        raise failure or NotFound(f"no pool holds the object {sha256}", hint="fetch again: what is missing will be brought")
+        raise failure or NotFound(
+            f"no pool holds the object {sha256}", hint="fetch again: what is missing will be brought"
+        )
 
     # Trees
 

@@ -20,6 +20,7 @@ from fairmile.store.quota import Mount, mount_of
 
 DEFAULT_BYTES = 256_000_000
 SMALLEST_BYTES = 1_000_000
+RAM_DISK = "RAM disk"
 _FILE = "speed.json"
 _BLOCK = 4 << 20
 _PIECES = 8  # synced one by one, so that a slow file system is noticed before all is written
@@ -28,6 +29,7 @@ _SMALL_FILES = 1000
 _SMALL_BYTES = 4096
 _SMALL_LONGEST_S = 5.0
 SMALL_FILES_BYTES = _SMALL_FILES * _SMALL_BYTES
+_MEMORY = ("tmpfs", "ramfs")
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "afs", "virtiofs")
 _PARALLEL = ("lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "pvfs2", "wekafs", "fuse.daos", "fuse.glusterfs")
 
@@ -56,7 +58,7 @@ class Speed:
 def measure(folder: Path, size_bytes: int = DEFAULT_BYTES, *, clock: Callable[[], float] = time.time) -> Speed:
     """Write and read files of `size_bytes` in all below `folder`/incoming, and keep the figures in speed.json.
 
-    The caller has made sure of the room. On a slow file system it stops after some 20 s with fewer bytes.
+    The caller has made sure of the room. On a slow file system each part stops after some 20 s with fewer bytes.
     """
     if size_bytes < SMALLEST_BYTES:
         raise UsageError(f"{size_bytes} bytes are too few to measure with", hint=f"at least {SMALLEST_BYTES}")
@@ -65,26 +67,29 @@ def measure(folder: Path, size_bytes: int = DEFAULT_BYTES, *, clock: Callable[[]
         make_folder(folder, place)
     try:
         written, write_s = _write(place / "large", size_bytes)
-        read_s, read_from = _read(place / "large", written)
+        read_rate, read_from = _read(place / "large", written)
         files, create_s = _create(place)
     except OSError as error:
         raise write_failure(os.fspath(place), error) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
+    mount = mount_of(folder)
+    if mount.type in _MEMORY:
+        read_from = "memory"
     kept = {"storage": "dropped", "memory": "kept", "unknown": "asked to be dropped"}[read_from]
     speed = Speed(
         write_bytes_per_s=written / write_s,
-        read_bytes_per_s=written / read_s,
+        read_bytes_per_s=read_rate,
         creates_per_s=files / create_s,
         size_bytes=written,
         small_files=files,
         read_from=read_from,
-        file_system=mount_of(folder).type,
+        file_system=mount.type,
         host=os.uname().nodename,
         measured=datetime.fromtimestamp(clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         method=(
-            f"one process; {written} bytes written in blocks of {_BLOCK} with {_PIECES} fsyncs, read back once with"
-            f" the pages {kept} by this host (a file server or disk may have kept them);"
+            f"one process; {written} bytes written, with an fsync after each {-(-size_bytes // _PIECES)}, and read back"
+            f" once with the pages {kept} by this host (a file server or disk may have kept them);"
             f" {files} files of {_SMALL_BYTES} bytes created without fsync"
         ),
     )
@@ -106,8 +111,8 @@ def last_measured(folder: Path) -> Speed | None:
 
 def kind_of(mount: Mount) -> str:
     """Return what sort of storage a file system is, as far as its type and device tell."""
-    if mount.type in ("tmpfs", "ramfs"):
-        return "RAM disk"
+    if mount.type in _MEMORY:
+        return RAM_DISK
     if mount.type in _PARALLEL:
         return f"parallel file system ({mount.type})"
     if mount.type in _NETWORK:
@@ -123,14 +128,15 @@ def _write(path: Path, size_bytes: int) -> tuple[int, float]:
     written, piece = 0, -(-size_bytes // _PIECES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        start = time.perf_counter()
-        while written < size_bytes and time.perf_counter() - start < _LONGEST_S:
+        start, took = time.perf_counter(), 0.0
+        while written < size_bytes and took < _LONGEST_S:
             end = min(size_bytes, written + piece)
             while written < end:
                 offset = written // 4093 % _BLOCK
                 written += os.write(fd, noise[offset : offset + min(_BLOCK, end - written)])
             os.fsync(fd)
-        return written, max(time.perf_counter() - start, 1e-9)
+            took = _since(start)
+        return written, took
     finally:
         os.close(fd)
 
@@ -141,15 +147,11 @@ def _read(path: Path, size_bytes: int) -> tuple[float, Literal["storage", "memor
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         read_from = _whence(fd, size_bytes)
         buffer = bytearray(_BLOCK)
-        left, start = size_bytes, time.perf_counter()
-        # A slow file system reads what it can in the time; the rate is worked out for all.
-        while left > 0 and time.perf_counter() - start < _LONGEST_S:
-            count = os.readv(fd, [buffer])
-            if not count:
-                break
-            left -= count
-        took = max(time.perf_counter() - start, 1e-9)
-        return took * size_bytes / max(1, size_bytes - left), read_from
+        start, took, done = time.perf_counter(), 0.0, 0
+        while done < size_bytes and took < _LONGEST_S:
+            done += os.readv(fd, [buffer])
+            took = _since(start)
+        return done / took, read_from
     finally:
         os.close(fd)
 
@@ -169,12 +171,16 @@ def _whence(fd: int, size_bytes: int) -> Literal["storage", "memory", "unknown"]
 
 def _create(folder: Path) -> tuple[int, float]:
     data = os.urandom(_SMALL_BYTES)
-    start, count = time.perf_counter(), 0
-    while count < _SMALL_FILES and time.perf_counter() - start < _SMALL_LONGEST_S:
+    start, took, count = time.perf_counter(), 0.0, 0
+    while count < _SMALL_FILES and took < _SMALL_LONGEST_S:
         fd = os.open(folder / f"{count}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, data)
         finally:
             os.close(fd)
-        count += 1
-    return count, max(time.perf_counter() - start, 1e-9)
+        count, took = count + 1, _since(start)
+    return count, took
+
+
+def _since(start: float) -> float:
+    return max(time.perf_counter() - start, 1e-9)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import Integrity, Unsupported
+from fairmile.transfer.credentials import shown_address
 
 # Algorithms that tell an accident but not an attack are still worth checking where a card offers nothing else.
 _KNOWN = ("sha256", "sha512", "sha384", "sha1", "md5", "crc32c")
@@ -37,7 +38,7 @@ class Digester:
             found = self.sha256 if wanted.algorithm == "sha256" else self._others[wanted.algorithm].hexdigest()
             if found != wanted.hex:
                 raise Integrity(
-                    f"{what}: the {wanted.algorithm} of what came is {found}, expected {wanted.hex}",
+                    f"{shown_address(what)}: the {wanted.algorithm} of what came is {found}, expected {wanted.hex}",
                     hint="the source holds another file than the card describes, or damages it on the way",
                 )
         return self.sha256

@@ -103,13 +103,13 @@ class Engine:
     def _is_small(self, item: Item) -> bool:
         if item.unpack or (item.size_bytes is not None and item.size_bytes > LARGE):
             return False
-        return isinstance(self._fetchers.of(item.sources[0].address), RangeFetcher)
+        return self._fetchers.ranged(item.sources[0].address) is not None
 
     # Large files, archives and folders: one place of assembly each
 
     def _bring_one(self, item: Item) -> Brought:
         kinds = [(remote, self._fetchers.of(remote.address)) for remote in item.sources]
-        ranged = [remote for remote, fetcher in kinds if isinstance(fetcher, RangeFetcher)]
+        ranged = [remote for remote in item.sources if self._fetchers.ranged(remote.address) is not None]
         notes: list[str] = []
         first: FairmileError | None = None
         with self._assembly(item) as folder:
@@ -184,8 +184,8 @@ class Engine:
         raise attempts.error
 
     def _range_fetcher(self, remote: Remote) -> RangeFetcher:
-        fetcher = self._fetchers.of(remote.address)
-        assert isinstance(fetcher, RangeFetcher)
+        fetcher = self._fetchers.ranged(remote.address)
+        assert fetcher is not None
         return fetcher
 
     def _sized(self, item: Item, remotes: list[Remote], notes: list[str]) -> Item:

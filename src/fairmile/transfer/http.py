@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import ssl
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
@@ -29,6 +30,7 @@ _DOCUMENT_BYTES = 64 << 20
 _IDLE_PER_ENDPOINT = 64
 _NO_HEADERS: Mapping[str, str] = {}
 # What may stand in the target of a request as it is; the rest is written in percent.
+_PLAIN_TARGET = re.compile(r"/[A-Za-z0-9/%._~-]*")
 _TARGET_SAFE = "/%:@!$&'()*+,;=~?-._[]|"
 
 
@@ -55,6 +57,13 @@ class Answer:
     @property
     def validator(self) -> str:
         return validator_of(self.head.headers)
+
+
+class _Site(NamedTuple):
+    """A server, and the headers that every request to it carries."""
+
+    endpoint: Endpoint
+    headers: Mapping[str, str]
 
 
 class HttpBody:
@@ -87,7 +96,7 @@ class Client:
         self._lock = threading.Lock()
         self._tls: ssl.SSLContext | None = None
         self._moved: dict[str, str] = {}
-        self._authorizations: dict[str, str] = {}
+        self._sites: dict[str, _Site] = {}
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -266,39 +275,41 @@ class Client:
                     raise
 
     def _request(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Endpoint, bytes]:
-        bare, login = without_login(url)
-        parts = urlsplit(bare)
-        host = parts.hostname or ""
-        if parts.scheme not in ("http", "https") or not host:
-            raise UsageError(f"{shown_address(url)!r} is no web address", hint="expected https://HOST/PATH")
-        try:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-        except ValueError as error:
-            raise UsageError(f"{shown_address(url)}: {error}") from error
-        target = quote(parts.path or "/", safe=_TARGET_SAFE) + (
-            "?" + quote(parts.query, safe=_TARGET_SAFE) if parts.query else ""
-        )
-        endpoint = self._endpoint(parts.scheme, host, port)
-        lines = {"Host": parts.netloc, "User-Agent": f"fairmile/{__version__}", "Accept-Encoding": "identity"}
-        lines |= {"Accept": "*/*", **headers}
-        if "Authorization" not in lines:
-            given = _basic(login.user, login.password) if login else self._authorization(host)
-            if given:
-                lines["Authorization"] = given
+        start = url.find("/", 8)
+        site = self._site(url if start < 0 else url[:start])
+        target = _target("" if start < 0 else url[start:])
+        lines = {**site.headers, **headers}
+        endpoint = site.endpoint
         if endpoint.proxy is not None and endpoint.scheme == "http":
-            target = f"http://{parts.netloc}{target}"
-            if endpoint.proxy_authorization:
-                lines["Proxy-Authorization"] = endpoint.proxy_authorization
+            target = f"http://{site.headers['Host']}{target}"
         text = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         if any(sign in value for value in lines.values() for sign in "\r\n\0"):
             raise UsageError(f"{shown_address(url)}: a header would hold a line break")
         return endpoint, (text + "\r\n").encode("utf-8")
 
-    def _authorization(self, host: str) -> str:
-        if host not in self._authorizations:
-            login = self._context.credentials.login(host)
-            self._authorizations[host] = _basic(login.user, login.password) if login else ""
-        return self._authorizations[host]
+    def _site(self, base: str) -> _Site:
+        """Return what every request to the server of an address has in common."""
+        site = self._sites.get(base)
+        if site is not None:
+            return site
+        bare, login = without_login(base.split("?")[0].split("#")[0])
+        parts = urlsplit(bare)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host:
+            raise UsageError(f"{shown_address(base)!r} is no web address", hint="expected https://HOST/PATH")
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as error:
+            raise UsageError(f"{shown_address(base)}: {error}") from error
+        endpoint = self._endpoint(parts.scheme, host, port)
+        headers = {"Host": parts.netloc, "User-Agent": f"fairmile/{__version__}", "Accept-Encoding": "identity"}
+        headers["Accept"] = "*/*"
+        login = login or self._context.credentials.login(host)
+        if login is not None:
+            headers["Authorization"] = _basic(login.user, login.password)
+        if endpoint.scheme == "http" and endpoint.proxy_authorization:
+            headers["Proxy-Authorization"] = endpoint.proxy_authorization
+        return self._sites.setdefault(base, _Site(endpoint, headers))
 
     def _endpoint(self, scheme: str, host: str, port: int) -> Endpoint:
         environ = self._context.environ
@@ -355,6 +366,14 @@ def pause_s(attempt: int, error: Transient) -> float:
     if asked is not None:
         return float(min(asked, _MOST_WAIT_S))
     return float(min(0.2 * 2**attempt, 15.0)) * (0.75 + random.random() / 2)
+
+
+def _target(rest: str) -> str:
+    """Return what stands behind the server in an address, as it is written in a request."""
+    if _PLAIN_TARGET.fullmatch(rest):
+        return rest
+    path, _, query = rest.partition("#")[0].partition("?")
+    return quote(path or "/", safe=_TARGET_SAFE) + ("?" + quote(query, safe=_TARGET_SAFE) if query else "")
 
 
 def _expect_success(url: str, head: Head) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
@@ -47,11 +46,9 @@ class Offer:
     fault: FairmileError | None = None
     moved_bytes: int = 0
     workers: int = 0
-    host: str = ""
 
     def __post_init__(self) -> None:
         self.validator = self.remote.validator
-        self.host = urlsplit(self.remote.address).hostname or ""
 
     @property
     def shown(self) -> str:
@@ -246,7 +243,7 @@ class LargeFile:
             self.segments.progressed(segment, pos)
             offer.moved_bytes += count
             self.on_bytes(mine)
-            self.limiter.take(offer.host, count, self._stopping.wait)
+            self.limiter.take(offer.remote.address, count, self._stopping.wait)
 
     def _hindered(self, offer: Offer, segment: Segment, error: Transient) -> float:
         """Count a failure and return how long to wait; too many in a row without a byte end the source."""

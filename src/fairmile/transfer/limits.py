@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_size
@@ -94,12 +95,13 @@ class Limiter:
             except UsageError as error:
                 raise UsageError(f"transfer.limits.{host}: {error}", hint=error.hint) from error
 
-    def take(self, host: str, size_bytes: int, wait: Callable[[float], object] = time.sleep) -> None:
-        """Count bytes that came from a host, and wait until the limits allow more."""
+    def take(self, address: str, size_bytes: int, wait: Callable[[float], object] = time.sleep) -> None:
+        """Count bytes that came from an address, and wait until the limits of its host allow more."""
         if not self._buckets:
             return
+        host = urlsplit(address).hostname or ""
         now = time.monotonic()
-        buckets = [self._buckets[name] for name in (host.lower(), "*") if name in self._buckets]
+        buckets = [self._buckets[name] for name in (host, "*") if name in self._buckets]
         delay = max((bucket.wait_s(size_bytes, now) for bucket in buckets), default=0.0)
         if delay > 0:
             wait(delay)

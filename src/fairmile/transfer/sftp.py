@@ -347,7 +347,8 @@ class Session:
         waiting: dict[int, bytes] = {}
         while left or waiting:
             while left and len(waiting) < _IN_FLIGHT:
-                waiting[self.send(_READLINK, _string(posixpath.join(top, left[-1])))] = left.pop()
+                path = left.pop()
+                waiting[self.send(_READLINK, _string(posixpath.join(top, path)))] = path
             kind, number, content = self.answer()
             if number in waiting:
                 path = waiting.pop(number)
@@ -413,7 +414,7 @@ class SftpBody:
         self._early: dict[int, tuple[int, bytes]] = {}  # answers that came before their turn
         self._held = memoryview(b"")
         self._left = 0  # bytes of the current piece that are still to be read
-        self._is_closed = False
+        self._is_closed = self._is_over = False
         number = session.send(_FSTAT, _string(self._handle))
         if size_bytes is not None:  # asked for at once: most times the file is as it was found
             self._end = max(start, size_bytes if stop is None else min(stop, size_bytes))
@@ -427,7 +428,7 @@ class SftpBody:
             self._end = max(start, status.size if stop is None else min(stop, status.size))
 
     def readinto(self, buffer: memoryview) -> int:
-        if self._is_closed or not buffer or not (self._left or self._next_piece()):
+        if self._is_over or not buffer or not (self._left or self._next_piece()):
             return 0
         room = buffer[: self._left]
         if self._held:
@@ -445,7 +446,7 @@ class SftpBody:
     def close(self) -> None:
         if self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed = self._is_over = True
         is_usable = not self._waiting and not self._left and self._session.is_alive
         if is_usable:
             try:
@@ -473,7 +474,8 @@ class SftpBody:
         number, offset, length = self._waiting[0]
         kind, content = self._answer(number, is_data=True)
         if kind == _STATUS and content[:4] == struct.pack(">I", _EOF):
-            return False  # the file has become shorter; what is still under way makes the connection useless
+            self._is_over = True  # the file has become shorter; what else was asked for is not waited for
+            return False
         size = struct.unpack(">I", self._session.checked(_DATA, (kind, content), self._path)[:4])[0]
         if not 0 < size <= length:
             raise self._session.broken_rules(f"answers with {size:,} bytes where {length:,} were asked for")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
@@ -109,8 +108,8 @@ class SmallFiles:
         first: FairmileError | None = None
         buffer = memoryview(bytearray(_IN_MEMORY)) if buffer is None else buffer
         for remote in item.sources:
-            fetcher = self._fetchers.of(remote.address)
-            if not isinstance(fetcher, RangeFetcher):
+            fetcher = self._fetchers.ranged(remote.address)
+            if fetcher is None:
                 continue
             for attempt in range(self._settings.retries):
                 try:
@@ -136,24 +135,25 @@ class SmallFiles:
     def _receive(
         self, item: Item, remote: Remote, fetcher: RangeFetcher, batch: Batch, buffer: memoryview, notes: list[str]
     ) -> Brought | Item:
-        where = shown_address(remote.address)
         # A range tells the size of a file that is unknown, and keeps a large one from being sent as a whole.
         body = fetcher.open(remote, 0, None if item.size_bytes is not None else LARGE)
         try:
             total = body.total_bytes
             if item.size_bytes is not None and total is not None and total != item.size_bytes:
-                raise Integrity(f"{where} announces {total:,} bytes, expected {item.size_bytes:,}")
+                raise Integrity(
+                    f"{shown_address(remote.address)} announces {total:,} bytes, expected {item.size_bytes:,}"
+                )
             if total is not None and total > LARGE and not body.is_whole:
                 return replace(item, size_bytes=total)
-            stream = _Checked(body, item, where, self._limiter, self._watcher)
+            stream = _Checked(body, item, remote.address, self._limiter, self._watcher)
             if total is not None and total <= _IN_MEMORY:
                 data = stream.read_small(buffer, total)
-                sha256, size = batch.add(data, stream.digester.check(where)), len(data)
+                sha256, size = batch.add(data, stream.digester.check(remote.address)), len(data)
             else:
                 sha256, size = batch.add_stream(stream)
-                stream.digester.check(where)
+                stream.digester.check(remote.address)
             if item.size_bytes is not None and size != item.size_bytes:
-                raise Integrity(f"{where} sends {size:,} bytes, expected {item.size_bytes:,}")
+                raise Integrity(f"{shown_address(remote.address)} sends {size:,} bytes, expected {item.size_bytes:,}")
         finally:
             body.close()
         entry = ManifestEntry(item.path, size, sha256, item.mode)
@@ -163,16 +163,14 @@ class SmallFiles:
 class _Checked:
     """Reads a body of one connection and checks what streams by."""
 
-    def __init__(self, body: Body, item: Item, where: str, limiter: Limiter, watcher: Watcher) -> None:
+    def __init__(self, body: Body, item: Item, address: str, limiter: Limiter, watcher: Watcher) -> None:
         self.digester = Digester(item.checksums)
         self.moved = 0
         self._body = body
         self._item = item
-        self._where = where
+        self._address = address
         self._limiter = limiter
         self._watcher = watcher
-        self._host = urlsplit(item.sources[0].address).hostname or ""
-        self._buffer = bytearray(_BUFFER)
 
     def read_small(self, buffer: memoryview, total: int) -> bytes:
         """Return the whole body, of which `total` bytes are announced."""
@@ -180,7 +178,7 @@ class _Checked:
         while at < total:
             count = self._body.readinto(buffer[at:total])
             if count == 0:
-                raise Transient(f"{self._where} ended {total - at:,} bytes early")
+                raise Transient(f"{shown_address(self._address)} ended {total - at:,} bytes early")
             at += count
         data = bytes(buffer[:total])
         self._seen(data, at_start=True)
@@ -188,22 +186,21 @@ class _Checked:
 
     def read(self, size: int, /) -> bytes:
         """Return some bytes of the body; none at its end."""
-        view = memoryview(self._buffer)[: min(size, _BUFFER)] if size > 0 else memoryview(self._buffer)
-        count = self._body.readinto(view)
-        data = bytes(view[:count])
+        view = memoryview(bytearray(min(size, _BUFFER) if size > 0 else _BUFFER))
+        data = bytes(view[: self._body.readinto(view)])
         if data:
             self._seen(data, at_start=self.moved == 0)
         elif self._body.total_bytes is not None and self.moved < self._body.total_bytes:
-            raise Transient(f"{self._where} ended {self._body.total_bytes - self.moved:,} bytes early")
+            raise Transient(f"{shown_address(self._address)} ended {self._body.total_bytes - self.moved:,} bytes early")
         return data
 
     def _seen(self, data: bytes, *, at_start: bool) -> None:
         if at_start and not self._item.checksums and looks_like_page(data) and not is_page_name(self._item.path):
             raise Integrity(
-                f"{self._where} answers with a web page instead of {self._item.path}",
+                f"{shown_address(self._address)} answers with a web page instead of {self._item.path}",
                 hint="it may need a login, or the address is that of a page about the file",
             )
         self.digester.update(data)
         self.moved += len(data)
         self._watcher.bytes(len(data))
-        self._limiter.take(self._host, len(data))
+        self._limiter.take(self._address, len(data))

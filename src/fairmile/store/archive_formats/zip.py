@@ -34,7 +34,7 @@ _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 # The end record, its longest comment, and the two records that large archives have before it.
 TAIL_BYTES = _END.size + 0xFFFF + _LOCATOR.size + _END64.size
-_WINDOW_BYTES = 256 << 10
+_WINDOW_BYTES = 1 << 20
 _ENCRYPTED, _PATCHED, _UTF8, _MASKED = 0x1 | 0x40, 0x20, 0x800, 0x2000
 _ON_UNIX = (3, 19)  # the second is macOS
 _ON_DOS = (0, 10, 14)
@@ -110,7 +110,7 @@ class _Tail(RandomAccess):
     def at(self, offset: int, size: int, what: str) -> bytes:
         if not self._start <= offset <= self.size_bytes - size:
             raise damaged(self.archive, f"{what} lies outside its place")
-        return self._tail[offset - self._start :][:size]
+        return self._tail[offset - self._start : offset - self._start + size]
 
 
 def _sum(entries: Iterator[_Entry]) -> ListedSize:
@@ -151,12 +151,13 @@ def _end_fits(tail: bytes, at: int) -> bool:
 
 def _large_end(tail: bytes, at: int, base: int, archive: str) -> tuple[int, int, int, int, int, int] | None:
     """Return place, disks, number of files, size and offset from the records of archives beyond 4 GiB, if any."""
-    if at < _LOCATOR.size or tail[at - _LOCATOR.size :][:4] != b"PK\6\7":
+    locator = at - _LOCATOR.size
+    if locator < 0 or tail[locator : locator + 4] != b"PK\6\7":
         return None
-    _, _, stated, _ = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
+    _, _, stated, _ = _LOCATOR.unpack_from(tail, locator)
     # The stated place is wrong when something stands before the archive; then the record lies before the locator.
-    for place in (stated - base, at - _LOCATOR.size - _END64.size):
-        if 0 <= place <= at - _LOCATOR.size - _END64.size and tail[place : place + 4] == b"PK\6\6":
+    for place in (stated - base, locator - _END64.size):
+        if 0 <= place <= locator - _END64.size and tail[place : place + 4] == b"PK\6\6":
             _, _, _, _, disk, first_disk, _, files, size, offset = _END64.unpack_from(tail, place)
             return place, disk, first_disk, files, size, offset
     raise damaged(archive, "the end record of the large zip archive is damaged")
@@ -176,13 +177,12 @@ def _entries(file: RandomAccess, directory: _Directory) -> Iterator[_Entry]:
         head = _ENTRY.unpack_from(window, at)
         if head[0] != b"PK\1\2":
             raise damaged(file.archive, f"{what} is damaged after {count:,} members (byte {start + at:,})")
-        lengths = head[10], head[11], head[12]
-        end = at + _ENTRY.size + sum(lengths)
+        name_end = at + _ENTRY.size + head[10]
+        extra_end = name_end + head[11]
+        end = extra_end + head[12]
         if end > len(window):
             raise damaged(file.archive, f"{what} is cut off after {count:,} members")
-        name = window[at + _ENTRY.size :][: lengths[0]]
-        extra = window[at + _ENTRY.size + lengths[0] :][: lengths[1]]
-        yield _entry(head, name, extra, file.archive)
+        yield _entry(head, window[at + _ENTRY.size : name_end], window[name_end:extra_end], file.archive)
         at, count = end, count + 1
     if count & 0xFFFF != directory.files & 0xFFFF:  # programs before zip64 let the number overflow
         raise damaged(file.archive, f"{what} has {count:,} members where {directory.files:,} are announced")

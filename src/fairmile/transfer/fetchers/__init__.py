@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fairmile.base.errors import UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
@@ -16,7 +18,7 @@ FETCHERS: Registry[type] = Registry(
     {
         "http": Plugin(f"{_HERE}.http:Http", summary="web addresses, over many connections"),
         "ftp": Plugin(f"{_HERE}.ftp:Ftp", summary="FTP servers"),
-        "file": Plugin(f"{_HERE}.file:LocalFiles", summary="files and folders of this machine"),
+        "file": Plugin(f"{_HERE}.file:File", summary="files and folders of this machine"),
         "ssh": Plugin(f"{_HERE}.ssh:SshFiles", summary="files of a machine reached by ssh"),
         "sftp": Plugin(f"{_HERE}.sftp:Sftp", summary="ssh servers that offer sftp alone"),
         "rsync": Plugin(f"{_HERE}.rsync:Rsync", summary="rsync servers, and rsync over ssh"),
@@ -32,6 +34,8 @@ FETCHERS: Registry[type] = Registry(
     },
     entry_points="fairmile.fetchers",
 )
+
+_REPOSITORY = re.compile(r"(?:https?|ssh)://[^?#\s]+\.git(?:@[^/?#\s]+)?(?:#.*)?")
 
 # Which fetcher serves the scheme of an address; those of declared commands and of entry points come on top.
 SCHEMES = {
@@ -76,13 +80,14 @@ class Fetchers:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._made: dict[str, Fetcher] = {}
+        self._ranged: dict[str, RangeFetcher | None] = {}
 
     def of(self, address: str) -> Fetcher:
         """Return the fetcher that serves an address."""
         scheme = scheme_of(address)
         if not scheme:
             raise UsageError(f"{shown_address(address)!r} is no address", hint="expected SCHEME://HOST/PATH")
-        if address.split("?")[0].split("#")[0].split("@")[0].endswith(".git") and scheme in ("https", "http", "ssh"):
+        if _REPOSITORY.fullmatch(address):
             return self.named("git")
         name = SCHEMES.get(scheme) or (scheme if scheme in FETCHERS else None)
         if name is None:
@@ -92,6 +97,17 @@ class Fetchers:
                 hint=f"known: {', '.join(SCHEMES)}; `transfer.fetchers` declares others",
             )
         return self.named(name)
+
+    def ranged(self, address: str) -> RangeFetcher | None:
+        """Return the fetcher of an address where it reads byte ranges, else None."""
+        scheme = address.partition(":")[0]
+        if scheme not in self._ranged or ".git" in address:
+            fetcher = self.of(address)
+            found = fetcher if isinstance(fetcher, RangeFetcher) else None
+            if ".git" in address:
+                return found
+            self._ranged[scheme] = found
+        return self._ranged[scheme]
 
     def named(self, name: str) -> Fetcher:
         """Return a fetcher by its name."""

@@ -14,8 +14,8 @@ import shlex
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -111,17 +111,17 @@ class GitFetcher:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._client = Client(context)
+        self._logins: dict[str, Login] = {}
 
     def find(self, address: str) -> list[Remote]:
         """Return one entry for the whole tree: its address is pinned to the commit, which is its validator too."""
-        place = GitAddress.parse(address)
+        place = self._place(address)
         with TemporaryDirectory(prefix="fairmile-git-") as folder, _explained(place):
             commit = _Repository(place, Path(folder) / "git", self._context).commit()
         return [Remote(place.pinned(commit), ".", validator=commit)]
 
     def bring(self, address: str, folder: Path, on_bytes: OnBytes) -> None:
-        place = GitAddress.parse(address)
+        place = self._place(address)
         # No tree can hold an entry of this name, so nothing can collide with it or get hold of it.
         own = folder / ".git"
         with _explained(place):
@@ -134,10 +134,18 @@ class GitFetcher:
             objects = own / "lfs"
             objects.mkdir(exist_ok=True)
             wanted = {pointer: paths[0] for pointer, paths in pointers.items()}
-            repository.lfs_source(self._client).bring(wanted, objects, on_bytes)
+            with closing(Client(self._context)) as client:
+                repository.lfs_source(client).bring(wanted, objects, on_bytes)
             for pointer, paths in pointers.items():
                 _put(objects / pointer.sha256, [safe_join(folder, path) for path in paths])
         shutil.rmtree(own)
+
+    def _place(self, address: str) -> GitAddress:
+        """Read an address; the login of an earlier one serves for the pinned address that has none."""
+        place = GitAddress.parse(address)
+        if place.login is not None:
+            self._logins[place.location] = place.login
+        return replace(place, login=self._logins.get(place.location))
 
 
 class _Repository:
@@ -152,7 +160,7 @@ class _Repository:
         self._prefix = ""
         self._login: Login | None = None
         environ = context.environ
-        env = {name: environ[name] for name in _PASSED_ON if name in environ} | {"GIT_WORK_TREE": str(self._folder)}
+        env = {name: environ[name] for name in _PASSED_ON if name in environ}
         if place.scheme in ("http", "https"):
             self._login = place.login or context.credentials.login(place.host)
             if self._login is not None:
@@ -247,7 +255,8 @@ class _Repository:
         return LfsServer(stem, client, {"Authorization": _basic(login)} if login else {}, retries)
 
     def _run(self, *arguments: str, on_line: Callable[[str], None] | None = None) -> str:
-        return self._git.run(*arguments, env={"GIT_INDEX_FILE": str(self._index)}, on_line=on_line)
+        env = {"GIT_INDEX_FILE": str(self._index), "GIT_WORK_TREE": str(self._folder)}
+        return self._git.run(*arguments, cwd=self._folder, env=env, on_line=on_line)
 
     def _config(self, key: str, *where: str) -> str:
         return self._git.run("config", *where, "--default", "", "--get", key).strip()

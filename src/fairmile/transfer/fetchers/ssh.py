@@ -52,8 +52,8 @@ class Ssh:
             if remote.mode != _LINK_MODE:
                 return SftpBody(session, place, start, stop, remote.size_bytes, self._return)
             text = session.link_text(place.path)
-        except BaseException:
-            self._return(session, is_usable=False)
+        except BaseException as error:
+            self._return(session, is_usable=isinstance(error, NotFound))
             raise
         self._return(session, is_usable=True)
         return TextBody(text, start, stop)
