@@ -42,7 +42,6 @@ http {{
   client_body_temp_path {here}/body; proxy_temp_path {here}/proxy; fastcgi_temp_path {here}/fastcgi;
   uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;
   sendfile on; tcp_nopush on; keepalive_requests 1000000;
-  open_file_cache max=20000 inactive=600s;
   types {{ }} default_type application/octet-stream;
   server {{ listen {address}:80 backlog=4096; root {root}; autoindex on; }}
 }}

@@ -4,10 +4,11 @@ import hashlib
 import os
 import random
 import stat
+import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairmile.base.errors import Integrity, SystemFailure
@@ -33,6 +34,7 @@ def by_digest(*texts: bytes) -> dict[bytes, bytes]:
     return {hashlib.sha256(text).digest(): text for text in texts}
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.sets(st.binary(max_size=50), max_size=80))
 def test_every_object_of_a_pack_is_found_and_no_other_is(
     tmp_path_factory: pytest.TempPathFactory, texts: set[bytes]
@@ -151,14 +153,14 @@ def test_packs_of_a_folder_that_is_not_there_are_none(tmp_path: Path) -> None:
 
 def test_a_pack_that_another_process_adds_is_found_also_in_the_same_instant(tmp_path: Path) -> None:
     packs = Packs(str(tmp_path))
-    stamp = 10**18
-    for number in range(20):
+    stamp = time.time_ns()
+    for number in range(3):
         digest = hashlib.sha256(b"%d" % number).digest()
+        os.utime(tmp_path, ns=(stamp, stamp))
         assert packs.find(digest) is None
         written(tmp_path, {digest: b"%d" % number})
+        os.utime(tmp_path, ns=(stamp, stamp))  # as if the file system's clock had not moved on
         assert packs.find(digest) is not None
-    os.utime(tmp_path, ns=(stamp, stamp))
-    assert len(packs.current()) == 20
 
 
 def test_without_refresh_only_known_packs_are_asked(tmp_path: Path) -> None:

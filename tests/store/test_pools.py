@@ -172,9 +172,10 @@ def test_the_room_of_a_file_system_is_what_an_ordinary_user_gets(tmp_path: Path,
     assert (space.used_bytes, space.total_bytes, space.inodes_free) == (60 * GIB, 90 * GIB, 10**6)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
 def test_the_room_of_a_real_file_system_shrinks_as_it_fills(tmp_path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,nr_inodes=64", "tmpfs", str(tmp_path)], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m,nr_inodes=64", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("may not mount a file system here")
     try:
         pools = pools_of(Pool("ram", tmp_path))
         before = pools.space(pools["ram"])
@@ -252,6 +253,24 @@ def test_what_is_reserved_is_not_free_until_it_is_released(tmp_path: Path, disk:
     assert pools.space(pool).free_bytes == 30 * GIB
 
 
+def test_bytes_that_land_during_the_question_are_not_missed(
+    tmp_path: Path, disk: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk(tmp_path, 30 * GIB)
+    pool = Pool("p", tmp_path)
+    pools = pools_of(pool)
+    with pools.reserve(pool, 10 * GIB, "x") as reservation:
+        ask = os.statvfs
+
+        def ask_and_land(path: Path) -> os.statvfs_result:
+            before = ask(path)
+            reservation.shrink(4 * GIB)
+            return before
+
+        monkeypatch.setattr(os, "statvfs", ask_and_land)
+        assert pools.space(pool).free_bytes == 20 * GIB
+
+
 def test_pools_on_one_file_system_share_its_room_but_not_their_capacities(tmp_path: Path, disk: Disks) -> None:
     disk(tmp_path, 30 * GIB)
     a, b = Pool("a", folder(tmp_path / "a")), Pool("b", folder(tmp_path / "b"), capacity_bytes=25 * GIB)
@@ -270,13 +289,15 @@ def test_reserving_makes_no_folder_of_another_pool(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
 def test_what_other_users_reserve_does_not_use_up_my_quota_but_that_of_the_group(tmp_path: Path, disk: Disks) -> None:
     disk(tmp_path, 90 * GIB)
     pool = Pool("p", tmp_path)
     with pools_of(pool).reserve(pool, 30 * GIB, "x"):
         (file,) = (tmp_path / "reserved").glob("[0-9a-f]*")
-        os.chown(file, 12345, -1)
+        try:
+            os.chown(file, 12345, -1)
+        except PermissionError:
+            pytest.skip("may not give a file to another user here")
         assert pools_of(pool, says=quota(0, 40 << 20)).space(pool).free_bytes == 40 * GIB
         assert pools_of(pool, says=quota(0, 40 << 20, group=True)).space(pool).free_bytes == 10 * GIB
 
@@ -446,6 +467,7 @@ def test_the_ranking_explains_itself(three: Pools, tmp_path: Path) -> None:
     assert ranked[2].why.endswith("; purged after 30 days")
     assert "archive" in ranked[3].why
     assert ranked[4].trouble.startswith("cannot be used: there is no folder") and ranked[4].space is None
+    assert ranked[4].why == "declared fast, not measured"
 
 
 def test_a_pool_without_room_is_ranked_last(three: Pools) -> None:

@@ -161,9 +161,11 @@ def test_the_quotas_of_this_user_and_of_the_folders_group_count(tmp_path: Path) 
     assert runner.asked == [["quota", "-u", "-g", "-v", "-w", "-p", "-f", mount_of(tmp_path).point]]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to any group")
 def test_below_a_folder_of_a_group_that_groups_quota_counts(tmp_path: Path) -> None:
-    os.chown(tmp_path, -1, 5000)
+    try:
+        os.chown(tmp_path, -1, 5000)
+    except PermissionError:
+        pytest.skip("may not give a folder to any group here")
     tmp_path.chmod(0o770 | stat.S_ISGID)
     found = Quotas(Says({"quota": mine(FRESH)})).of(tmp_path)
     assert [(quota.kind, quota.id) for quota in found] == [("user", os.getuid()), ("group", 5000)]

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from fairmile.base.commands import Here
+from fairmile.base.digest import sha256_hex
 from fairmile.transfer.credentials import Credentials
-from fairmile.transfer.remote import Context
+from fairmile.transfer.fetchers.http import Http
+from fairmile.transfer.remote import Body, Context, Remote
 from fairmile.transfer.settings import Settings
 
 
@@ -81,8 +83,13 @@ class Replay:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                pass  # a reader who leaves in the middle is no fault of the server
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -96,6 +103,31 @@ class Replay:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class Routed:
+    """A fetcher that finds files and the http one that reads them, used together as a transfer uses them."""
+
+    def __init__(self, fetcher: Any, http: Http) -> None:
+        self._fetcher = fetcher
+        self._http = http
+
+    def find(self, address: str) -> list[Remote]:
+        found: list[Remote] = (self._http if address.startswith("http") else self._fetcher).find(address)
+        return found
+
+    def open(self, remote: Remote, start: int, stop: int | None) -> Body:
+        if not remote.address.startswith("http"):
+            (remote,) = self.find(remote.address)
+        return self._http.open(remote, start, stop)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def tagged(data: bytes) -> Reply:
+    """Return the answer with these bytes and an ETag that changes with them."""
+    return Reply(data, headers={"ETag": f'"{sha256_hex(data)}"'})
 
 
 def context(environ: Mapping[str, str], **settings: Any) -> Context:

@@ -92,7 +92,9 @@ def safe_join(root: Path, relative: str) -> Path:
     return joined
 
 
-class _Holder(NamedTuple):
+class Holder(NamedTuple):
+    """Who holds a lock: enough to tell whether it still lives."""
+
     token: str
     host: str = "unknown host"
     pid: int = 0
@@ -100,12 +102,12 @@ class _Holder(NamedTuple):
     started: str = ""
 
     @classmethod
-    def me(cls) -> _Holder:
+    def me(cls) -> Holder:
         pid = os.getpid()
         return cls(os.urandom(8).hex(), os.uname().nodename, pid, _place(), _started(pid))
 
     @classmethod
-    def parse(cls, text: str, inode: int) -> _Holder:
+    def parse(cls, text: str, inode: int) -> Holder:
         fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         token, pid = fields.get("token", ""), fields.get("pid", "")
         # The token becomes part of a file name, so a damaged one is not used.
@@ -140,7 +142,7 @@ class Lock:
         self.timeout_s = timeout_s
         self.lease_s = lease_s
         self.lost = False
-        self._me: _Holder | None = None
+        self._me: Holder | None = None
         self._fd = -1
         self._stop: Event | None = None
         self._thread: Thread | None = None
@@ -148,7 +150,7 @@ class Lock:
     def __enter__(self) -> Self:
         if self._me is not None:
             raise RuntimeError(f"{self.path} is already held through this object")
-        me = _Holder.me()
+        me = Holder.me()
         mine = f"{self.path}.{me.token}"
         try:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
@@ -192,7 +194,7 @@ class Lock:
                 hint=f"this process stood still for more than {self.lease_s:g} s; check the result and try again",
             )
 
-    def _wait_for_turn(self, mine: str, me: _Holder) -> None:
+    def _wait_for_turn(self, mine: str, me: Holder) -> None:
         deadline = time.monotonic() + self.timeout_s
         pause = 0.01
         while True:
@@ -215,7 +217,7 @@ class Lock:
             time.sleep(min(left, pause * (0.5 + os.urandom(1)[0] / 255)))
             pause = min(pause * 1.6, 0.25)
 
-    def _try(self, mine: str, me: _Holder) -> bool:
+    def _try(self, mine: str, me: Holder) -> bool:
         try:
             os.link(mine, self.path)
         except OSError as error:
@@ -229,14 +231,14 @@ class Lock:
             raise
         return os.stat(mine).st_nlink == 2
 
-    def _try_without_links(self, me: _Holder) -> bool:
+    def _try_without_links(self, me: Holder) -> bool:
         try:
             _write_new(self.path, me.text().encode(), None)
         except FileExistsError:
             return False
         return True
 
-    def _is_stale(self, holder: _Holder, stamp: float, now: float) -> bool:
+    def _is_stale(self, holder: Holder, stamp: float, now: float) -> bool:
         return holder.is_dead_here() or now - stamp > self.lease_s
 
     def _remove_lock(self, token: str, now: float) -> bool:
@@ -246,7 +248,7 @@ class Lock:
             claim = f"{self.path}.claim-{token}.{len(claims)}"
             claims.append(claim)
             try:
-                _write_new(claim, _Holder.me().text().encode(), None)
+                _write_new(claim, Holder.me().text().encode(), None)
                 break
             except FileExistsError:
                 owner, stamp = _read_holder(claim)
@@ -292,7 +294,7 @@ class Lock:
                 self.lost = self.lost or error.errno in (errno.ESTALE, errno.ENOENT)
 
 
-def _read_holder(path: str) -> tuple[_Holder | None, float]:
+def _read_holder(path: str) -> tuple[Holder | None, float]:
     # Opening makes an NFS client ask the server anew; a plain stat may answer from its cache.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -304,7 +306,7 @@ def _read_holder(path: str) -> tuple[_Holder | None, float]:
         text, status = os.read(fd, 4096).decode(errors="replace"), os.fstat(fd)
     finally:
         os.close(fd)
-    return _Holder.parse(text, status.st_ino), status.st_mtime
+    return Holder.parse(text, status.st_ino), status.st_mtime
 
 
 def _write_new(path: str, data: bytes, mode: int | None, *, sync: bool = False) -> None:

@@ -27,7 +27,7 @@ _ABSENT = ("not found", "does not appear to be a git repository", "couldn't find
 _PASSING = ("could not resolve host", "connection", "timed out", "early eof", "hung up", "rpc failed", "disconnect")
 
 
-class Git:
+class Repository:
     """A bare repository of our own in `folder`, into which single revisions of others are fetched.
 
     `env` adds to the environment of each call. `shown` takes secrets out of what git says before it becomes the

@@ -19,7 +19,7 @@ from fairmile.base.commands import Runner
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, SystemFailure, Transient, UsageError
 from fairmile.base.files import Lock, write_atomic
-from fairmile.base.git import Git, refuse_commands
+from fairmile.base.git import Repository, refuse_commands
 from fairmile.base.words import slug
 from fairmile.catalog import exchange
 from fairmile.catalog.card import Card
@@ -184,7 +184,7 @@ class GitSource:
         refuse_commands(location, shown_location)
         self._location = location
         self._wanted = revision or "HEAD"
-        self._git = Git(cache, runner, shown=shown_location, timeout_s=_GIT_TIMEOUT_S)
+        self._git = Repository(cache, runner, shown=shown_location, timeout_s=_GIT_TIMEOUT_S)
         self._revision = ""
 
     def documents(self) -> Iterator[Document | UsageError]:

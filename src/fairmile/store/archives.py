@@ -208,6 +208,8 @@ def zip_listed_size(tail: bytes, total_bytes: int, name: str = "the zip archive"
 def _members(stream: Readable, source: Source, format: str, unpacking: _Unpacking) -> Iterator[Member]:
     name = source.archive
     if needs_seek(format):
+        if not getattr(stream, "seekable", bool)():
+            raise UsageError(f"{name}: a {format} archive can be unpacked only from a file", hint="store it first")
         file = RandomAccess(cast("BinaryIO", stream), name)
         unpacking.packed_bytes = lambda: file.size_bytes
         yield from zips.members(file) if format == "zip" else sevenzip.members(file)

@@ -20,7 +20,11 @@ _LINES_OF_RECORD = 3  # of 16 bytes each: the digest in two, offset and size in 
 _LOST_CONNECTION = frozenset({10, 12, 30, 35, 255})
 
 # Each gets the folder as $1. A group that shares the folder may use what is made in it.
-_BEGIN = 'mkdir "$1" 2>/dev/null; cd "$1" || exit 3; if [ -g . ] && [ -n "$(find . -prune -perm -g+w)" ]; then umask 002; fi; '
+_BEGIN = """
+mkdir "$1" 2>/dev/null
+cd "$1" || exit 3
+if [ -g . ] && [ -n "$(find . -prune -perm -g+w)" ]; then umask 002; fi
+"""
 _ROOM = _BEGIN + "df -Pk . | tail -n 1"
 _LACKING = (
     'cd "$1" 2>/dev/null || { cat; exit 0; }; '

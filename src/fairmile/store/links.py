@@ -330,7 +330,7 @@ def _lstat(path: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise read_failure(path, error) from error
+        raise write_failure(path, error) from error
 
 
 def _in_the_way(path: str) -> Conflict:

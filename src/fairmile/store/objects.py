@@ -151,9 +151,17 @@ class Objects:
             yield Damage("", Path(broken), reason)
         for pack in self._packs.current():
             try:
-                yield from _verify_pack(pack, on_bytes)
+                _mend_mode(pack.path)
+                if pack.index_sha256() == Path(pack.path).stem:
+                    yield from _verify_pack(pack, on_bytes)
+                    continue
+                self._save_from(pack)
+                reason = "its index is damaged; what could still be read from it was stored anew"
             except FileNotFoundError:  # rewritten or removed meanwhile
                 continue
+            except OSError as error:
+                reason = f"it cannot be read: {error.strerror}"
+            yield Damage("", Path(pack.path), reason)
 
     def _path(self, sha256: str) -> str:
         return fanned_path(self._loose, sha256)
@@ -192,6 +200,15 @@ class Objects:
             self._packs.forget()
         return freed
 
+    def _save_from(self, pack: Pack) -> None:
+        """Store anew what a pack with a damaged index still holds, where the pool can be written."""
+        with suppress(SystemFailure), Batch(self, anew=True) as batch:
+            for place in pack.places():
+                with suppress(Integrity):
+                    data = pack.read(place)
+                    if hashlib.sha256(data).digest() == place.digest:
+                        batch._add_small(place.digest.hex(), data)
+
     def _merge_small_packs(self) -> None:
         """Keep packs few, so that a search asks few of them: sixteen small ones become one of the next size."""
         if os.stat(self._packs.folder).st_mode & stat.S_ISVTX:
@@ -202,7 +219,9 @@ class Objects:
                 for pack in self._packs.current()
                 if pack.size_bytes < times * MAX_PACK_BYTES // 256 and pack.count < times * MAX_PACK_OBJECTS // 256
             ]
-            if len(small) >= 16:
+            room = os.statvfs(self._packs.folder)
+            # Nobody reserved the room that both the old and the new ones need for a moment.
+            if len(small) >= 16 and sum(pack.size_bytes for pack in small) < room.f_bavail * room.f_frsize // 8:
                 self._rewrite(small)
 
 
@@ -465,6 +484,7 @@ def _make_read_only(fd: int) -> None:
 
 
 def size_of(path: str) -> int | None:
+    """Return the size of a file, or None when there is none."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -484,6 +504,7 @@ def unlink(path: str) -> int:
 
 
 def read_failure(path: str, error: OSError) -> SystemFailure:
+    """Return the error to raise when a file cannot be read."""
     return SystemFailure(f"cannot read {path}: {error.strerror}", hint="ask its owner for access")
 
 
@@ -538,18 +559,16 @@ def _holds_any(pack: Pack, digests: Collection[str]) -> bool:
 
 
 def _verify_pack(pack: Pack, on_bytes: Callable[[int], None] | None) -> Iterator[Damage]:
-    path = Path(pack.path)
-    _mend_mode(pack.path)
-    if pack.index_sha256() != path.stem:
-        yield Damage("", path, "its index is damaged: it does not have the digest that the pack's name states")
-        return
     for place in sorted(pack.places(), key=lambda place: place.offset):
+        sha256 = place.digest.hex()
         try:
-            data = pack.read(place)
-        except Integrity as error:
-            yield Damage(place.digest.hex(), path, error.message)
+            found = sha256_hex(pack.read(place))
+        except FileNotFoundError:
+            raise
+        except (OSError, Integrity) as error:
+            yield Damage(sha256, Path(pack.path), f"it cannot be read: {error}")
             continue
-        if hashlib.sha256(data).digest() != place.digest:
-            yield Damage(place.digest.hex(), path, f"its bytes have the sha256 {sha256_hex(data)}")
+        if found != sha256:
+            yield Damage(sha256, Path(pack.path), f"its bytes have the sha256 {found}")
         if on_bytes is not None:
-            on_bytes(len(data))
+            on_bytes(place.size_bytes)

@@ -75,7 +75,7 @@ class Pack:
 
     def places(self, first: int = 0, last: int = 255) -> Iterator[Place]:
         """Yield the objects whose digest begins with a byte from `first` to `last`, sorted by digest."""
-        start = bisect_left(self._heads, first << 24)
+        start = bisect_left(self._heads, first << 24) if first > 0 else 0
         stop = bisect_left(self._heads, (last + 1) << 24) if last < 255 else self.count
         while start < stop:
             yield from self._records(start, min(stop, start + _RECORDS_AT_ONCE))
@@ -83,9 +83,11 @@ class Pack:
 
     def read(self, place: Place) -> bytes:
         """Return an object's bytes."""
-        with _Reading(self.path) as fd:
-            data = os.pread(fd, place.size_bytes, place.offset)
-        if len(data) != place.size_bytes or place.offset + place.size_bytes > self.data_bytes:
+        data = b""
+        if place.offset + place.size_bytes <= self.data_bytes:  # before a damaged size asks for all memory
+            with _Reading(self.path) as fd:
+                data = os.pread(fd, place.size_bytes, place.offset)
+        if len(data) != place.size_bytes:
             raise Integrity(f"the pack {self.path} is damaged: it ends within the object {place.digest.hex()}")
         return data
 
@@ -162,6 +164,8 @@ class Packs:
                 self.forget()
                 self._refresh()
                 continue
+            except OSError as error:
+                raise SystemFailure(f"cannot read the packs in {self.folder}: {error.strerror}") from error
             if found is not None or not refresh or not self._refresh():
                 return found
 
@@ -196,7 +200,7 @@ class Packs:
             known = self._by_name
             if names != known.keys() or self._broken:
                 self._load(names)
-            settled = stamp is not None and abs(time.time() - stamp / 1e9) > _SETTLED_S
+            settled = stamp is not None and time.time() - stamp / 1e9 > _SETTLED_S
             self._stamp = stamp if settled else None
             return self._by_name.keys() != known.keys()
 

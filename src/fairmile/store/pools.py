@@ -25,7 +25,7 @@ from fairmile.base.units import format_size, parse_duration, parse_size
 from fairmile.base.words import did_you_mean
 from fairmile.store import speed as speeds
 from fairmile.store.links import WAYS
-from fairmile.store.quota import Mount, Quotas, mount_of
+from fairmile.store.quota import Quotas, mount_of
 from fairmile.store.reservations import Held, Reservation, Taken
 from fairmile.store.speed import Speed
 
@@ -257,11 +257,11 @@ class Pools:
     def _explained(self, pool: Pool, need_bytes: int, files: int) -> Ranked:
         space, trouble = self._verdict(pool, need_bytes, files)
         speed = self.speed(pool)
-        mount = mount_of(_existing(pool.folder))
-        reasons = [_told(pool, speed), speeds.kind_of(mount), *_cautions(pool, mount)]
-        if space is not None:
-            reasons.insert(1, f"{format_size(space.free_bytes)} free ({space.limited_by})")
-        return Ranked(pool, _class(pool, speed), speed, space, speeds.kind_of(mount), "; ".join(reasons), trouble)
+        storage = "" if _missing(pool) else speeds.kind_of(mount_of(_existing(pool.folder)))
+        room = "" if space is None else f"{format_size(space.free_bytes)} free ({space.limited_by})"
+        reasons = [_told(pool, speed), room, storage, *_cautions(pool, storage)]
+        why = "; ".join(reason for reason in reasons if reason)
+        return Ranked(pool, _class(pool, speed), speed, space, storage, why, trouble)
 
     def _verdict(self, pool: Pool, need_bytes: int, files: int) -> tuple[Space | None, str]:
         """Return the room in a pool and why it does not take so much; an empty reason when it does."""
@@ -277,6 +277,9 @@ class Pools:
         return space, _refusal(space, need_bytes, files)
 
     def _space(self, pool: Pool) -> Space:
+        # Reservations first: what lands meanwhile is then counted twice, not missed.
+        own = self._taken(pool).held()
+        near = own + [held for each in self._neighbours(pool) if each != pool for held in self._seen(each)]
         there = _existing(pool.folder)
         try:
             status = os.statvfs(there)
@@ -286,8 +289,6 @@ class Pools:
                 f"cannot ask how much room pool {pool.name!r} has: {there}: {error.strerror}",
                 hint=f"check that the file system is mounted, or change `pools.{pool.name}.folder`",
             ) from error
-        own = self._taken(pool).held()
-        near = own + [held for each in self._neighbours(pool) if each != pool for held in self._seen(each)]
         block = status.f_frsize or status.f_bsize
         used = (status.f_blocks - status.f_bfree) * block
         # f_bavail, not f_bfree: the rest is kept back for root.
@@ -526,9 +527,9 @@ def _told(pool: Pool, speed: Speed | None) -> str:
     )
 
 
-def _cautions(pool: Pool, mount: Mount) -> list[str]:
+def _cautions(pool: Pool, storage: str) -> list[str]:
     found = []
-    if speeds.kind_of(mount) == speeds.RAM_DISK:
+    if storage == speeds.RAM_DISK:
         found.append("takes memory away from the run and is empty after a restart")
     if pool.purge_days is not None:
         found.append(f"purged after {pool.purge_days} days")

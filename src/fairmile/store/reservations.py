@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fairmile.base.errors import SystemFailure, UsageError
-from fairmile.base.files import Lock, _Holder, write_atomic, write_failure
+from fairmile.base.files import Lock, Holder, write_atomic, write_failure
 from fairmile.store.objects import make_folder, writing
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Taken:
 
     def make(self, size_bytes: int, what: str) -> Reservation:
         """Reserve without a check: the caller holds the lock and has seen that there is room."""
-        owner = _Holder.me()
+        owner = Holder.me()
         shown = "".join(c if c.isprintable() else " " for c in what)[:_LONGEST_WHAT]
         text = owner.text() + f"what={shown}\nsize={size_bytes}\nleft={size_bytes}\n"
         self.prepare()
@@ -324,7 +324,7 @@ class Taken:
         # A last line without its end is still being written.
         lines = text.rpartition("\n")[0].split("\n")
         fields = dict(line.split("=", 1) for line in lines if "=" in line)
-        owner = _Holder.parse("\n".join(lines), status.st_ino)
+        owner = Holder.parse("\n".join(lines), status.st_ino)
         size = _number(fields.get("size"))
         return Held(
             token=name,

@@ -176,12 +176,12 @@ class Shelves:
     def find(self, name: str) -> Ref:
         """Return what a name as people type it stands for.
 
-        A whole name comes first; else the last parts of one do, with or without its version: `mnist` finds
-        `builtin/dataset/mnist@1.0`. Names of several kinds for one tree are one. NotFound names the nearest,
-        Conflict those that fit equally well.
+        A whole name comes first; else the last parts of one do, with or without its version, and last of all a
+        part of an asset: `mnist` finds `builtin/dataset/mnist@1.0`. Names of several kinds for one tree are one.
+        NotFound names the nearest, Conflict those that fit equally well.
         """
         refs = self.refs()
-        for fits in (_is_whole, _is_end, _is_end_of_any_version):
+        for fits in (_is_whole, _is_end, _is_end_of_any_version, _is_end_of_any_part):
             found = [ref for ref in refs if fits(name, ref.name)]
             if len({ref.root for ref in found}) > 1:
                 names = ", ".join(sorted({ref.name for ref in found}))
@@ -196,7 +196,7 @@ class Shelves:
 
     # Pins
 
-    def pin(self, name: str, label: str | None = None) -> Ref:
+    def pin(self, name: str, label: str | None = None, *, dry_run: bool = False) -> Ref:
         """Keep what a name stands for until `unpin`, whatever becomes of the name, and return the pin."""
         ref = self.find(name)
         pool = next(pool for pool, each in self.held_refs(ref.kind) if each == ref)
@@ -207,12 +207,13 @@ class Shelves:
                 f"a pin named {pin.name!r} keeps something else",
                 hint=f"`fairmile store unpin {pin.name}` first, or give the pin another label",
             )
-        self.set_ref(pin, pool)
+        if not dry_run:
+            self.set_ref(pin, pool)
         return pin
 
-    def unpin(self, label: str) -> None:
+    def unpin(self, label: str, *, dry_run: bool = False) -> None:
         """Take a pin away; NotFound when there is none of that label."""
-        if not self.drop_ref("pin", label):
+        if not (self.ref("pin", label) if dry_run else self.drop_ref("pin", label)):
             near = did_you_mean(label, [ref.name for ref in self.refs("pin")])
             raise NotFound(
                 f"no pin is named {label!r}" + (f"; {near}" if near else ""), hint="`fairmile store pins` lists them"
@@ -236,5 +237,10 @@ def _is_end(typed: str, name: str) -> bool:
 
 
 def _is_end_of_any_version(typed: str, name: str) -> bool:
-    bare = name.rpartition("@")[0]
-    return bare == typed or bare.endswith(f"/{typed}")
+    bare, _, version = name.rpartition("@")
+    return " " not in version and (bare == typed or bare.endswith(f"/{typed}"))
+
+
+def _is_end_of_any_part(typed: str, name: str) -> bool:
+    whole = name.partition(" ")[0]
+    return any(fits(typed, whole) for fits in (_is_whole, _is_end, _is_end_of_any_version))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.transfer.items import Item
@@ -54,7 +55,9 @@ class Attempts:
         elif not self._is_second_try:
             # Once more from the beginning: the fault may lie on the way, or in what an earlier process left.
             self._is_second_try = True
-            self._groups = [self._now, *self._groups]
+            # What the source is by now has another validator, which its next answer tells.
+            again = [replace(remote, validator="") for remote in self._now] if isinstance(error, Changed) else self._now
+            self._groups = [again, *self._groups]
             self._say(f"{offers[0].shown}: {error}; trying once more")
             return
         else:
@@ -68,11 +71,14 @@ class Attempts:
         if self._groups:
             self._say(f"{error}; trying the next source")
 
-    def settle(self, offers: Sequence[Offer]) -> None:
+    def settle(self, offers: Sequence[Offer], large: LargeFile) -> None:
         """Name the sources that failed beside those that served."""
-        for offer in offers:
-            if offer.fault is not None:
-                self._say(f"{offer.fault}; the others went on")
+        for offer in offers if len(offers) > 1 else ():
+            trouble = offer.fault or (offer.last_error if not offer.moved_bytes else None)
+            if trouble is not None:
+                self._say(f"{trouble}; the others went on")
+            elif large.segments.silent[offer.number]:
+                self._say(f"{offer.shown} fell silent; the others went on")
 
     def compare(self, part: Part) -> None:
         """Name the sources whose bytes differed from those of a part that turned out right."""

@@ -169,7 +169,7 @@ class Engine:
                 attempts.failed(error)
                 self._watcher.bytes(-large.segments.on_disk_bytes)
             else:
-                attempts.settle(offers)
+                attempts.settle(offers, large)
                 moved = sum(offer.moved_bytes for offer in offers)
                 best = max(offers, key=lambda offer: offer.moved_bytes)
                 return replace(

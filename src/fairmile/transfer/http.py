@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
-from fairmile import __version__
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.transfer.credentials import shown_address, without_login
 from fairmile.transfer.remote import Context
@@ -28,6 +27,7 @@ _MOST_REDIRECTS = 10
 _MOST_WAIT_S = 120.0
 _DOCUMENT_BYTES = 64 << 20
 _IDLE_PER_ENDPOINT = 64
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-amz-security-token"})
 _NO_HEADERS: Mapping[str, str] = {}
 # What may stand in the target of a request as it is; the rest is written in percent.
 _PLAIN_TARGET = re.compile(r"/[A-Za-z0-9/%._~-]*")
@@ -180,7 +180,7 @@ class Client:
             if validator:
                 asked["If-Range"] = validator
         known = self._moved.get(url)
-        connection, answer = self._exchange("GET", known or url, asked)
+        connection, answer = self._exchange("GET", known or url, _for_host(asked, url, known) if known else asked)
         if known is not None and answer.head.status in (400, 401, 403, 404, 410):  # a signed address that ran out
             self.give_back(connection)
             self._moved.pop(url, None)
@@ -254,10 +254,7 @@ class Client:
                     f"{shown_address(url)} redirects to the unprotected {shown_address(target)}",
                     hint="give that address itself if you trust it",
                 )
-            if (old.hostname, old.port) != (new.hostname, new.port):
-                headers = {
-                    name: value for name, value in headers.items() if name.lower() not in ("authorization", "cookie")
-                }
+            headers = _for_host(headers, url, target)
             url = target
 
     def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> tuple[Connection, Head]:
@@ -302,7 +299,7 @@ class Client:
         except ValueError as error:
             raise UsageError(f"{shown_address(base)}: {error}") from error
         endpoint = self._endpoint(parts.scheme, host, port)
-        headers = {"Host": parts.netloc, "User-Agent": f"fairmile/{__version__}", "Accept-Encoding": "identity"}
+        headers = {"Host": parts.netloc, "User-Agent": "fairmile", "Accept-Encoding": "identity"}
         headers["Accept"] = "*/*"
         login = login or self._context.credentials.login(host)
         if login is not None:
@@ -352,6 +349,13 @@ class Client:
                     idle.append(connection)
                     return
         connection.close()
+
+
+def _for_host(headers: Mapping[str, str], old: str, new: str) -> Mapping[str, str]:
+    """Return the headers that may go along when one address leads to another: no secrets to another server."""
+    if urlsplit(old)[:2] == urlsplit(new)[:2]:
+        return headers
+    return {name: value for name, value in headers.items() if name.lower() not in _SECRET_HEADERS}
 
 
 def validator_of(headers: Mapping[str, str]) -> str:

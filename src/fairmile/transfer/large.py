@@ -44,6 +44,7 @@ class Offer:
     has_ranges: bool | None = None
     failures: int = 0
     fault: FairmileError | None = None
+    last_error: FairmileError | None = None
     moved_bytes: int = 0
     workers: int = 0
 
@@ -104,7 +105,7 @@ class LargeFile:
             with suppress(DiskFailure):  # what came so far serves the next attempt
                 self.part.keep(self.segments.on_disk())
             raise self._failure or self._no_source_left()
-        return self.digester.check(self.path)
+        return self.digester.check(self.offers[0].remote.address if len(self.offers) == 1 else self.path)
 
     def front(self, at: int) -> int:
         """Wait until the bytes behind `at` are there and return how far they reach; `at` itself when none will come."""
@@ -252,6 +253,7 @@ class LargeFile:
                 offer.failures = 0
                 return 0.0
             offer.failures += 1
+            offer.last_error = error
             rounds, rest = divmod(offer.failures, max(offer.workers, 1))
             if rounds >= self.settings.retries or (
                 rounds + bool(rest) and offer.has_ranges is None and offer.failures >= self.settings.retries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,10 +29,6 @@ class Segment:
     def __post_init__(self) -> None:
         self.pos = self.start if self.pos < 0 else self.pos
         self.last = self.since
-
-    def speed(self, now: float) -> float:
-        """Bytes a second since the start."""
-        return (self.pos - self.start) / max(now - self.since, 1e-3)
 
 
 @dataclass(slots=True)
@@ -67,6 +64,7 @@ class Segments:
         self._active: set[Segment] = set()
         self._free: list[tuple[int, int]] = []
         self.paces: dict[int, Pace] = {}
+        self.silent: Counter[int] = Counter()
         self.front = 0
         at = 0
         for start, stop in coalesced(self.done):
@@ -130,7 +128,10 @@ class Segments:
             is_stalled = now - segment.last > _STALLED_S
             if left < (1 if is_stalled else _LEAST_TAKEN_OVER):
                 continue
-            needs_s = float("inf") if is_stalled else left / max(segment.speed(now), 1.0)
+            rate = self._rate(segment, now)
+            if not rate and not is_stalled:
+                continue  # too fresh to be judged
+            needs_s = float("inf") if is_stalled else left / rate
             if best is None or needs_s > best[0]:
                 best = (needs_s, segment)
         if best is None:
@@ -141,8 +142,9 @@ class Segments:
         left = slow.stop - slow.pos
         if needs_s == float("inf"):
             split = slow.pos
+            self.silent[slow.source] += 1
         else:
-            theirs = slow.speed(now)
+            theirs = self._rate(slow, now)
             split = slow.pos + int(left * theirs / (theirs + mine))
             # Not worth a request when the owner is nearly as fast.
             if needs_s < (slow.stop - split) / mine + 2 * pace.latency_s + 0.05:
@@ -154,6 +156,11 @@ class Segments:
         if slow.body is not None and split <= slow.pos:
             slow.body.interrupt()
         return taken
+
+    def _rate(self, segment: Segment, now: float) -> float:
+        """Return how fast a range comes; before its first bytes, how fast those of its source did."""
+        brought = segment.pos - segment.start
+        return brought / max(now - segment.since, 1e-3) if brought else self.pace(segment.source).bytes_per_s
 
     def progressed(self, segment: Segment, pos: int) -> None:
         """Note that bytes up to `pos` are on disk."""

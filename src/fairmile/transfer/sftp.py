@@ -67,8 +67,8 @@ class Place(NamedTuple):
             )
         if match["password"]:
             raise UsageError(
-                f"{shown_address(address)!r} holds a password, which ssh does not take from an address",
-                hint="use a key: ssh-copy-id brings it there, and ssh-agent keeps it unlocked",
+                f"{shown_address(address)!r} holds a password, which does not belong into an address",
+                hint="give ssh a key (ssh-copy-id brings it there); a password of rsync goes into ~/.netrc",
             )
         try:
             path = unquote_to_bytes(slash + text)

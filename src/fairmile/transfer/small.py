@@ -137,6 +137,7 @@ class SmallFiles:
     ) -> Brought | Item:
         # A range tells the size of a file that is unknown, and keeps a large one from being sent as a whole.
         body = fetcher.open(remote, 0, None if item.size_bytes is not None else LARGE)
+        stream = _Stream(body, item, remote, fetcher, self._wait)
         try:
             total = body.total_bytes
             if item.size_bytes is not None and total is not None and total != item.size_bytes:
@@ -145,62 +146,117 @@ class SmallFiles:
                 )
             if total is not None and total > LARGE and not body.is_whole:
                 return replace(item, size_bytes=total)
-            stream = _Checked(body, item, remote.address, self._limiter, self._watcher)
+            stream.on_bytes = self._on_bytes(remote)
             if total is not None and total <= _IN_MEMORY:
-                data = stream.read_small(buffer, total)
-                sha256, size = batch.add(data, stream.digester.check(remote.address)), len(data)
+                data = stream.read_whole(buffer[:total])
+                sha256, size = batch.add(data, stream.digester.check(remote.address)), total
             else:
                 sha256, size = batch.add_stream(stream)
                 stream.digester.check(remote.address)
             if item.size_bytes is not None and size != item.size_bytes:
                 raise Integrity(f"{shown_address(remote.address)} sends {size:,} bytes, expected {item.size_bytes:,}")
         finally:
-            body.close()
+            stream.close()
         entry = ManifestEntry(item.path, size, sha256, item.mode)
         return Brought(item, sha256, size, (entry,), stream.moved, tuple(notes), remote.address, body.validator)
 
+    def _on_bytes(self, remote: Remote) -> Callable[[int], None]:
+        def count(size_bytes: int) -> None:
+            self._watcher.bytes(size_bytes)
+            self._limiter.take(remote.address, size_bytes, self._stop.wait)
 
-class _Checked:
-    """Reads a body of one connection and checks what streams by."""
+        return count
 
-    def __init__(self, body: Body, item: Item, address: str, limiter: Limiter, watcher: Watcher) -> None:
+    def _wait(self, failures: int, error: Transient) -> bool:
+        """Wait before another attempt; False when there should be none."""
+        if failures >= self._settings.retries or self._stop.is_set():
+            return False
+        self._stop.wait(pause_s(failures, error))
+        return not self._stop.is_set()
+
+
+class _Stream:
+    """Reads one file over one connection, and over another one where the first breaks off; checks what comes."""
+
+    def __init__(
+        self,
+        body: Body,
+        item: Item,
+        remote: Remote,
+        fetcher: RangeFetcher,
+        wait: Callable[[int, Transient], bool],
+    ) -> None:
         self.digester = Digester(item.checksums)
         self.moved = 0
+        self.on_bytes: Callable[[int], None] = lambda size_bytes: None
         self._body = body
         self._item = item
-        self._address = address
-        self._limiter = limiter
-        self._watcher = watcher
+        self._remote = remote
+        self._fetcher = fetcher
+        self._wait = wait
+        self._failures = 0
 
-    def read_small(self, buffer: memoryview, total: int) -> bytes:
-        """Return the whole body, of which `total` bytes are announced."""
+    def close(self) -> None:
+        self._body.close()
+
+    def read_whole(self, buffer: memoryview) -> bytes:
+        """Return the whole body, which fills the buffer."""
         at = 0
-        while at < total:
-            count = self._body.readinto(buffer[at:total])
-            if count == 0:
-                raise Transient(f"{shown_address(self._address)} ended {total - at:,} bytes early")
-            at += count
-        data = bytes(buffer[:total])
-        self._seen(data, at_start=True)
+        while at < len(buffer):
+            at += self._readinto(buffer[at:])
+        data = bytes(buffer)
+        self._examine(data)
+        self.digester.update(data)
         return data
 
     def read(self, size: int, /) -> bytes:
         """Return some bytes of the body; none at its end."""
         view = memoryview(bytearray(min(size, _BUFFER) if size > 0 else _BUFFER))
-        data = bytes(view[: self._body.readinto(view)])
-        if data:
-            self._seen(data, at_start=self.moved == 0)
-        elif self._body.total_bytes is not None and self.moved < self._body.total_bytes:
-            raise Transient(f"{shown_address(self._address)} ended {self._body.total_bytes - self.moved:,} bytes early")
+        is_start = self.moved == 0
+        data = bytes(view[: self._readinto(view)])
+        if is_start:
+            self._examine(data)
+        self.digester.update(data)
         return data
 
-    def _seen(self, data: bytes, *, at_start: bool) -> None:
-        if at_start and not self._item.checksums and looks_like_page(data) and not is_page_name(self._item.path):
+    def _readinto(self, buffer: memoryview) -> int:
+        while True:
+            try:
+                count = self._body.readinto(buffer)
+                if count == 0 and self._body.total_bytes is not None and self.moved < self._body.total_bytes:
+                    left = self._body.total_bytes - self.moved
+                    raise Transient(f"{shown_address(self._remote.address)} ended {left:,} bytes early")
+            except Transient as error:
+                self._go_on(error)
+                continue
+            if count:
+                self._failures = 0
+                self.moved += count
+                self.on_bytes(count)
+            return count
+
+    def _go_on(self, error: Transient) -> None:
+        """Open another connection where the last one broke off, or raise its error."""
+        if not self.moved:
+            raise error  # nothing came: that is for the caller to try again
+        while True:
+            self._failures += 1
+            if not self._wait(self._failures, error):
+                raise error
+            self._body.close()
+            try:
+                body = self._fetcher.open(replace(self._remote, validator=self._body.validator), self.moved, None)
+            except Transient as again:
+                error = again
+                continue
+            old, self._body = self._body, body
+            if body.start != self.moved or body.validator != old.validator:
+                raise error
+            return
+
+    def _examine(self, head: bytes) -> None:
+        if not self._item.checksums and looks_like_page(head) and not is_page_name(self._item.path):
             raise Integrity(
-                f"{shown_address(self._address)} answers with a web page instead of {self._item.path}",
+                f"{shown_address(self._remote.address)} answers with a web page instead of {self._item.path}",
                 hint="it may need a login, or the address is that of a page about the file",
             )
-        self.digester.update(data)
-        self.moved += len(data)
-        self._watcher.bytes(len(data))
-        self._limiter.take(self._address, len(data))

@@ -135,6 +135,8 @@ class _Record:
 
     def add(self, brought: Sequence[Brought]) -> None:
         """Add items whose bytes are safe in the store."""
+        if not brought:
+            return
         rows = [
             json.dumps(
                 [_name(each.item), [[e.path, e.size_bytes, e.sha256, e.mode] for e in each.entries]],

@@ -18,7 +18,7 @@ from fairmile.base.commands import Here, Result
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.testing.fetchers import CONTENT, FolderFetcherTests, Served
 from fairmile.transfer.credentials import Credentials, Login
-from fairmile.transfer.fetchers.git import GitAddress, GitFetcher
+from fairmile.transfer.fetchers.git import Git, GitAddress
 from fairmile.transfer.lfs import read_pointer
 from fairmile.transfer.remote import Context, FolderFetcher
 from fairmile.transfer.settings import Settings
@@ -37,14 +37,14 @@ class Recorder:
         return Here().run(argv, **options)
 
 
-def make_fetcher(home: Path, runner: Any = None, **environ: str) -> GitFetcher:
+def make_fetcher(home: Path, runner: Any = None, **environ: str) -> Git:
     home.mkdir(exist_ok=True)
     variables = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), **environ}
-    return GitFetcher(Context(variables, runner or Here(), Credentials(variables), Settings(stall_s=5.0)))
+    return Git(Context(variables, runner or Here(), Credentials(variables), Settings(stall_s=5.0)))
 
 
 @pytest.fixture
-def fetcher(tmp_path: Path) -> GitFetcher:
+def fetcher(tmp_path: Path) -> Git:
     return make_fetcher(tmp_path / "home")
 
 
@@ -215,9 +215,7 @@ def test_a_password_for_ssh_is_refused_without_repeating_it() -> None:
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@refs/heads/main"])
-def test_the_newest_commit_of_a_branch_comes(
-    fetcher: GitFetcher, repository: Path, folder: Path, revision: str
-) -> None:
+def test_the_newest_commit_of_a_branch_comes(fetcher: Git, repository: Path, folder: Path, revision: str) -> None:
     address = f"git+{repository.as_uri()}{revision}"
     [found] = fetcher.find(address)
     assert found.validator == git(repository, "rev-parse", "HEAD")
@@ -226,7 +224,7 @@ def test_the_newest_commit_of_a_branch_comes(
 
 
 @pytest.mark.parametrize("revision", ["v1", "old/one", "COMMIT"])
-def test_an_older_revision_comes(fetcher: GitFetcher, repository: Path, folder: Path, revision: str) -> None:
+def test_an_older_revision_comes(fetcher: Git, repository: Path, folder: Path, revision: str) -> None:
     first = git(repository, "rev-parse", "main~1")
     address = f"git+{repository.as_uri()}@{revision.replace('COMMIT', first)}"
     [found] = fetcher.find(address)
@@ -237,7 +235,7 @@ def test_an_older_revision_comes(fetcher: GitFetcher, repository: Path, folder: 
 
 
 def test_a_pinned_address_brings_the_same_after_the_branch_went_on(
-    fetcher: GitFetcher, repository: Path, folder: Path, server: GitServer
+    fetcher: Git, repository: Path, folder: Path, server: GitServer
 ) -> None:
     [found] = fetcher.find(f"{server.address}/data.git@main")
     write(repository, {"a.txt": b"newest"})
@@ -246,7 +244,7 @@ def test_a_pinned_address_brings_the_same_after_the_branch_went_on(
     assert files(folder)["a.txt"] == b"new"
 
 
-def test_only_one_revision_is_transferred(fetcher: GitFetcher, repository: Path, folder: Path) -> None:
+def test_only_one_revision_is_transferred(fetcher: Git, repository: Path, folder: Path) -> None:
     big = os.urandom(2_000_000)
     write(repository, {"big.bin": big})
     commit(repository)
@@ -262,16 +260,14 @@ def test_only_one_revision_is_transferred(fetcher: GitFetcher, repository: Path,
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "deadbeef"])
-def test_a_revision_that_is_not_there_is_named(
-    fetcher: GitFetcher, repository: Path, folder: Path, revision: str
-) -> None:
+def test_a_revision_that_is_not_there_is_named(fetcher: Git, repository: Path, folder: Path, revision: str) -> None:
     address = f"git+{repository.as_uri()}@{revision}"
     for attempt in (fetcher.find, lambda address: fetcher.bring(address, folder, ignore)):
         with pytest.raises(NotFound, match=revision):
             attempt(address)
 
 
-def test_an_empty_repository_has_nothing(fetcher: GitFetcher, there: Path) -> None:
+def test_an_empty_repository_has_nothing(fetcher: Git, there: Path) -> None:
     git(there, "init", "--quiet", "--bare", "empty.git")
     with pytest.raises(NotFound, match=r"empty\.git: there is no commit yet"):
         fetcher.find(f"git+{there.as_uri()}/empty.git")
@@ -280,22 +276,22 @@ def test_an_empty_repository_has_nothing(fetcher: GitFetcher, there: Path) -> No
 # Parts of a repository
 
 
-def test_a_folder_of_a_repository_comes_alone(fetcher: GitFetcher, repository: Path, folder: Path) -> None:
+def test_a_folder_of_a_repository_comes_alone(fetcher: Git, repository: Path, folder: Path) -> None:
     fetcher.bring(f"git+{repository.as_uri()}#sub", folder, ignore)
     assert files(folder) == {"deep/b.txt": b"b", "c.txt": b"c"}
 
 
-def test_a_file_of_a_repository_comes_alone(fetcher: GitFetcher, repository: Path, folder: Path) -> None:
+def test_a_file_of_a_repository_comes_alone(fetcher: Git, repository: Path, folder: Path) -> None:
     fetcher.bring(f"git+{repository.as_uri()}@v1#sub/deep/b.txt", folder, ignore)
     assert files(folder) == {"b.txt": b"b"}
 
 
-def test_a_part_that_is_not_there_is_named(fetcher: GitFetcher, repository: Path, folder: Path) -> None:
+def test_a_part_that_is_not_there_is_named(fetcher: Git, repository: Path, folder: Path) -> None:
     with pytest.raises(NotFound, match=r"data\.git: commit .* has no 'sub/none'"):
         fetcher.bring(f"git+{repository.as_uri()}#sub/none", folder, ignore)
 
 
-def test_links_programs_and_odd_names_come_as_they_are(fetcher: GitFetcher, repository: Path, folder: Path) -> None:
+def test_links_programs_and_odd_names_come_as_they_are(fetcher: Git, repository: Path, folder: Path) -> None:
     (repository / "link").symlink_to("a.txt")
     write(repository, {"tool": b"#!/bin/sh\n", "unix.dat": b"a\nb\n", ".gitattributes": b"* text eol=crlf ident\n"})
     (repository / "tool").chmod(0o755)
@@ -336,13 +332,10 @@ def test_nothing_of_a_repository_is_executed(repository: Path, folder: Path, tmp
     write(repository, {".gitattributes": b"*.txt filter=marking ident export-subst\n*.bin filter=lfs\n", "x.bin": b"x"})
     commit(repository)
     # The trap is real: git by itself would call the filter and a hook.
-    subprocess.run(
-        ["git", "-c", "protocol.file.allow=always", "clone", "--quiet", repository.as_uri(), str(tmp_path / "clone")],
-        env={**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home)},
-        check=False,
-        capture_output=True,
-    )
-    assert {"smudge", "lfs", "hook-reference-transaction"} <= {path.name for path in marks.iterdir()}
+    clone = ["git", "clone", "--quiet", "--template=", repository.as_uri(), str(tmp_path / "clone")]
+    environ = {**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home)}
+    subprocess.run(clone, env=environ, check=False, capture_output=True)
+    assert {"smudge", "hook-reference-transaction"} <= {path.name for path in marks.iterdir()}
     for path in marks.iterdir():
         path.unlink()
     make_fetcher(home).bring(f"git+{repository.as_uri()}", folder, ignore)
@@ -350,7 +343,7 @@ def test_nothing_of_a_repository_is_executed(repository: Path, folder: Path, tmp
     assert list(marks.iterdir()) == []
 
 
-def test_a_submodule_stays_an_empty_folder(fetcher: GitFetcher, repository: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_submodule_stays_an_empty_folder(fetcher: Git, repository: Path, folder: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     modules = f'[submodule "m"]\n\tpath = m\n\turl = "ext::sh -c touch% {mark}"\n\tupdate = !touch {mark}\n'
     write(repository, {".gitmodules": modules.encode()})
@@ -365,7 +358,7 @@ def test_a_submodule_stays_an_empty_folder(fetcher: GitFetcher, repository: Path
 
 @pytest.mark.parametrize("name", [".git", ".GIT", "git~1", ".."])
 def test_a_tree_with_an_evil_name_is_refused(
-    fetcher: GitFetcher, repository: Path, folder: Path, tmp_path: Path, name: str
+    fetcher: Git, repository: Path, folder: Path, tmp_path: Path, name: str
 ) -> None:
     blob = git(repository, "hash-object", "-w", "--stdin", input=b"evil")
     inner = git(repository, "mktree", input=f"100644 blob {blob}\tconfig\n".encode())
@@ -381,7 +374,7 @@ def test_a_tree_with_an_evil_name_is_refused(
 
 
 def test_a_link_in_a_half_filled_folder_is_not_followed(
-    fetcher: GitFetcher, repository: Path, folder: Path, tmp_path: Path
+    fetcher: Git, repository: Path, folder: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -392,7 +385,7 @@ def test_a_link_in_a_half_filled_folder_is_not_followed(
     assert files(folder)["sub/c.txt"] == b"c"
 
 
-def test_what_a_killed_git_left_is_no_obstacle(fetcher: GitFetcher, repository: Path, folder: Path) -> None:
+def test_what_a_killed_git_left_is_no_obstacle(fetcher: Git, repository: Path, folder: Path) -> None:
     git(folder, "init", "--quiet", "--bare", ".git")
     for name in ("index.lock", "shallow.lock", "FETCH_HEAD.lock", "config.lock"):
         (folder / ".git" / name).touch()
@@ -432,7 +425,7 @@ def test_a_login_in_the_address_is_used_and_never_an_argument(
 
 
 def test_without_a_login_the_error_says_what_to_do(
-    fetcher: GitFetcher, repository: Path, server: GitServer, folder: Path
+    fetcher: Git, repository: Path, server: GitServer, folder: Path
 ) -> None:
     server.login = "me:hunter2"
     with pytest.raises(SystemFailure, match=r"data\.git") as caught:
@@ -472,7 +465,7 @@ def test_the_pointer_that_git_lfs_writes_is_understood(large: Path) -> None:
     assert read_pointer(text, "big.bin") == (BIG, len(CONTENT))
 
 
-def test_large_files_come_over_http(fetcher: GitFetcher, large: Path, server: GitServer, folder: Path) -> None:
+def test_large_files_come_over_http(fetcher: Git, large: Path, server: GitServer, folder: Path) -> None:
     counted: list[int] = []
     fetcher.bring(f"{server.address}/large.git", folder, counted.append)
     assert files(folder) == CONTENTS | ATTRIBUTES
@@ -481,7 +474,7 @@ def test_large_files_come_over_http(fetcher: GitFetcher, large: Path, server: Gi
     assert len([line for line in server.asked if "/objects/" in line and "batch" not in line]) == 2
 
 
-def test_large_files_come_from_a_repository_of_this_machine(fetcher: GitFetcher, large: Path, folder: Path) -> None:
+def test_large_files_come_from_a_repository_of_this_machine(fetcher: Git, large: Path, folder: Path) -> None:
     fetcher.bring(f"git+{large.as_uri()}", folder, ignore)
     assert files(folder) == CONTENTS | ATTRIBUTES
 
@@ -494,7 +487,7 @@ def test_large_files_come_from_a_repository_of_this_machine(fetcher: GitFetcher,
     ],
 )
 def test_large_files_of_a_part_come_by_the_attributes_above_it(
-    fetcher: GitFetcher, large: Path, folder: Path, path: str, expected: dict[str, bytes]
+    fetcher: Git, large: Path, folder: Path, path: str, expected: dict[str, bytes]
 ) -> None:
     fetcher.bring(f"git+{large.as_uri()}#{path}", folder, ignore)
     assert files(folder) == expected
@@ -551,7 +544,7 @@ def test_a_login_of_gits_credential_helper_serves_for_the_large_files(
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(
-    fetcher: GitFetcher, large: Path, server: GitServer, folder: Path
+    fetcher: Git, large: Path, server: GitServer, folder: Path
 ) -> None:
     server.cut_at, server.busy = [200_000, 100_000, 300_000], 2
     fetcher.bring(f"{server.address}/large.git", folder, ignore)
@@ -560,7 +553,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(
 
 
 def test_an_interrupted_fetch_goes_on_with_the_bytes_it_has(
-    fetcher: GitFetcher, large: Path, server: GitServer, folder: Path
+    fetcher: Git, large: Path, server: GitServer, folder: Path
 ) -> None:
     objects = folder / ".git" / "lfs"
     objects.mkdir(parents=True)
@@ -574,7 +567,7 @@ def test_an_interrupted_fetch_goes_on_with_the_bytes_it_has(
 
 @pytest.mark.parametrize("left", [CONTENT[:1_000][::-1], CONTENT[::-1], CONTENT + b"more"])
 def test_damaged_leftovers_are_thrown_away(
-    fetcher: GitFetcher, large: Path, server: GitServer, folder: Path, left: bytes
+    fetcher: Git, large: Path, server: GitServer, folder: Path, left: bytes
 ) -> None:
     objects = folder / ".git" / "lfs"
     objects.mkdir(parents=True)
@@ -584,20 +577,20 @@ def test_damaged_leftovers_are_thrown_away(
 
 
 def test_a_server_without_ranges_sends_the_whole_again(
-    fetcher: GitFetcher, large: Path, server: GitServer, folder: Path
+    fetcher: Git, large: Path, server: GitServer, folder: Path
 ) -> None:
     server.cut_at, server.has_ranges = [200_000], False
     fetcher.bring(f"{server.address}/large.git", folder, ignore)
     assert files(folder) == CONTENTS | ATTRIBUTES
 
 
-def test_a_wrong_byte_is_caught(fetcher: GitFetcher, large: Path, server: GitServer, folder: Path) -> None:
+def test_a_wrong_byte_is_caught(fetcher: Git, large: Path, server: GitServer, folder: Path) -> None:
     server.flipped = True
     with pytest.raises(Integrity, match=r"does not send the content of .*\.bin: its sha256 is not"):
         fetcher.bring(f"{server.address}/large.git", folder, ignore)
 
 
-def test_a_damaged_object_of_this_machine_is_caught(fetcher: GitFetcher, large: Path, folder: Path) -> None:
+def test_a_damaged_object_of_this_machine_is_caught(fetcher: Git, large: Path, folder: Path) -> None:
     [stored] = large.glob(f"lfs/objects/*/*/{BIG}")
     stored.chmod(0o644)
     stored.write_bytes(CONTENT[:-1] + b"!")
@@ -607,7 +600,7 @@ def test_a_damaged_object_of_this_machine_is_caught(fetcher: GitFetcher, large: 
 
 @pytest.mark.parametrize("way", ["http", "file"])
 def test_a_missing_object_is_named_with_its_file(
-    fetcher: GitFetcher, large: Path, server: GitServer, folder: Path, way: str
+    fetcher: Git, large: Path, server: GitServer, folder: Path, way: str
 ) -> None:
     [stored] = large.glob(f"lfs/objects/*/*/{BIG}")
     stored.unlink()
@@ -617,9 +610,7 @@ def test_a_missing_object_is_named_with_its_file(
     assert "git lfs" in (caught.value.hint or "")
 
 
-def test_a_pointer_that_is_not_declared_as_one_is_plain_text(
-    fetcher: GitFetcher, repository: Path, folder: Path
-) -> None:
+def test_a_pointer_that_is_not_declared_as_one_is_plain_text(fetcher: Git, repository: Path, folder: Path) -> None:
     text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{BIG}\nsize 5\n".encode()
     write(repository, {"example.txt": text})
     commit(repository)
@@ -634,7 +625,7 @@ def push_with(large: Path, tmp_path: Path, content: Mapping[str, bytes]) -> None
 
 
 def test_the_server_that_lfsconfig_names_is_used(
-    fetcher: GitFetcher, large: Path, server: GitServer, folder: Path, tmp_path: Path
+    fetcher: Git, large: Path, server: GitServer, folder: Path, tmp_path: Path
 ) -> None:
     other = f"{server.address}/elsewhere/lfs"
     push_with(large, tmp_path, {".lfsconfig": f"[lfs]\n\turl = {other}\n".encode()})
@@ -645,7 +636,7 @@ def test_the_server_that_lfsconfig_names_is_used(
 
 @pytest.mark.parametrize("url", ["file:///etc", "ext::sh -c true", "-oProxyCommand=x", "ssh://-oProxyCommand=x/y"])
 def test_an_lfsconfig_cannot_lead_to_this_machine_or_run_anything(
-    fetcher: GitFetcher, large: Path, folder: Path, tmp_path: Path, url: str
+    fetcher: Git, large: Path, folder: Path, tmp_path: Path, url: str
 ) -> None:
     push_with(large, tmp_path, {".lfsconfig": f'[lfs]\n\turl = "{url}"\n'.encode()})
     with pytest.raises(UsageError):

@@ -6,16 +6,19 @@ redirects to a content network are written down here as documented and as the hu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replay import Replay, Reply, context, read_all
+from replay import Replay, Reply, Routed, context, read_all, tagged
 
 from fairmile.base.digest import Checksum, sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.testing.fetchers import RangeFetcherTests, Served
+from fairmile.transfer.fetchers.http import Http
 from fairmile.transfer.fetchers.huggingface import HuggingFace, Place, as_hf, next_page, parse_address
 from fairmile.transfer.remote import RangeFetcher
 
@@ -87,11 +90,33 @@ def known(hub: Replay, tmp_path: Path) -> Iterator[HuggingFace]:
     made.close()
 
 
+# The conformance suite
+
+
+class TestConformance(RangeFetcherTests):
+    @pytest.fixture
+    def served(self, hub: Replay, fetcher: HuggingFace) -> Iterator[Served[RangeFetcher]]:
+        def publish(files: Mapping[str, bytes]) -> str:
+            name = f"harbour/n{sha256_hex(repr(sorted(files)).encode())[:20]}"
+            commit = sha256_hex(repr(files).encode())[:40]
+            trees: dict[str, list[dict[str, object]]] = {}
+            for path, data in files.items():
+                hub.replies[f"/datasets/{name}/resolve/{commit}/{quote(path)}"] = tagged(data)
+                entry = a_file(path, data) | {"oid": sha256_hex(data)}
+                trees.setdefault("?recursive=true", []).append(entry)
+                folder = path.rpartition("/")[0]
+                trees.setdefault(f"{'/' if folder else ''}{quote(folder)}?recursive=false", []).append(entry)
+            for place, entries in trees.items():
+                hub.replies[f"/api/datasets/{name}/tree/{commit}{place}&expand=false"] = Reply(entries)
+            hub.replies[f"/api/datasets/{name}/revision/main"] = Reply({"sha": commit, "gated": False})
+            return f"hf://datasets/{name}" + (f"/{next(iter(files))}" if len(files) == 1 else "")
+
+        routed = Routed(fetcher, Http(context({"HOME": "/nonexistent"})))
+        yield Served(routed, publish, "hf://datasets/harbour/nowhere")
+        routed.close()
+
+
 # Files
-
-
-def test_it_is_a_fetcher_of_ranges(fetcher: HuggingFace) -> None:
-    assert isinstance(fetcher, RangeFetcher)
 
 
 def test_all_files_of_all_pages_are_found_and_read(gauges: Replay, fetcher: HuggingFace) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from replay import Replay, Reply, context, read_all
+from replay import Replay, Reply, Routed, context, read_all, tagged
 
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, UsageError
+from fairmile.testing.fetchers import RangeFetcherTests, Served
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers import npm
+from fairmile.transfer.fetchers.http import Http
 from fairmile.transfer.fetchers.npm import Npm, Wanted, authorization, parse_address, read_settings, registry_of
 from fairmile.transfer.remote import RangeFetcher
 
@@ -84,8 +87,24 @@ def package(server: Replay, name: str = "tides", tarball: str = "", **dist: Any)
     )
 
 
-def test_it_is_a_fetcher_of_ranges(fetcher: Build) -> None:
-    assert isinstance(fetcher(), RangeFetcher)
+class TestConformance(RangeFetcherTests):
+    folders = False
+
+    @pytest.fixture
+    def served(self, server: Replay, fetcher: Build) -> Iterator[Served[RangeFetcher]]:
+        def publish(files: Mapping[str, bytes]) -> str:
+            ((path, data),) = files.items()
+            name = f"n{hashlib.sha256(path.encode()).hexdigest()[:20]}"
+            target = f"/{name}/-/{quote(path.rpartition('/')[2], safe='')}"
+            server.replies[target] = tagged(data)
+            digest = base64.b64encode(hashlib.sha512(data).digest()).decode()
+            dist = {"tarball": f"{server.url}{target}", "integrity": f"sha512-{digest}"}
+            server.replies[f"/{name}"] = Reply({"dist-tags": {}, "versions": {"1.0.0": {"dist": dist}}})
+            return f"npm:{name}@1.0.0"
+
+        routed = Routed(fetcher(f"registry={server.url}\n"), Http(context({"HOME": "/nonexistent"})))
+        yield Served(routed, publish, "npm:@harbour/nowhere")
+        routed.close()
 
 
 @pytest.mark.parametrize("address", ["npm:tides@1.2.0", "npm:tides", "npm:tides@stable"])

@@ -6,16 +6,20 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from replay import Replay, Reply, context, read_all
+from replay import Replay, Reply, Routed, context, read_all, tagged
 
 from fairmile.base.digest import Checksum, sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, UsageError
+from fairmile.testing.fetchers import AWKWARD_NAMES, RangeFetcherTests, Served
 from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.fetchers.http import Http
 from fairmile.transfer.fetchers.pypi import File, PyPI, Wanted, choose, index_addresses, parse_address, read_index
 from fairmile.transfer.remote import RangeFetcher
 
@@ -88,8 +92,23 @@ def page(server: Replay, *names: str, index: str = "/simple", **others: Any) -> 
     server.replies[f"{index}/tide-tables/"] = Reply(document, headers={"Content-Type": JSON})
 
 
-def test_it_is_a_fetcher_of_ranges(fetcher: Build) -> None:
-    assert isinstance(fetcher(), RangeFetcher)
+class TestConformance(RangeFetcherTests):
+    folders = False
+    names = tuple(name for name in AWKWARD_NAMES if not re.search(r"\s", name))  # as the files of packages are named
+
+    @pytest.fixture
+    def served(self, server: Replay, fetcher: Build) -> Iterator[Served[RangeFetcher]]:
+        def publish(files: Mapping[str, bytes]) -> str:
+            ((path, data),) = files.items()
+            name = path.rpartition("/")[2]
+            server.replies[f"/files/{quote(name)}"] = tagged(data)
+            entry = {"filename": name, "url": f"/files/{quote(name)}", "hashes": {"sha256": sha256_hex(data)}}
+            server.replies["/simple/tides/"] = Reply({"files": [entry]}, headers={"Content-Type": JSON})
+            return f"pypi:tides==1.0/{name}"
+
+        routed = Routed(fetcher(PIP_INDEX_URL=f"{server.url}/simple"), Http(context({"HOME": "/nonexistent"})))
+        yield Served(routed, publish, "pypi:tides==1.0/nowhere")
+        routed.close()
 
 
 def test_a_file_is_found_with_its_digest_and_read(server: Replay, fetcher: Build) -> None:

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from fairmile.base.commands import Here
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.testing.fetchers import RangeFetcherTests, Served
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers import s3
 from fairmile.transfer.fetchers.s3 import S3
@@ -45,6 +46,7 @@ class Account:
     endpoint: str
     key: str
     secret: str
+    writer: tuple[str, str] = ("", "")
 
     def client(self, service: str) -> Any:
         from botocore.session import Session
@@ -119,11 +121,18 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
         people.create_user(UserName="reader")
         people.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument=policy)
         made = people.create_access_key(UserName="reader")["AccessKey"]
+        people.create_user(UserName="writer")
+        everything = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+        policy_of_all = json.dumps({"Version": "2012-10-17", "Statement": [everything]})
+        people.put_user_policy(UserName="writer", PolicyName="all", PolicyDocument=policy_of_all)
+        owner = people.create_access_key(UserName="writer")["AccessKey"]
         people.create_user(UserName="stranger")
         people.create_role(RoleName="visitor", AssumeRolePolicyDocument="{}")
         people.put_role_policy(RoleName="visitor", PolicyName="read", PolicyDocument=policy)
         _count_from_now(endpoint)
-        yield Account(endpoint, made["AccessKeyId"], made["SecretAccessKey"])
+        yield Account(
+            endpoint, made["AccessKeyId"], made["SecretAccessKey"], (owner["AccessKeyId"], owner["SecretAccessKey"])
+        )
 
 
 def _count_from_now(endpoint: str, free: int = 0) -> None:
@@ -185,11 +194,29 @@ def read(fetcher: S3, remote: Remote, start: int = 0, stop: int | None = None) -
     return data
 
 
+# The conformance suite, every request with a signature that the server checks
+
+
+class TestConformance(RangeFetcherTests):
+    @pytest.fixture
+    def served(self, locked: Account, fetcher: Build) -> Iterator[Served[RangeFetcher]]:
+        writer = Account(locked.endpoint, *locked.writer)
+        store = writer.client("s3")
+        bucket = f"b{os.urandom(8).hex()}"
+        store.create_bucket(Bucket=bucket)
+
+        def publish(files: Mapping[str, bytes]) -> str:
+            folder = hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+            for path, data in files.items():
+                store.put_object(Bucket=bucket, Key=f"{folder}/{path}", Body=data)
+            return f"s3://{bucket}/{folder}/" + (next(iter(files)) if len(files) == 1 else "")
+
+        built = fetcher(locked.endpoint, AWS_ACCESS_KEY_ID=writer.key, AWS_SECRET_ACCESS_KEY=writer.secret)
+        yield Served(built, publish, f"s3://{bucket}/nowhere", secret=writer.secret)
+        store.close()
+
+
 # Objects and folders, signed
-
-
-def test_it_is_a_fetcher_of_ranges(reader: S3) -> None:
-    assert isinstance(reader, RangeFetcher)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -434,6 +461,15 @@ def test_a_signature_is_made_anew_for_each_request(fetcher: Build, amazon: None)
     someone = fetcher(AWS_ACCESS_KEY_ID="AKIDEXAMPLE", AWS_SECRET_ACCESS_KEY="s")
     one, other = (someone._signed("GET", "far", key)[1]["Authorization"] for key in ("a", "b"))
     assert one != other
+
+
+def test_a_signature_covers_every_header_of_amazons_own(fetcher: Build, amazon: None) -> None:
+    someone = fetcher(AWS_ACCESS_KEY_ID="AKIDEXAMPLE", AWS_SECRET_ACCESS_KEY="s", AWS_SESSION_TOKEN="t")
+    _, headers = someone._signed("HEAD", "far", "a", headers={"x-amz-checksum-mode": "ENABLED"})
+    covered = headers["Authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    own = {name.lower() for name in headers if name.lower().startswith("x-amz-")}
+    assert own == {"x-amz-checksum-mode", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
+    assert own | {"host"} <= set(covered)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,18 @@ Zenodo itself is out of reach of these tests.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from replay import Replay, Reply, context, read_all
+from replay import Replay, Reply, Routed, context, read_all
 
-from fairmile.base.digest import Checksum
+from fairmile.base.digest import Checksum, sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.testing.fetchers import RangeFetcherTests, Served
+from fairmile.transfer.fetchers.http import Http
 from fairmile.transfer.fetchers.zenodo import Record, Zenodo, as_zenodo, parse_address
 from fairmile.transfer.remote import RangeFetcher
 
@@ -28,10 +31,8 @@ def server() -> Iterator[Replay]:
         yield replay
 
 
-def a_file(server: Replay, name: str, data: bytes, **others: Any) -> dict[str, Any]:
-    from urllib.parse import quote
-
-    target = f"{RECORD}/files/{quote(name, safe='')}/content"
+def a_file(server: Replay, name: str, data: bytes, *, record: int = 9000004, **others: Any) -> dict[str, Any]:
+    target = f"/api/records/{record}/files/{quote(name, safe='')}/content"
     server.replies[target] = Reply(data)
     checksum = f"md5:{hashlib.md5(data, usedforsecurity=False).hexdigest()}"
     entry = {"id": "0-0", "key": name, "size": len(data), "checksum": checksum}
@@ -63,8 +64,20 @@ def known(server: Replay, tmp_path: Path) -> Iterator[Zenodo]:
     made.close()
 
 
-def test_it_is_a_fetcher_of_ranges(fetcher: Zenodo) -> None:
-    assert isinstance(fetcher, RangeFetcher)
+class TestConformance(RangeFetcherTests):
+    validators = False  # a record's files never change, and their MD5 is stated
+
+    @pytest.fixture
+    def served(self, server: Replay, fetcher: Zenodo) -> Iterator[Served[RangeFetcher]]:
+        def publish(files: Mapping[str, bytes]) -> str:
+            number = int(sha256_hex(repr(sorted(files)).encode())[:10], 16)
+            entries = [a_file(server, path, data, record=number) for path, data in files.items()]
+            server.replies[f"/api/records/{number}"] = a_record(*entries)
+            return f"zenodo:{number}" + (f"/{next(iter(files))}" if len(files) == 1 else "")
+
+        routed = Routed(fetcher, Http(context({"HOME": "/nonexistent"})))
+        yield Served(routed, publish, "zenodo:404")
+        routed.close()
 
 
 def test_the_files_of_a_record_have_size_and_md5_and_are_read(record: Replay, fetcher: Zenodo) -> None:

@@ -59,13 +59,16 @@ def members(source: Source, *, needs_end_mark: bool) -> Iterator[Member]:
     before = _Before()
     while True:
         block = source.peek(BLOCK)
-        if not block or (len(block) == BLOCK and block == _ZEROS):
+        if not block or block == _ZEROS:
             if before != _Before():
                 raise source.cut_off("a member's header")
             if not block and needs_end_mark:
                 raise source.damaged("the archive ends without its end mark, so it is cut off")
             return
-        header = _header(source.exactly(BLOCK, "a header"), source)
+        if len(block) < BLOCK:
+            raise source.cut_off("a header")
+        header = _header(block, source)
+        source.skip(BLOCK, "a header")
         if header.kind in (b"L", b"K"):
             text = _text(_extra(source, header).split(b"\0", 1)[0])
             if header.kind == b"L":
@@ -120,33 +123,37 @@ def _member(source: Source, header: _Header, before: _Before) -> Iterator[Member
 
 
 def _file(source: Source, header: _Header, before: _Before, name: str, size: int) -> Iterator[Member]:
-    start = source.at
     executable = bool(header.mode & 0o100)
 
     def cut_off() -> Integrity:
         return damaged(source.archive, f"is cut off at byte {source.at:,} of the archive", name)
 
     regions = _regions(source, header, before)
-    left = size - (source.at - start)
-    if left < 0:
-        raise source.damaged("the map of a sparse file is larger than the file")
-    content = Part(source, left, cut_off)
     if regions is None:
-        yield Member(name, "file", left, content, executable)
+        content = Part(source, size, cut_off)
+        yield Member(name, "file", size, content, executable)
     else:
-        real_size, spans = regions
-        if sum(spans[1::2]) != left:
+        if sum(regions.spans[1::2]) != size - regions.map_bytes:
             raise source.damaged("the map of a sparse file does not fit its size")
-        yield Member(name, "file", real_size, _Sparse(content, spans, real_size), executable)
+        content = Part(source, size - regions.map_bytes, cut_off)
+        yield Member(name, "file", regions.size_bytes, _Sparse(content, regions), executable)
     source.skip(content.left, f"the member {name!r}")
     source.skip(-size % BLOCK, "the padding of a member")
+
+
+class _Regions(NamedTuple):
+    """What is stored of a sparse file: start, length, start, …; `map_bytes` of its content are this list itself."""
+
+    size_bytes: int
+    spans: array[int]
+    map_bytes: int
 
 
 class _Sparse:
     """A file of which only some regions are in the archive; all else is zeros."""
 
-    def __init__(self, stored: Readable, spans: array[int], size: int) -> None:
-        self._stored, self._spans, self._size = stored, spans, size
+    def __init__(self, stored: Readable, regions: _Regions) -> None:
+        self._stored, self._spans, self._size = stored, regions.spans, regions.size_bytes
         self._next = self._at = 0
 
     def read(self, size: int, /) -> bytes:
@@ -167,16 +174,18 @@ class _Sparse:
         return data
 
 
-def _regions(source: Source, header: _Header, before: _Before) -> tuple[int, array[int]] | None:
-    """Return the real size of a sparse file and the places (start, length, start, …) of what is stored of it."""
+def _regions(source: Source, header: _Header, before: _Before) -> _Regions | None:
     pax = before.pax
     spans = array("Q")
+    map_bytes = 0
     if header.kind == b"S":
         real_size = _number(header.block[483:495], source)
         _old_gnu_map(source, header.block, spans)
     elif pax.get("GNU.sparse.major") == "1":
         real_size = _decimal(source, pax.get("GNU.sparse.realsize", ""))
+        start = source.at
         _stored_map(source, spans)
+        map_bytes = source.at - start
     elif "GNU.sparse.size" in pax:
         real_size = _decimal(source, pax["GNU.sparse.size"])
         spans = before.regions
@@ -193,7 +202,7 @@ def _regions(source: Source, header: _Header, before: _Before) -> tuple[int, arr
         end = spans[index] + spans[index + 1]
     if end > real_size:
         raise source.damaged("the regions of a sparse file reach beyond its end")
-    return real_size, spans
+    return _Regions(real_size, spans, map_bytes)
 
 
 def _append(source: Source, spans: array[int], number: int) -> None:

@@ -124,9 +124,7 @@ def _sum(entries: Iterator[_Entry]) -> ListedSize:
 
 def _directory(tail: bytes, total_bytes: int, archive: str) -> _Directory:
     base = total_bytes - len(tail)
-    at = tail.rfind(b"PK\5\6")
-    while at >= 0 and not _end_fits(tail, at):  # a comment may hold the same four bytes
-        at = tail.rfind(b"PK\5\6", 0, at + 3)
+    at = _find_end(tail)
     if at < 0:
         raise damaged(archive, "the zip archive has no end record: it is cut off, or no zip archive")
     _, disk, first_disk, _, files, size, offset, _ = _END.unpack_from(tail, at)
@@ -144,9 +142,18 @@ def _directory(tail: bytes, total_bytes: int, archive: str) -> _Directory:
     return _Directory(offset + shift, size, files, shift)
 
 
-def _end_fits(tail: bytes, at: int) -> bool:
-    end = at + _END.size
-    return end <= len(tail) and end + int.from_bytes(tail[end - 2 : end], "little") <= len(tail)
+def _find_end(tail: bytes) -> int:
+    """Return where the end record is: the last whose comment ends the file, else the last that is whole; or -1."""
+    whole, at = -1, tail.rfind(b"PK\5\6")
+    while at >= 0:
+        end = at + _END.size
+        behind = len(tail) - end - int.from_bytes(tail[end - 2 : end], "little")
+        if behind == 0 and end <= len(tail):
+            return at
+        if behind > 0 and whole < 0:
+            whole = at
+        at = tail.rfind(b"PK\5\6", 0, at + 3)
+    return whole
 
 
 def _large_end(tail: bytes, at: int, base: int, archive: str) -> tuple[int, int, int, int, int, int] | None:

@@ -24,13 +24,13 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, Transient, UsageError
 from fairmile.base.files import safe_join, write_failure
-from fairmile.base.git import Git, refuse_commands
+from fairmile.base.git import Repository, refuse_commands
 from fairmile.transfer.credentials import Login, shown_address, without_login
 from fairmile.transfer.http import Client
 from fairmile.transfer.lfs import POINTER_BYTES, LfsServer, OnBytes, Pointer, read_pointer
 from fairmile.transfer.remote import Context, Remote
 
-_SCHEMES = ("https", "http", "ssh", "file")
+_SCHEMES = ("https", "http", "ssh", "file", "git")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _STAGED = re.compile(r"100(?:644|755) [0-9a-f]+ 0\t(.+)")
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)")
@@ -106,7 +106,7 @@ class GitAddress:
         return shown_address(self.location)
 
 
-class GitFetcher:
+class Git:
     """Brings the files of one revision of a git repository."""
 
     def __init__(self, context: Context) -> None:
@@ -117,7 +117,7 @@ class GitFetcher:
         """Return one entry for the whole tree: its address is pinned to the commit, which is its validator too."""
         place = self._place(address)
         with TemporaryDirectory(prefix="fairmile-git-") as folder, _explained(place):
-            commit = _Repository(place, Path(folder) / "git", self._context).commit()
+            commit = _Checkout(place, Path(folder) / "git", self._context).commit()
         return [Remote(place.pinned(commit), ".", validator=commit)]
 
     def bring(self, address: str, folder: Path, on_bytes: OnBytes) -> None:
@@ -125,9 +125,9 @@ class GitFetcher:
         # No tree can hold an entry of this name, so nothing can collide with it or get hold of it.
         own = folder / ".git"
         with _explained(place):
-            repository = _Repository(place, own, self._context, folder)
-            repository.check_out()
-        pointers, plain_bytes = repository.pointers()
+            checkout = _Checkout(place, own, self._context, folder)
+            checkout.check_out()
+        pointers, plain_bytes = checkout.pointers()
         if plain_bytes:
             on_bytes(plain_bytes)
         if pointers:
@@ -135,7 +135,7 @@ class GitFetcher:
             objects.mkdir(exist_ok=True)
             wanted = {pointer: paths[0] for pointer, paths in pointers.items()}
             with closing(Client(self._context)) as client:
-                repository.lfs_source(client).bring(wanted, objects, on_bytes)
+                checkout.lfs_source(client).bring(wanted, objects, on_bytes)
             for pointer, paths in pointers.items():
                 _put(objects / pointer.sha256, [safe_join(folder, path) for path in paths])
         shutil.rmtree(own)
@@ -148,7 +148,7 @@ class GitFetcher:
         return replace(place, login=self._logins.get(place.location))
 
 
-class _Repository:
+class _Checkout:
     """Our own copy of one revision, and the folder that its files go to."""
 
     def __init__(self, place: GitAddress, own: Path, context: Context, folder: Path | None = None) -> None:
@@ -168,7 +168,7 @@ class _Repository:
                 root = urlunsplit(urlsplit(place.location)._replace(path="/"))
                 env |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"http.{root}.extraHeader"}
                 env |= {"GIT_CONFIG_VALUE_0": f"Authorization: {_basic(self._login)}"}
-        self._git = Git(own, context.runner, env=env, shown=shown_address)
+        self._git = Repository(own, context.runner, env=env, shown=shown_address)
         for lock in own.rglob("*.lock"):  # a git that was killed left it; nobody else works in this folder
             lock.unlink()
         self._git.create()
@@ -176,7 +176,7 @@ class _Repository:
         if place.scheme == "ssh":
             given = shlex.quote(env["GIT_SSH"]) if "GIT_SSH" in env else self._config("core.sshCommand")
             self._ssh = env.get("GIT_SSH_COMMAND") or given or _SSH
-            self._git = Git(own, context.runner, env={**env, "GIT_SSH_COMMAND": self._ssh}, shown=shown_address)
+            self._git = Repository(own, context.runner, env={**env, "GIT_SSH_COMMAND": self._ssh}, shown=shown_address)
 
     def commit(self) -> str:
         """Ask which commit the revision means, without fetching it."""

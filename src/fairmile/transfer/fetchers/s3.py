@@ -106,18 +106,23 @@ class S3:
         *,
         headers: Mapping[str, str] = _NONE,
     ) -> tuple[Head, bytes]:
-        url, signed = self._signed(method, bucket, key, query)
-        return self.client.ask(method, url, {**signed, **headers})
+        url, signed = self._signed(method, bucket, key, query, headers)
+        return self.client.ask(method, url, signed)
 
     def _signed(
-        self, method: str, bucket: str, key: str, query: Mapping[str, str] = _NONE
+        self,
+        method: str,
+        bucket: str,
+        key: str,
+        query: Mapping[str, str] = _NONE,
+        headers: Mapping[str, str] = _NONE,
     ) -> tuple[str, Mapping[str, str]]:
         place = self._place(bucket)
         url = f"{place.url}/{quote(key, safe='-_.~/')}"
         if query:
             url += "?" + urlencode(sorted(query.items()), quote_via=quote, safe="-_.~")
         assert self._account is not None
-        return url, self._account.signature(method, url, place.region)
+        return url, self._account.signed(method, url, headers, place.region)
 
     def _place(self, bucket: str) -> Place:
         """Return where a bucket is reached, asked once."""
@@ -390,15 +395,16 @@ class _Account:
     def has_credentials(self) -> bool:
         return self._credentials is not None
 
-    def signature(self, method: str, url: str, region: str) -> Mapping[str, str]:
-        """Return the headers that sign a request; none without credentials."""
+    def signed(self, method: str, url: str, headers: Mapping[str, str], region: str) -> Mapping[str, str]:
+        """Return the headers with a signature over them; as they are without credentials."""
         if self._credentials is None:
-            return {}
+            return headers
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
         from botocore.exceptions import BotoCoreError
 
-        request = AWSRequest(method, url)
+        # Amazon refuses a header of its own (x-amz-…) that the signature does not cover.
+        request = AWSRequest(method, url, dict(headers))
         try:
             # Credentials with an end are renewed by the session when they are asked for.
             S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", region).add_auth(request)

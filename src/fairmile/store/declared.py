@@ -1,0 +1,67 @@
+"""Pools as the user's settings file declares them: add one, take one out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairmile.base import yaml
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.store.pools import HOME, Pool, Pools, parse_pools
+
+
+def declare_pool(
+    settings_file: Path,
+    pools: Pools,
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    environ: Mapping[str, str],
+    dry_run: bool = False,
+) -> Pool:
+    """Declare a pool in the user's settings and return it; `settings` are as `parse_pools` takes them.
+
+    A folder that begins with a variable is kept so; any other is made absolute. A pool that is there already, or
+    cannot be used, is refused.
+    """
+    folder = str(settings["folder"])
+    given = {**settings, "folder": folder if folder.startswith("$") else str(Path(folder).expanduser().absolute())}
+    others = {pool.name: str(pool.folder) for pool in pools if pool.name != name}
+    parsed = parse_pools({**others, name: given}, pools[HOME].folder, {}, environ=environ)
+    pool = next(each for each in parsed if each.name == name)
+    if any(each.name == name for each in pools) and (name != HOME or name in _declared(settings_file)):
+        raise Conflict(f"a pool named {name!r} is there already", hint=f"`fairmile store pool rm {name}` first")
+    trouble = pools.trouble(pool)
+    if trouble:
+        raise UsageError(f"the pool {name!r} cannot be used: {trouble}", hint="make its folder, or choose another one")
+    if not dry_run:
+        yaml.update_file(settings_file, lambda data: _pools_of(data).__setitem__(name, given))
+    return pool
+
+
+def forget_pool(settings_file: Path, pools: Pools, name: str, *, dry_run: bool = False) -> Pool:
+    """Take a pool out of the user's settings and return it; its folder and the bytes in it stay."""
+    pool = pools[name]
+    if name not in _declared(settings_file):
+        raise UsageError(
+            f"the pool {name!r} is not declared in {settings_file}",
+            hint="`fairmile doctor` shows which file declares it; the pool 'home' is always there",
+        )
+    if not dry_run:
+        yaml.update_file(settings_file, lambda data: _pools_of(data).pop(name))
+    return pool
+
+
+def _declared(settings_file: Path) -> Any:
+    try:
+        return _pools_of(yaml.load(settings_file.read_text(encoding="utf-8"), file=str(settings_file)) or {})
+    except FileNotFoundError:
+        return {}
+
+
+def _pools_of(settings: Any) -> Any:
+    """Return the table of pools in the settings, made where there is none."""
+    if settings.get("pools") is None:
+        settings["pools"] = {}
+    return settings["pools"]
