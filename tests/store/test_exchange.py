@@ -14,7 +14,8 @@ from store_filling import LARGE, fill, flip_a_bit, loose, open_store, packs, sma
 
 from fairmile.base.commands import Here, Result, Ssh
 from fairmile.base.digest import sha256_hex
-from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, UsageError
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.store import exchange, far
 from fairmile.store.pools import Pool, Pools
 from fairmile.store.store import Store
 
@@ -45,7 +46,9 @@ def everything(folder: Path) -> set[str]:
 
 def run_and_die(program: str) -> None:
     """Run a program that ends as kill -9 would end it."""
-    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {SUPPORT!r})\n{program}"], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {SUPPORT!r})\n{program}"], check=False
+    )
     assert done.returncode == 9
 
 
@@ -218,7 +221,7 @@ class There:
         return open_store(folder, ssh=lambda host: Ssh(host, config=self.config))
 
 
-@pytest.fixture(params=["usb", "it's a pool; $(touch x) \"y\""])
+@pytest.fixture(params=["usb", 'it\'s a pool; $(touch x) "y"'])
 def there(tmp_path: Path, sshd: Any, request: pytest.FixtureRequest) -> There:
     return There(tmp_path, sshd.config, request.param)
 
@@ -323,7 +326,10 @@ class Interrupted(Here):
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
-def test_a_push_that_lost_its_connection_goes_on_later(plain: There, tmp_path: Path, fails_at: int) -> None:
+def test_a_push_that_lost_its_connection_goes_on_later(
+    plain: There, tmp_path: Path, fails_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_AT_ONCE", 20)  # so that it takes two rounds
     fill(plain.store, "lake", FILES)
     runner = Interrupted(fails_at)
     broken = Store(
@@ -377,17 +383,15 @@ def test_a_place_that_cannot_be_used_is_told(plain: There, tmp_path: Path) -> No
 
 def test_a_full_disk_there_is_told_before_anything_moves(plain: There, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(plain.store, "lake", FILES)
-    monkeypatch.setattr("fairmile.store.far._ROOM", "echo disk 1000 900 100 90% /")
+    monkeypatch.setattr(far, "_PREPARE", "echo disk 1000 900 100 90% /")
     with pytest.raises(SystemFailure, match=r"card lake needs .* more in there:.*, where 100\.0 KiB are free"):
         plain.store.push("lake", plain.address)
     assert not plain.folder.exists()
 
 
 def test_without_sha256sum_there_nothing_is_published(plain: There, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairmile.base.errors import Unsupported
-
     fill(plain.store, "lake", FILES)
-    monkeypatch.setattr("fairmile.store.far._PUBLISH", "exit 5")
+    monkeypatch.setattr(far, "_PUBLISH", "exit 5")
     with pytest.raises(Unsupported, match="there is no program 'sha256sum'"):
         plain.store.push("lake", plain.address)
     assert plain.other.refs() == []

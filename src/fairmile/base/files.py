@@ -57,7 +57,7 @@ def write_atomic(
             _publish_exclusive(temporary, target)
         else:
             os.replace(temporary, target)
-        _sync_folder(folder)
+        sync_folder(folder)
     except FileExistsError:
         _remove(temporary)
         raise
@@ -358,7 +358,8 @@ def _publish_without_links(temporary: str, target: str) -> None:
         raise
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable, where its file system can."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:  # a folder that may be written but not listed

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum
+from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sha256_hex
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
 from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.card import Card
@@ -64,7 +64,8 @@ class _Target:
 
     @cached_property
     def signature(self) -> str:
-        return signature(self.card) if self.card is not None else repr(self.address)
+        # An address may hold a password, so only its digest is kept.
+        return signature(self.card) if self.card is not None else sha256_hex(repr(self.address).encode())
 
 
 class Assets:
@@ -229,8 +230,8 @@ class Assets:
             items += self._items(transfer, file)
         if target.limit is not None:
             items = items[: target.limit]
-        earlier = self._store.ref(target.kind, target.ref_name)
-        if earlier is not None and not fresh and earlier.details.get("signature") == target.signature:
+        earlier = self._store.ref(target.kind, target.ref_name) if target.card is not None and not fresh else None
+        if earlier is not None and earlier.details.get("signature") == target.signature:
             items = self._remembered(items, earlier)
         return transfer.planner.plan(target.name, items, pool=pool, fresh=fresh), notes
 

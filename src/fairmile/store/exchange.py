@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,7 +136,7 @@ class Exchange:
             packed = far.packed(no_files)
             with DigestSet(digest for digest in no_files if digest not in packed) as lacking:
                 need = sum(shelves.size(digest) or 0 for digest in lacking)
-                free = None if dry_run else far.free_bytes()
+                free = None if dry_run else far.prepare()
                 if free is not None and need > free:
                     raise SystemFailure(
                         f"{ref} needs {format_size(need)} more in {far}, where {format_size(free)} are free",
@@ -148,15 +148,21 @@ class Exchange:
 
     def _send(self, far: Far, ref: Ref, lacking: DigestSet) -> None:
         name = f"exchange-{ref.root[:32]}-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]}"
-        for chunk in _rounds(self._shelves, lacking):
-            with tempfile.TemporaryDirectory(prefix="fairmile-") as stage:
-                far.receive(Path(stage), name, _stage(self._shelves, Path(stage), [digest for digest, _ in chunk]))
+        rounds = _rounds(self._shelves, lacking)
+        chunk = next(rounds, [])
+        while True:
+            following = next(rounds, None)
+            with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:
+                links = _stage(self._shelves, Path(folder), [digest for digest, _ in chunk])
+                if following is None:
+                    if Trees(Path(folder)).put(self._shelves.tree(ref.root)) != ref.root:
+                        raise _damaged_tree(ref)
+                    Refs(Path(folder)).put(ref)
+                far.receive(Path(folder), name, _sums(Path(folder), links))
             self._moved(sum(size for _, size in chunk))
-        with tempfile.TemporaryDirectory(prefix="fairmile-") as stage:
-            if Trees(Path(stage)).put(self._shelves.tree(ref.root)) != ref.root:
-                raise _damaged_tree(ref)
-            Refs(Path(stage)).put(ref)
-            far.receive(Path(stage), name, [(sha256_file(f"{stage}/{path}"), path) for path in _files(Path(stage))])
+            if following is None:
+                return
+            chunk = following
 
     def _pull_far(self, far: Far, name: str, wanted: str | None, dry_run: bool) -> Exchanged:
         with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:
@@ -297,11 +303,10 @@ def _rounds(shelves: Shelves, digests: Iterable[str]) -> Iterator[list[tuple[str
         yield group
 
 
-def _stage(shelves: Shelves, stage: Path, digests: Iterable[str]) -> list[tuple[str, str]]:
-    """Lay objects out like a pool, files as links to them, and return the sha256 and the path of each file."""
-    sums: list[tuple[str, str]] = []
-    objects = Objects(stage)
-    with objects.batch() as batch:
+def _stage(shelves: Shelves, stage: Path, digests: Iterable[str]) -> dict[str, str]:
+    """Lay objects out like a pool, files as links to them, and return the digest that each link stands for."""
+    links: dict[str, str] = {}
+    with Objects(stage).batch() as batch:
         for digest in digests:
             path = shelves.path(digest)
             if path is None:
@@ -311,15 +316,16 @@ def _stage(shelves: Shelves, stage: Path, digests: Iterable[str]) -> list[tuple[
             link = f"objects/{digest[:2]}/{digest[2:]}"
             make_folder(stage, (stage / link).parent)
             os.symlink(path.absolute(), stage / link)
-            sums.append((digest, link))
-    links = {path for _, path in sums}
-    staged = (path for path in _files(stage) if path not in links)
-    return sums + [(sha256_file(stage / path), path) for path in staged]
+            links[link] = digest
+    return links
 
 
-def _files(folder: Path) -> Iterator[str]:
-    for top, _, names in os.walk(folder):
-        yield from (os.path.relpath(os.path.join(top, name), folder) for name in sorted(names))
+def _sums(stage: Path, links: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the sha256 and the path of each file; a link must arrive as what it is named, whatever it holds."""
+    for top, _, names in os.walk(stage):
+        for name in names:
+            path = os.path.relpath(os.path.join(top, name), stage)
+            yield links.get(path) or sha256_file(stage / path), path
 
 
 def _damaged(digest: str) -> Integrity:

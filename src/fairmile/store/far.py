@@ -25,7 +25,7 @@ mkdir "$1" 2>/dev/null
 cd "$1" || exit 3
 if [ -g . ] && [ -n "$(find . -prune -perm -g+w)" ]; then umask 002; fi
 """
-_ROOM = _BEGIN + "df -Pk . | tail -n 1"
+_PREPARE = _BEGIN + "mkdir -p incoming && df -Pk . | tail -n 1"
 _LACKING = (
     'cd "$1" 2>/dev/null || { cat; exit 0; }; '
     'while read -r d; do r=${d#??}; [ -f "objects/${d%"$r"}/$r" ] || echo "$d"; done'
@@ -40,7 +40,6 @@ for p in packs/*.pack; do
   tail -c $((16 + 48 * n)) "$p" | head -c $((48 * n)) | od -An -v -tx1
 done
 """
-_PREPARE = _BEGIN + 'mkdir -p "incoming/$2"'
 # Everything is verified before anything is published, and what others refer to is published last.
 _PUBLISH = (
     _BEGIN
@@ -80,9 +79,9 @@ class Far:
     def __str__(self) -> str:
         return f"{self.ssh.host}:{self.folder}"
 
-    def free_bytes(self) -> int | None:
-        """Return how much room is there, the folder being made where only it is missing; None when it cannot tell."""
-        fields = self._sh(_ROOM).split()
+    def prepare(self) -> int | None:
+        """Make the folder where only it is missing and return how many bytes are free; None when nobody can tell."""
+        fields = self._sh(_PREPARE).split()
         return int(fields[3]) * 1024 if len(fields) > 3 and fields[3].isdigit() else None
 
     def lacking(self, digests: Iterable[str]) -> Iterator[str]:
@@ -128,9 +127,9 @@ class Far:
     def receive(self, stage: Path, name: str, sums: Iterable[tuple[str, str]]) -> None:
         """Send a folder laid out like a pool, have every file verified there, then publish all.
 
-        `sums` are the sha256 and the path of each file. What came before an interruption is not sent again.
+        `sums` are the sha256 and the path of each file. What came before an interruption is not sent again. The
+        folder was prepared before.
         """
-        self._sh(_PREPARE, name)
         self._rsync(["--recursive", "--copy-links", "--omit-dir-times", f"{stage}/", f"{self}/incoming/{name}/"])
         self._sh(_PUBLISH, name, input="".join(f"{digest}  {path}\n" for digest, path in sums))
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol, Self
 
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
-from fairmile.base.files import _sync_folder, write_failure
+from fairmile.base.files import sync_folder, write_failure
 from fairmile.store.packs import MAX_PACK_BYTES, MAX_PACK_OBJECTS, Pack, Packs, PackWriter, Place, write_all
 
 PACK_FROM = 16  # fewer small objects of one batch than this are kept as single files
@@ -107,8 +107,8 @@ class Objects:
             seal(os.fspath(file))
             make_folder(self.root, os.path.dirname(target))
             publish(os.fspath(file), target)
-            _sync_folder(os.path.dirname(target))
-            _sync_folder(self._loose)
+            sync_folder(os.path.dirname(target))
+            sync_folder(self._loose)
 
     def batch(self) -> Batch:
         """Return a block in which objects are added; they become visible together when it ends well."""
@@ -193,7 +193,7 @@ class Objects:
             with writing(self._packs.folder):
                 # A pack that holds all that the others hold comes out as it was.
                 freed += sum(unlink(pack.path) for pack in packs if os.path.basename(pack.path) not in batch.packs)
-                _sync_folder(self._packs.folder)
+                sync_folder(self._packs.folder)
         except FileNotFoundError:
             pass  # another process is at the same work: its packs hold what these held
         finally:
@@ -403,9 +403,9 @@ class Batch:
                 folders.add(folder)
             self.stored_bytes += publish(f"{self._folder}/{name}", target)
         for folder in folders:
-            _sync_folder(folder)
+            sync_folder(folder)
         if folders:
-            _sync_folder(self._objects._loose)
+            sync_folder(self._objects._loose)
 
     def _publish_packs(self) -> None:
         if not self._ended:
@@ -418,7 +418,7 @@ class Batch:
                 continue
             self.stored_bytes += publish(writer.path, f"{packs.folder}/{writer.name}")
             self.packs.add(writer.name)
-        _sync_folder(packs.folder)
+        sync_folder(packs.folder)
         packs.forget()
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fairmile.base.errors import SystemFailure, UsageError
-from fairmile.base.files import Lock, Holder, write_atomic, write_failure
+from fairmile.base.files import Holder, Lock, write_atomic, write_failure
 from fairmile.store.objects import make_folder, writing
 
 if TYPE_CHECKING:

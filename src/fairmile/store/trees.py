@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairmile.base.digest import ManifestEntry, manifest_text, merkle_root, parse_manifest
 from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, NotFound, UsageError
-from fairmile.base.files import _sync_folder
+from fairmile.base.files import sync_folder
 from fairmile.store.objects import Damage, fanned_out, fanned_path, make_folder, publish, seal, size_of, unlink, writing
 from fairmile.store.packs import write_all
 
@@ -47,8 +47,8 @@ class Trees:
                 seal(file)
                 make_folder(self.root, os.path.dirname(target))
                 publish(file, target)
-                _sync_folder(os.path.dirname(target))
-                _sync_folder(self._folder)
+                sync_folder(os.path.dirname(target))
+                sync_folder(self._folder)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return root

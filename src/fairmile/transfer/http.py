@@ -135,6 +135,14 @@ class Client:
         finally:
             self.give_back(connection)
 
+    def ask(self, method: str, url: str, headers: Mapping[str, str] = _NO_HEADERS) -> tuple[Head, bytes]:
+        """Return the answer whatever its status, and its body, for services that explain their refusals."""
+        connection, answer = self._patient(method, url, headers)
+        try:
+            return answer.head, _read_all(connection, url, _DOCUMENT_BYTES)
+        finally:
+            self.give_back(connection)
+
     def get_json(self, url: str, headers: Mapping[str, str] = _NO_HEADERS) -> Any:
         """Return a small JSON document as data."""
         data, answer = self.get(url, {"Accept": "application/json", **headers})

@@ -105,39 +105,38 @@ class SmallFiles:
     def bring_one(self, item: Item, batch: Batch, buffer: memoryview | None = None) -> Brought | Item:
         """Bring one file from the first source that serves; the item with its size when it is a large one."""
         notes: list[str] = []
-        first: FairmileError | None = None
+        faults: dict[str, FairmileError] = {}
         buffer = memoryview(bytearray(_IN_MEMORY)) if buffer is None else buffer
-        for remote in item.sources:
-            fetcher = self._fetchers.ranged(remote.address)
-            if fetcher is None:
-                continue
-            for attempt in range(self._settings.retries):
+        left = [remote for remote in item.sources if self._fetchers.ranged(remote.address) is not None]
+        for attempt in range(self._settings.retries):
+            for remote in list(left):
                 try:
-                    return self._receive(item, remote, fetcher, batch, buffer, notes)
+                    return self._receive(item, remote, batch, buffer, notes, alone=len(left) == 1)
                 except DiskFailure:
                     raise
-                except (Transient, Integrity) as error:
-                    fault: FairmileError = error
-                    # Wrong bytes may be an accident of the way; a second time they are the source's.
-                    if self._stop.is_set() or (isinstance(error, Integrity) and attempt):
-                        break
-                    if attempt + 1 < self._settings.retries and isinstance(error, Transient):
-                        self._stop.wait(pause_s(attempt, error))
                 except FairmileError as error:
-                    fault = error
-                    break
-            first = first or fault
-            notes.append(str(fault))
-            if len(item.sources) > 1:
-                self._watcher.note(f"{fault}; trying the next source")
-        raise first or SystemFailure(f"{item.path}: no source is left")
+                    # Wrong bytes may be an accident of the way; a second time they are the source's.
+                    if not isinstance(error, (Transient, Integrity)) or (isinstance(error, Integrity) and attempt):
+                        left.remove(remote)
+                    if remote.address not in faults and len(item.sources) > 1:
+                        notes.append(f"{error}; trying the next source")
+                        self._watcher.note(notes[-1])
+                    faults[remote.address] = error
+            waits = [pause_s(attempt, error) for error in faults.values() if isinstance(error, Transient)]
+            if not left or self._stop.is_set():
+                break
+            if attempt + 1 < self._settings.retries:
+                self._stop.wait(min(waits, default=0.0))
+        raise next(iter(faults.values()), SystemFailure(f"{item.path}: no source is left"))
 
     def _receive(
-        self, item: Item, remote: Remote, fetcher: RangeFetcher, batch: Batch, buffer: memoryview, notes: list[str]
+        self, item: Item, remote: Remote, batch: Batch, buffer: memoryview, notes: list[str], *, alone: bool
     ) -> Brought | Item:
+        fetcher = self._fetchers.ranged(remote.address)
+        assert fetcher is not None
         # A range tells the size of a file that is unknown, and keeps a large one from being sent as a whole.
         body = fetcher.open(remote, 0, None if item.size_bytes is not None else LARGE)
-        stream = _Stream(body, item, remote, fetcher, self._wait)
+        stream = _Stream(body, item, remote, fetcher, self._wait if alone else _do_not_wait)
         try:
             total = body.total_bytes
             if item.size_bytes is not None and total is not None and total != item.size_bytes:
@@ -173,6 +172,11 @@ class SmallFiles:
             return False
         self._stop.wait(pause_s(failures, error))
         return not self._stop.is_set()
+
+
+def _do_not_wait(failures: int, error: Transient) -> bool:
+    """Give up at once, since another source may be better."""
+    return False
 
 
 class _Stream:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -55,14 +56,15 @@ def daemon(folder: Path, more: str = "") -> Iterator[str]:
 
 
 def publisher(root: Path, base: str) -> Callable[[Mapping[str, bytes]], str]:
+    stamps = itertools.count(1_700_000_000)  # rsync takes files of the same size and second for the same
+
     def publish(files: Mapping[str, bytes]) -> str:
         place = root / f"set {abs(hash(tuple(sorted(files))))}"
         for path, data in files.items():
             target = place / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-            # rsync takes files of the same size and second for the same.
-            stamp = publish.clock = getattr(publish, "clock", 1_700_000_000) + 1  # type: ignore[attr-defined]
+            stamp = next(stamps)
             os.utime(target, (stamp, stamp))
         shown = place / next(iter(files)) if len(files) == 1 else place
         return base + shown.as_uri().removeprefix(root.as_uri())

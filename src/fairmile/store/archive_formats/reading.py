@@ -221,7 +221,7 @@ class Part:
             pass
 
     def _check(self) -> None:
-        if False:
+        if self._crc32 is not None and self._sum != self._crc32[0]:
             raise self._crc32[1]()
 
 

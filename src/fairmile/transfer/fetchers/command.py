@@ -95,7 +95,7 @@ KNOWN: Mapping[str, Command] = {
             "aria2c",
             "aria2c --max-connection-per-server=16 --split=16 --min-split-size=1M --file-allocation=none "
             "--allow-overwrite=true --auto-file-renaming=false --follow-torrent=false --follow-metalink=false "
-            "--timeout=60 --summary-interval=1 --console-log-level=warn --enable-color=false "
+            "--timeout=60 --summary-interval=1 --console-log-level=warn --enable-color=false --download-result=hide "
             "--dir={folder} --out={name} -- {url}",
             "http https ftp sftp",
             missing=frozenset({3, 4}),
@@ -250,7 +250,7 @@ class CommandFetcher:
         target = folder.absolute()
         values |= {"folder": str(target), "file": str(target / values["name"])}
         if not self._command.resumes:
-            _empty(target)
+            _remove(target, ["*"])
         growth = Growth(target, on_bytes, ignored=self._command.debris)
         argv = self._filled(self._command.argv, values)
         result = self._context.runner.run(
@@ -258,9 +258,7 @@ class CommandFetcher:
         )
         if result.exit_code != 0:
             raise self._failure(address, result.exit_code, result.stderr or result.stdout)
-        for name in os.listdir(target):
-            if any(fnmatchcase(name, pattern) for pattern in self._command.debris):
-                _remove(target / name)
+        _remove(target, self._command.debris)
         if not os.listdir(target):
             raise SystemFailure(
                 f"{self._command.name} says that it fetched {shown_address(address)}, but wrote nothing to {target}",
@@ -282,17 +280,17 @@ class CommandFetcher:
             raise UsageError(f"{shown!r} holds a space or another character that no address has", hint="a space is %20")
         host, _, path = rest.removeprefix("//").partition("/")
         path = re.split("[?#]", path, maxsplit=1)[0]
+        used = _fields([*self._command.argv, *self._command.find])
+        if "host" in used and not _HOST.fullmatch(host):
+            raise UsageError(f"{shown!r} names no host that {self._command.name} can be given")
+        if "path" in used and not unquote(path).isprintable():
+            raise UsageError(f"{shown!r} holds a character that no path should have")
         name = PurePosixPath(unquote(path)).name
         if not name.isprintable() or "\\" in name or name in ("", ".", "..") or len(name.encode()) > 255:
             name = "download"
         return {"url": address, "host": host, "path": unquote(path), "name": name}
 
     def _filled(self, template: Sequence[str], values: Mapping[str, str]) -> list[str]:
-        used = _fields(template)
-        if "host" in used and not _HOST.fullmatch(values["host"]):
-            raise UsageError(f"{shown_address(values['url'])!r} names no host that {self._command.name} can be given")
-        if "path" in used and not values["path"].isprintable():
-            raise UsageError(f"{shown_address(values['url'])!r} holds a character that no path should have")
         words = [word.format_map(values) for word in template]
         for word, form in zip(words, template, strict=True):
             if word.startswith("-") and not form.startswith("-"):
@@ -403,16 +401,14 @@ def last_words(printed: str) -> str:
     return shown_address("; ".join([line for line in lines if line][-_LAST_LINES:])[-1000:])
 
 
-def _empty(folder: Path) -> None:
-    for name in os.listdir(folder):
-        _remove(folder / name)
-
-
-def _remove(path: Path) -> None:
+def _remove(folder: Path, patterns: Sequence[str]) -> None:
+    """Remove what has one of the names in a folder; a link goes, never what it leads to."""
     try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        for entry in list(os.scandir(folder)):
+            if any(fnmatchcase(entry.name, pattern) for pattern in patterns):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
     except OSError as error:
-        raise SystemFailure(f"cannot remove {path}: {error.strerror}") from error
+        raise SystemFailure(f"cannot empty {folder}: {error.strerror}") from error

@@ -94,6 +94,10 @@ class Globus:
     """Finds files of Globus collections and has the service transfer them."""
 
     def __init__(self, context: Context, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        try:
+            import globus_sdk  # noqa: F401
+        except ImportError as error:
+            raise Unsupported("globus:// addresses need globus-sdk: pip install 'fairmile[globus]'") from error
         self._context = context
         self._sleep = sleep
 
@@ -172,29 +176,31 @@ class Globus:
     def _wait(
         self, service: _Service, task_id: str, is_new: bool, note: Path, on_bytes: Callable[[int], None]
     ) -> Mapping[str, Any]:
-        counted = 0 if is_new else None
+        task = service.task(task_id) or {}
+        # What a task of an earlier attempt had moved by now came before this one.
+        counted = 0 if is_new else int(task.get("bytes_transferred") or 0)
         pause = _FIRST_PAUSE_S
         while True:
-            task = service.task(task_id)
-            status = task.get("status") if task is not None else "FAILED"
-            moved = int((task or {}).get("bytes_transferred") or 0)
-            counted = moved if counted is None else counted
+            moved = int(task.get("bytes_transferred") or 0)
             if moved > counted:
-                moved, counted = moved - counted, moved
-                on_bytes(moved)
-            if status == "SUCCEEDED" and task is not None:
+                on_bytes(moved - counted)
+                counted = moved
+            status = task.get("status", "FAILED")  # the service forgets old tasks
+            if status == "SUCCEEDED":
                 return task
-            reason = _reason(task or {})
             if status == "FAILED":
                 note.unlink(missing_ok=True)
-                raise SystemFailure(f"Globus task {task_id} failed{reason}", hint=f"see `globus task show {task_id}`")
+                raise SystemFailure(
+                    f"Globus task {task_id} failed{_reason(task)}", hint=f"see `globus task show {task_id}`"
+                )
             if status == "INACTIVE":
                 raise SystemFailure(
-                    f"Globus task {task_id} waits for you{reason}",
+                    f"Globus task {task_id} waits for you{_reason(task)}",
                     hint=f"`globus task show {task_id}` says for what; then fetch again, which goes on with it",
                 )
             self._sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+            task = service.task(task_id) or {}
 
     @contextmanager
     def _service(self, place: GlobusAddress) -> Iterator[_Service]:
@@ -381,6 +387,8 @@ def _reason(task: Mapping[str, Any]) -> str:
 
 def _told(place: GlobusAddress, error: GlobusAPIError) -> FairmileError:
     """Return an answer of the service as an error of ours."""
+    from globus_sdk import AuthAPIError
+
     said = " ".join((error.message or error.text or "no reason given").split())
     text = f"{place}: the Globus service says {error.http_status}: {said[:500]}"
     scopes = error.info.consent_required.required_scopes if error.info.consent_required else None
@@ -388,7 +396,7 @@ def _told(place: GlobusAddress, error: GlobusAPIError) -> FairmileError:
         return SystemFailure(text, hint=f"run `globus session consent {' '.join(map(repr, scopes))}`, then fetch again")
     if error.http_status == 404:
         return NotFound(text, hint="check the UUID and the path with `globus ls`")
-    if error.http_status in (400, 401) and "token" in said.lower() or error.http_status == 401:
+    if error.http_status == 401 or isinstance(error, AuthAPIError):
         return SystemFailure(text, hint=_LOGIN_STEPS)
     if error.http_status == 403:
         return SystemFailure(text, hint="ask the owner of the collection for access; `globus whoami` says who you are")

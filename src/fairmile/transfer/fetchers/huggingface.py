@@ -12,8 +12,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.fetchers.s3 import Asking
-from fairmile.transfer.http import HttpBody
+from fairmile.transfer.http import Client, HttpBody
 from fairmile.transfer.remote import Context, Remote
 from fairmile.transfer.wire import Head
 
@@ -58,7 +57,7 @@ class HuggingFace:
     """Finds the files of one commit; they are then read from addresses that name this commit."""
 
     def __init__(self, context: Context) -> None:
-        self.client = Asking(context)
+        self.client = Client(context)
         self._hub = (context.environ.get("HF_ENDPOINT") or _HUB).rstrip("/")
         token = context.credentials.token(("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), *_token_files(context.environ))
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -37,7 +37,7 @@ class S3:
     """Finds and reads objects; every request is signed on its own, so that no signature can run out on the way."""
 
     def __init__(self, context: Context) -> None:
-        self.client = Asking(context)
+        self.client = Client(context)
         self._context = context
         self._account: _Account | None = None
         self._places: dict[str, Place] = {}
@@ -363,24 +363,6 @@ def _read_xml(body: bytes) -> _Xml:
 
 
 # Who asks
-
-
-class Asking(Client):
-    """A client that also hands out refusals, for services that explain them in their headers and body."""
-
-    def ask(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Head, bytes]:
-        """Return the answer to a request, whatever its status, and its body."""
-        connection, answer = self._patient(method, url, headers)
-        body = bytearray()
-        buffer = memoryview(bytearray(64 << 10))
-        try:
-            while count := connection.readinto(buffer):
-                body += buffer[:count]
-                if len(body) > _LISTING_BYTES:
-                    raise SystemFailure(f"{shown_address(url)} sends a document without end")
-        finally:
-            self.give_back(connection)
-        return answer.head, bytes(body)
 
 
 class _Account:

@@ -12,8 +12,7 @@ from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.fetchers.s3 import Asking
-from fairmile.transfer.http import HttpBody
+from fairmile.transfer.http import Client, HttpBody
 from fairmile.transfer.remote import Context, Remote
 
 _ZENODO = "https://zenodo.org"
@@ -37,7 +36,7 @@ class Zenodo:
     """Finds the files of a record; a number that stands for all versions means the newest one."""
 
     def __init__(self, context: Context, *, home: str = _ZENODO) -> None:
-        self.client = Asking(context)
+        self.client = Client(context)
         self._home = home
         token = context.credentials.token(("ZENODO_TOKEN", "ZENODO_ACCESS_TOKEN"))
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
