@@ -56,6 +56,7 @@ def git_server(root: Path) -> Iterator[GitServer]:
 class _Handler(BaseHTTPRequestHandler):
     there: GitServer
     protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # head and body in one packet
 
     def log_message(self, *_: Any) -> None: ...
 

