@@ -455,16 +455,10 @@ def _until_quiet(server: Server) -> None:
 
 def _card(servers: Sequence[Server], files: Files) -> dict[str, object]:
     def entry(path: str, sha256: str) -> dict[str, object]:
-        addresses = [f"{server.url}/{path}" for server in servers]
-        size = files.size_bytes // len(files.digests)
-        address = addresses[0] if len(addresses) == 1 else addresses
-        return {
-            "@type": "FileObject",
-            "name": path,
-            "contentUrl": address,
-            "contentSize": f"{size} B",
-            "sha256": sha256,
-        }
+        address, *mirrors = [f"{server.url}/{path}" for server in servers]
+        size = f"{files.size_bytes // len(files.digests)} B"
+        known: dict[str, object] = {"contentUrl": address, "contentSize": size, "sha256": sha256}
+        return {"@type": "FileObject", "name": path, **known, **({"mirror": mirrors} if mirrors else {})}
 
     return {
         "@context": "https://w3id.org/fairmile/card/1.0/context",

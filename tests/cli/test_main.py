@@ -35,11 +35,36 @@ CALLS = {
     "catalog source add": ["group", "./shared-cards"],
     "catalog source ls": [],
     "catalog source rm": ["group"],
+    "store ls": [],
+    "store du": [],
+    "store verify": [],
+    "store repair": [],
+    "store gc": [],
+    "store pin": ["lake-temperatures"],
+    "store unpin": ["paper-2026"],
+    "store pins": [],
+    "store push": ["lake-temperatures", "./usb-disk"],
+    "store pull": ["lake-temperatures", "./usb-disk"],
+    "store pool ls": [],
+    "store pool add": ["scratch", "./scratch"],
+    "store pool rm": ["scratch"],
+    "store pool measure": ["home", "--size", "1 MB"],
 }
+# A card with a file that every machine has, in the store.
+STOCKED = [
+    """catalog update lake-temperatures --set 'distribution=[{"name":"lake.csv","contentUrl":"file:///etc/passwd"}]'""",
+    "fetch lake-temperatures",
+]
 # What must have happened before the example of a command can be typed.
 BEFORE = {
     "catalog rm": ["catalog update lake-temperatures --set version=1.1"],
     "catalog source rm": ["catalog source add group ./shared-cards"],
+    "store verify": STOCKED,
+    "store pin": STOCKED,
+    "store unpin": [*STOCKED, "store pin lake-temperatures --as paper-2026"],
+    "store push": STOCKED,
+    "store pull": [*STOCKED, "store push lake-temperatures ./usb-disk"],
+    "store pool rm": ["store pool add scratch ./scratch"],
 }
 
 

@@ -383,3 +383,39 @@ def is_slow(bytes_per_s: float, behaviour: Behaviour = Exchange.answer) -> Behav
         behaviour(exchange)
 
     return _only_get(misbehave)
+
+
+def paced(bytes_per_s: float = float("inf"), data: bytes | None = None) -> Behaviour:
+    """Sends at this pace over all connections together, `data` instead of the file where given.
+
+    `sent_bytes` counts what really left, also of an answer that nobody waited for.
+    """
+    lock = threading.Lock()
+    due = [0.0]
+    piece_bytes = (16 if bytes_per_s < float("inf") else 256) << 10
+
+    def behave(exchange: Exchange) -> None:
+        server = exchange.server
+        if exchange.request.path not in server.files:
+            exchange.head("404 Not Found", {"Content-Length": "0"})
+            return
+        if data is not None:
+            exchange.data, exchange.etag = data, f"{len(data)}-1"
+
+        def body(content: bytes) -> None:
+            if exchange.request.method != "GET":
+                return
+            for start in range(0, len(content), piece_bytes):
+                piece = content[start : start + piece_bytes]
+                with lock:
+                    now = time.monotonic()
+                    due[0] = max(due[0], now) + len(piece) / bytes_per_s
+                    pause_s = due[0] - now
+                server.wait(pause_s)
+                exchange.connection.sendall(piece)
+                server.count(len(piece))
+
+        exchange.body = body  # type: ignore[method-assign]
+        exchange.answer()
+
+    return behave

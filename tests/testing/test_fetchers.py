@@ -358,7 +358,7 @@ def test_a_broken_range_fetcher_is_caught(fetcher: type[GoodRanges], caught_by: 
     [
         (NoEnd, "test_the_whole_file_comes"),
         (SmallBufferForgotten, "test_buffers_of_any_size_are_filled"),
-        (OnePositionForAll, "test_two_threads_read_the_same_file_at_once"),
+        (OnePositionForAll, "test_two_open_bodies_do_not_disturb_each_other"),
         (LeavesAThread, "test_closing_in_the_middle_leaves_nothing_running"),
         (LeavesAProcess, "test_closing_in_the_middle_leaves_nothing_running"),
         (FailsWhenInterruptedLate, "test_interrupting_a_closed_body_does_nothing"),

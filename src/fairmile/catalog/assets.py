@@ -91,7 +91,7 @@ class Assets:
         transfer = self._new_transfer()
         try:
             targets = self._targets(names, limit, sha256, unpack)
-            return [self._plan(transfer, target, pool, fresh)[0] for target in targets]
+            return [self._plan(transfer, target, pool, fresh) for target in targets]
         finally:
             transfer.close()
 
@@ -168,7 +168,7 @@ class Assets:
         try:
             card = self._catalog.get(name)
         except (NotFound, UsageError):
-            if not _is_address(name):
+            if not _is_address(name) and not Path(name).exists():
                 raise
             return self._address_target(name, limit, sha256, unpack)
         if sha256 is not None or unpack:
@@ -197,12 +197,12 @@ class Assets:
         if ref is not None and self._is_current(transfer, target, ref):
             self._store.touch(ref)
             return Fetched(target.name, ref.root, ref.files, ref.size_bytes, self._pool_of(ref), known=True)
+        plan = self._plan(transfer, target, pool, fresh)
         try:
-            plan, notes = self._plan(transfer, target, pool, fresh)
             outcome = transfer.execute(plan, fresh=fresh)
         except FairmileError as error:
             raise _with_steps(error, target.card) from error
-        return self._keep(target, plan, outcome, notes)
+        return self._keep(target, plan, outcome)
 
     def _is_current(self, transfer: Transfer, target: _Target, ref: Ref) -> bool:
         """Tell whether what is there is still what the name means."""
@@ -221,33 +221,33 @@ class Assets:
             remote.validator and remote.validator == validators.get(remote.path) for remote in found
         )
 
-    def _plan(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> tuple[Plan, list[str]]:
-        notes: list[str] = []
+    def _plan(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> Plan:
+        try:
+            items = [item for file in target.files for item in self._items(transfer, file)]
+            items = items if target.limit is None else items[: target.limit]
+            earlier = self._store.ref(target.kind, target.ref_name) if target.card is not None and not fresh else None
+            if earlier is not None and earlier.details.get("signature") == target.signature:
+                items = self._remembered(items, earlier)
+            plan = transfer.planner.plan(target.name, items, pool=pool, fresh=fresh)
+        except FairmileError as error:
+            raise _with_steps(error, target.card) from error
         if target.card is not None and not is_public(target.card) and (steps := access_steps(target.card)):
-            notes.append(f"access: {steps}")
-        items: list[Item] = []
-        for file in target.files:
-            items += self._items(transfer, file)
-        if target.limit is not None:
-            items = items[: target.limit]
-        earlier = self._store.ref(target.kind, target.ref_name) if target.card is not None and not fresh else None
-        if earlier is not None and earlier.details.get("signature") == target.signature:
-            items = self._remembered(items, earlier)
-        return transfer.planner.plan(target.name, items, pool=pool, fresh=fresh), notes
+            plan = replace(plan, notes=(f"access: {steps}", *plan.notes))
+        return plan
 
     @staticmethod
     def _items(transfer: Transfer, file: Wanted) -> list[Item]:
         """Return the items of one entry of a card, asking the source where it may hold several files."""
         if file.is_one_file or len(file.addresses) > 1:
             remotes = tuple(Remote(address, file.path, file.size_bytes) for address in file.addresses)
-            return [Item(file.path, remotes, file.size_bytes, file.checksums, file.unpack, file.into)]
+            return [Item(file.path, remotes, file.size_bytes, file.checksums, file.unpack, file.into, file.about_bytes)]
         address = file.addresses[0]
         if file.program:
             transfer.fetchers.declare(OWN_PROGRAM, {"command": list(file.program)})
         found = transfer.planner.find(address, file.path)
         if len(found) == 1:
-            one = found[0]
-            return [replace(one, checksums=file.checksums or one.checksums, unpack=file.unpack, into=file.into)]
+            one = replace(found[0], unpack=file.unpack, into=file.into, about_bytes=file.about_bytes)
+            return [replace(one, checksums=file.checksums or one.checksums)]
         for item in found:
             check_path(item.path, shown_address(address))
         return found[: file.limit] if file.limit is not None else found
@@ -265,12 +265,12 @@ class Assets:
             for item in items
         ]
 
-    def _keep(self, target: _Target, plan: Plan, outcome: Outcome, notes: list[str]) -> Fetched:
+    def _keep(self, target: _Target, plan: Plan, outcome: Outcome) -> Fetched:
         """Give the files that came their name, and say what was recorded."""
         entries = _without_doubles(outcome.entries, target.name)
         root = self._store.put_tree(entries, plan.pool)
         _check_content(target, entries, root)
-        notes = [*notes, *outcome.notes]
+        notes = list(outcome.notes)
         if target.card is not None and not all(file.checksums for file in target.files):
             notes.append(f"its card has no digest of every file; recorded {ni(root)}")
         size = sum(entry.size_bytes for entry in entries)
@@ -330,6 +330,6 @@ def _check_content(target: _Target, entries: Sequence[ManifestEntry], root: str)
 def _with_steps(error: FairmileError, card: Card | None) -> FairmileError:
     """Return the error with the way to get access, where the card tells one and a login may be what is missing."""
     steps = access_steps(card) if card is not None and not is_public(card) else ""
-    if steps:
+    if steps and steps not in (error.hint or ""):
         error.hint = f"{error.hint}; {steps}" if error.hint else steps
     return error

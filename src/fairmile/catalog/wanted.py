@@ -15,13 +15,13 @@ from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import Card, as_list, id_of, text_of
 from fairmile.catalog.sources import LOCAL
-from fairmile.transfer.fetchers import scheme_of
+from fairmile.transfer.fetchers import FETCHERS, SCHEMES, scheme_of
 from fairmile.transfer.plan import check_path
 
 _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
 _EXACT_SIZE = re.compile(r"\s*\d+\s*(B|bytes?)?\s*", re.IGNORECASE)
 _PUBLIC = "public"
-_PLAIN_METHODS = ("", "file", "archive", "git", "http", "https")
+_PLAIN_METHODS = ("", "file", "archive")
 OWN_PROGRAM = "card-program"  # the name under which the program of a card is declared
 _PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org)/", re.IGNORECASE)
 # Addresses that reach what is on this machine; a card from elsewhere has no business there.
@@ -98,7 +98,8 @@ def _from_entry(card: Card, place: int, entry: Mapping[str, Any], unpacked: set[
     about = _size(size)
     label = str(entry.get("@id", ""))
     program = _program(card, entry, where)
-    prefix = "list" if method == "file_list" else OWN_PROGRAM if program else "" if method in _PLAIN_METHODS else method
+    is_plain = method in _PLAIN_METHODS or method in FETCHERS or method in SCHEMES
+    prefix = "list" if method == "file_list" else OWN_PROGRAM if program else "" if is_plain else method
     if prefix:
         addresses = [f"{prefix}+{address}" for address in addresses]
     return Wanted(

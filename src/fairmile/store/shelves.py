@@ -188,7 +188,8 @@ class Shelves:
                 raise Conflict(f"{name!r} can mean {names}", hint="give the whole name")
             if found:
                 return found[0]
-        near = did_you_mean(name, {ref.name for ref in refs} | {ref.name.rpartition("/")[2] for ref in refs})
+        ends = {ref.name.rpartition("/")[2] for ref in refs}
+        near = did_you_mean(name, {ref.name for ref in refs} | ends | {end.partition("@")[0] for end in ends})
         raise NotFound(
             f"nothing in the store is named {name!r}" + (f"; {near}" if near else ""),
             hint="`fairmile store ls` lists what is there",

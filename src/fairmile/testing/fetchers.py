@@ -193,6 +193,21 @@ class RangeFetcherTests:
         stop = None if buffer_bytes > 1_000 else 12_345
         assert read(served.fetcher.open(remote, 3, stop), buffer_bytes) == CONTENT[3:stop]
 
+    def test_two_open_bodies_do_not_disturb_each_other(self, served: Served[RangeFetcher]) -> None:
+        remote = _one(served, "data.bin", CONTENT)
+        with (
+            closing(served.fetcher.open(remote, 0, 50_000)) as first,
+            closing(served.fetcher.open(remote, 300_000, 350_000)) as second,
+        ):
+            begun = [(body, bytearray(100), body.start) for body in (first, second)]
+            for body, buffer, start in begun:
+                count = body.readinto(memoryview(buffer))
+                assert 0 < count <= 100
+                assert buffer[:count] == CONTENT[start : start + count]
+            for body, _, start in begun:
+                rest = read(body)
+                assert rest and rest == CONTENT[start + 50_000 - len(rest) : start + 50_000]
+
     def test_two_threads_read_the_same_file_at_once(self, served: Served[RangeFetcher]) -> None:
         remote = _one(served, "data.bin", CONTENT)
         both_open = threading.Barrier(2, timeout=_PATIENCE_S)

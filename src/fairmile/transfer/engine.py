@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fairmile.base.digest import ManifestEntry, scan_tree
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
 from fairmile.base.files import Lock
-from fairmile.store.archives import archive_format, needs_seek, unpack
-from fairmile.store.objects import Objects
+from fairmile.store.archives import Limits, archive_format, needs_seek, unpack
+from fairmile.store.objects import Batch, Objects
 from fairmile.transfer.attempts import Attempts
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
@@ -47,10 +47,13 @@ class Engine:
         *,
         fresh: bool = False,
         on_landed: Callable[[int], None] = lambda size_bytes: None,
+        room_bytes: int | None = None,
     ) -> None:
         self._objects = objects
         self._fresh = fresh
         self._on_landed = on_landed
+        # What an archive unpacks to can only be guessed beforehand; it must stop before the disk is full.
+        self._unpack_limits = Limits() if room_bytes is None else Limits(total_bytes=room_bytes)
         self._fetchers = fetchers
         self._settings = settings
         self._watcher = watcher
@@ -212,15 +215,16 @@ class Engine:
             _remove(part.folder)
             return Brought(item, sha256, size, (ManifestEntry(item.path, size, sha256, item.mode),))
         with self._objects.batch() as batch:
-            members: list[ManifestEntry] = []
+            members: list[ManifestEntry] | None = None
             trouble: list[BaseException] = []
 
             def stream_members() -> None:
+                nonlocal members
                 try:
                     front = _Front(large, part)
                     kind = archive_format(item.path, front.head())
                     if kind is not None and not needs_seek(kind):
-                        members.extend(unpack(io.BufferedReader(front, _BUFFER), item.path, batch))
+                        members = self._unpack(io.BufferedReader(front, _BUFFER), item, batch)
                 except BaseException as error:  # noqa: BLE001  carried to the caller's thread, which raises it
                     trouble.append(error)
 
@@ -232,12 +236,17 @@ class Engine:
                 unpacker.join()
             if trouble:
                 raise trouble[0]
-            if not members:
+            if members is None:
                 with open(part.path, "rb") as stream:
-                    members.extend(unpack(stream, item.path, batch))
+                    members = self._unpack(stream, item, batch)
             attempts.compare(part)
         _remove(part.folder)
         return Brought(item, sha256, size, _below(item.into, members))
+
+    def _unpack(self, stream: BinaryIO, item: Item, batch: Batch) -> list[ManifestEntry]:
+        members = unpack(stream, item.path, batch, limits=self._unpack_limits, on_note=self._watcher.note)
+        self._on_landed(sum(entry.size_bytes for entry in members))
+        return members
 
     def _bring_unsized(self, item: Item, remotes: list[Remote]) -> Brought:
         """Bring a file whose size nobody tells, by one connection."""
@@ -248,7 +257,7 @@ class Engine:
         if not item.unpack:
             return found
         with self._objects.batch() as batch, self._objects.open(found.sha256) as stream:
-            members = unpack(stream, item.path, batch)
+            members = self._unpack(stream, item, batch)
         return replace(found, entries=_below(item.into, members))
 
     def _bring_folder(

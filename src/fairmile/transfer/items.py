@@ -15,7 +15,7 @@ class Item:
     """One file to bring, or all that an address leads to, and every place that offers it, the best first.
 
     `path` is where it stands in its asset. `unpack` replaces an archive by its members, which then stand below
-    `into`; so do the files that a fetcher of whole folders brings.
+    `into`; so do the files that a fetcher of whole folders brings. `about_bytes` is the size as somebody guessed it.
     """
 
     path: str
@@ -24,6 +24,7 @@ class Item:
     checksums: tuple[Checksum, ...] = ()
     unpack: bool = False
     into: str = ""
+    about_bytes: int | None = None
     mode: int = 0o644
 
     @property

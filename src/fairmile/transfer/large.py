@@ -22,6 +22,8 @@ from fairmile.transfer.settings import Settings
 
 _BUFFER = 256 << 10
 _HASH_BUFFER = 1 << 20
+# Soon at first, so that a process that is killed again and again still gets on; less often later.
+_KEEP_FIRST_S = 0.125
 _KEEP_EVERY_S = 1.0
 # Where an answer comes at once, few connections fill the line and more only cost CPU.
 _NEAR_S = 0.005
@@ -101,11 +103,17 @@ class LargeFile:
             self.segments.stop_all()
             for thread in started:
                 thread.join()
+        with suppress(DiskFailure):  # what came so far serves the next attempt, also when storing it fails
+            self.part.keep(self.segments.on_disk())
         if self._failure is not None or not self.segments.complete:
-            with suppress(DiskFailure):  # what came so far serves the next attempt
-                self.part.keep(self.segments.on_disk())
             raise self._failure or self._no_source_left()
         return self.digester.check(self.offers[0].remote.address if len(self.offers) == 1 else self.path)
+
+    def stop(self, error: BaseException) -> None:
+        """End `run`, from another thread, with an error."""
+        self._failure = self._failure or error
+        self._stopping.set()
+        self.segments.stop_all()
 
     def front(self, at: int) -> int:
         """Wait until the bytes behind `at` are there and return how far they reach; `at` itself when none will come."""
@@ -119,9 +127,7 @@ class LargeFile:
             try:
                 work(*arguments)
             except BaseException as error:  # noqa: BLE001  carried to the caller's thread, which raises it
-                self._failure = self._failure or error
-                self._stopping.set()
-                self.segments.stop_all()
+                self.stop(error)
 
         return threading.Thread(target=guarded, name=f"fairmile-{work.__name__}")
 
@@ -274,5 +280,7 @@ class LargeFile:
                 at += count
 
     def _keep(self) -> None:
-        while not self._stopping.wait(_KEEP_EVERY_S):
+        pause_s = _KEEP_FIRST_S
+        while not self._stopping.wait(pause_s):
             self.part.keep(self.segments.on_disk())
+            pause_s = min(2 * pause_s, _KEEP_EVERY_S)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.units import format_size
+from fairmile.store.archives import ZIP_TAIL_BYTES, ListedSize, zip_listed_size
 from fairmile.store.pools import Pool
 from fairmile.store.store import Store
 from fairmile.transfer.credentials import shown_address
@@ -17,6 +18,7 @@ from fairmile.transfer.items import Item
 from fairmile.transfer.remote import FolderFetcher, RangeFetcher, Remote
 
 _MOST_PROBES = 64
+_MOST_INDEX_BYTES = 64 << 20
 _PROBES_AT_ONCE = 16
 # How much larger what is packed becomes, where no index tells; scientific data seldom packs better.
 _GROWTH = {"gz": 3.0, "tgz": 3.0, "bz2": 4.0, "xz": 5.0, "txz": 5.0, "zst": 4.0, "7z": 5.0, "zip": 3.0}
@@ -81,7 +83,8 @@ class Planner:
         notes: list[str] = []
         todo = self._with_sizes(todo, notes)
         download, estimated = self._total(todo)
-        unpacked = sum(self._unpacked(item) for item in todo if item.unpack)
+        grown = [self._unpacked(item) for item in todo if item.unpack]
+        unpacked = sum(size for size, _ in grown)
         parts = {"download": download, "unpacked": unpacked} if unpacked else None
         choice = self._store.pools.choose(
             download + unpacked, wanted=pool, files=max(len(todo), 1), what=what, parts=parts
@@ -93,7 +96,7 @@ class Planner:
             choice.pool,
             download,
             unpacked,
-            estimated or unpacked > 0,
+            estimated or any(guessed for _, guessed in grown),
             (*notes, *choice.notes),
         )
 
@@ -139,7 +142,7 @@ class Planner:
                 continue
             if len(found) == 1:
                 remotes[place] = replace(found[0], path=remote.path, headers=remote.headers or found[0].headers)
-        if faults and len(faults) == len(remotes):
+        if faults and len(faults) == len(remotes) and item.about_bytes is None:
             raise faults[0]
         size = next((remote.size_bytes for remote in remotes if remote.size_bytes is not None), None)
         checksums = item.checksums or next((remote.checksums for remote in remotes if remote.checksums), ())
@@ -147,15 +150,53 @@ class Planner:
 
     @staticmethod
     def _total(items: Sequence[Item]) -> tuple[int, bool]:
-        sizes = [item.size_bytes for item in items if item.size_bytes is not None]
-        unknown = len(items) - len(sizes)
+        exact = sum(item.size_bytes is not None for item in items)
+        sizes = [size for item in items if (size := _size(item)) is not None]
         mean = sum(sizes) / len(sizes) if sizes else 0.0
-        return sum(sizes) + int(mean * unknown), unknown > 0
+        return sum(sizes) + int(mean * (len(items) - len(sizes))), exact < len(items)
 
-    @staticmethod
-    def _unpacked(item: Item) -> int:
+    def _unpacked(self, item: Item) -> tuple[int, bool]:
+        """Return how large an archive becomes, and whether that is a guess; a zip's own index tells at its end."""
         suffix = item.path.lower().rpartition(".")[2]
-        return int((item.size_bytes or 0) * _GROWTH.get(suffix, 1.0))
+        listed = self._listed(item) if suffix == "zip" else None
+        if listed is not None:
+            return listed.size_bytes, listed.estimate
+        return int((_size(item) or 0) * _GROWTH.get(suffix, 1.0)), suffix != "tar"
+
+    def _listed(self, item: Item) -> ListedSize | None:
+        remote, size = item.sources[0], item.size_bytes
+        fetcher = self._fetchers.ranged(remote.address)
+        if fetcher is None or size is None:
+            return None
+        want = min(ZIP_TAIL_BYTES, size)
+        try:
+            for _ in range(2):
+                tail = _read(fetcher, remote, size - want, size)
+                found = zip_listed_size(tail, size, item.path)
+                if isinstance(found, ListedSize):
+                    return found
+                want = min(found, size, _MOST_INDEX_BYTES)
+        except FairmileError:
+            return None  # the transfer itself will tell what is wrong
+        return None
+
+
+def _read(fetcher: RangeFetcher, remote: Remote, start: int, stop: int) -> bytes:
+    body = fetcher.open(remote, start, stop)
+    try:
+        if body.start != start:
+            raise SystemFailure(f"{shown_address(remote.address)} cannot send a part of a file")
+        data = bytearray(stop - start)
+        at = 0
+        while at < len(data) and (count := body.readinto(memoryview(data)[at:])):
+            at += count
+        return bytes(data[:at])
+    finally:
+        body.close()
+
+
+def _size(item: Item) -> int | None:
+    return item.size_bytes if item.size_bytes is not None else item.about_bytes
 
 
 def archive_name(sha256: str) -> str:

@@ -46,12 +46,12 @@ def test_the_pieces_never_exceed_what_is_asked_for_and_make_up_the_whole(
     assert expanded(name, data, given=given, wanted=wanted) == b"".join(parts)
 
 
-@pytest.mark.parametrize("wanted", [1, 7, 258])
-def test_bytes_that_the_decoder_still_holds_when_its_input_is_used_up_are_not_lost(wanted: int) -> None:
+@pytest.mark.parametrize("size", range(1, 60))
+def test_bytes_that_the_decoder_still_holds_when_its_input_is_used_up_are_not_lost(size: int) -> None:
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    data = packer.compress(bytes(1000)) + packer.flush()
+    data = packer.compress(bytes(size)) + packer.flush()
     stream = Expanded(OnlyReads(data), codec("deflate", "it"), lambda what: damaged("it", what), frames=False)
-    assert b"".join(iter(lambda: stream.read(wanted), b"")) == bytes(1000)
+    assert b"".join(iter(lambda: stream.read(7), b"")) == bytes(size)
 
 
 def test_frames_that_hold_nothing_are_passed_over(tmp_path: Path) -> None:

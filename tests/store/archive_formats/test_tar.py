@@ -183,7 +183,7 @@ def test_a_long_name_without_a_member_means_that_the_archive_is_cut_off() -> Non
     [
         {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "100"},
         {"GNU.sparse.size": "100", "GNU.sparse.map": "0,1,2"},
-        {"GNU.sparse.size": "100", "GNU.sparse.map": "256,256,0,256"},
+        {"GNU.sparse.size": "600", "GNU.sparse.map": "256,256,0,256"},
         {"GNU.sparse.size": "1", "GNU.sparse.map": "50,512"},
         {"GNU.sparse.size": "100", "GNU.sparse.map": "0,1"},
         {"GNU.sparse.size": "-1", "GNU.sparse.map": "0,512"},

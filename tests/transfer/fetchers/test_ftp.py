@@ -235,7 +235,7 @@ def test_one_login_serves_many_ranges(tmp_path: Path, make: Make) -> None:
         left.readinto(memoryview(bytearray(10)))
         left.close()
         assert read(fetcher.open(remote, 5, 10)) == CONTENT[5:10]
-        assert [line for line in there.said if line.startswith("USER")] == ["USER anonymous"]
+    assert [line for line in there.said if line.startswith("USER")] == ["USER anonymous"]
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_replaced(tmp_path: Path, make: Make) -> None:
@@ -350,8 +350,10 @@ def test_an_address_that_would_smuggle_a_command_or_means_nothing_is_refused(mak
 class Scripted:
     """A server that answers from a table; `data` goes out on the data connection, `end` is said after it."""
 
-    def __init__(self, answers: Mapping[str, str], data: bytes = b"", end: str = "226 done") -> None:
-        self.answers, self.data, self.end = answers, data, end
+    def __init__(
+        self, answers: Mapping[str, str], data: bytes = b"", end: str = "226 done", connections: int = 1
+    ) -> None:
+        self.answers, self.data, self.end, self.connections = answers, data, end, connections
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve)
@@ -362,6 +364,10 @@ class Scripted:
         self._listener.close()
 
     def _serve(self) -> None:
+        for _ in range(self.connections):
+            self._serve_one()
+
+    def _serve_one(self) -> None:
         defaults = {"USER": "230 in", "PWD": '257 "/"', "TYPE": "200 ok", "NOOP": "200 ok"}
         with self._listener.accept()[0] as control, socket.create_server(("127.0.0.1", 0)) as passive:
             port = passive.getsockname()[1]
@@ -384,6 +390,17 @@ def test_a_transfer_that_the_server_breaks_off_is_no_end_of_the_file(make: Make)
         body = fetcher.open(Remote(f"ftp://127.0.0.1:{server.port}/x", "x"), 0, None)
         with pytest.raises(Transient, match="broke off"):
             read(body)
+        fetcher.close()
+
+
+def test_a_server_that_says_more_than_it_was_asked_is_not_misunderstood(make: Make) -> None:
+    answers = {"SIZE": "213 5", "MDTM": "213 20240101000000", "RETR": "150 here"}
+    with closing(Scripted(answers, b"12345", "226 done\r\n226 really", connections=2)) as server:
+        fetcher = make()
+        for _ in range(2):
+            body = fetcher.open(Remote(f"ftp://127.0.0.1:{server.port}/x", "x"), 0, None)
+            assert (body.total_bytes, body.validator) == (5, "5-20240101000000")
+            assert read(body) == b"12345"
         fetcher.close()
 
 

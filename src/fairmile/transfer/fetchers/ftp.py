@@ -19,6 +19,7 @@ from fairmile.transfer.remote import Context, Remote
 _IMPLICIT_TLS_PORT = 990  # there TLS is spoken from the first byte; on any other port AUTH TLS switches to it
 _DEEPEST = 40  # folders within folders; a server that shows more follows a link in circles
 _UNKNOWN_COMMAND = ("500", "501", "502", "504")
+_HUNG_UP = (EOFError, ConnectionError, ftplib.error_temp, ftplib.error_reply)
 _LOGIN_REFUSED = ("530", "532")
 _TYPE = re.compile(r";type=[aid]$", re.IGNORECASE)
 T = TypeVar("T")
@@ -112,7 +113,7 @@ class Ftp:
                 except BaseException as error:
                     connection.close()
                     # A server may have hung up while the connection waited.
-                    if waiting is None or not isinstance(error, (EOFError, ConnectionError, ftplib.error_temp)):
+                    if waiting is None or not isinstance(error, _HUNG_UP):
                         raise
 
     def _give_back(self, connection: _Connection) -> None:
@@ -192,7 +193,9 @@ class _Connection:
 
     def describe(self, path: bytes) -> tuple[int | None, str]:
         """Return the size of a file, as far as the server tells it, and its validator."""
-        self.ftp.voidcmd("TYPE I")  # some servers count bytes only in this mode
+        answer = self.ftp.sendcmd("TYPE I")  # some servers count bytes only in this mode
+        if not answer.startswith("200"):  # one that belongs to an earlier question
+            raise ftplib.error_reply(answer)
         size = _number(self._tried("SIZE", path))
         return size, _validator(size, self._tried("MDTM", path))
 
@@ -270,12 +273,6 @@ class _Connection:
         except ftplib.error_perm:
             return None
 
-    def is_in_step(self) -> bool:
-        """Tell whether the server answers a new question after what it had to say about a broken-off transfer."""
-        self.ftp.putcmd("NOOP")
-        # One reply about the transfer, or two from servers that first report the error and then the end.
-        return any(self.ftp.getmultiline().startswith("200") for _ in range(3))
-
 
 class FtpBody:
     """The bytes of a file from an offset on; closed at its end, its connection serves the next range."""
@@ -346,7 +343,7 @@ class FtpBody:
         self._data.close()
         if not self._is_broken and not self._is_complete:
             try:
-                self._is_broken = not connection.is_in_step()
+                connection.ftp.getmultiline()  # what the server says about the transfer that we broke off
             except ftplib.all_errors:
                 self._is_broken = True
         if self._is_broken:
