@@ -26,3 +26,16 @@ run catalog export dataset/mnist --to croissant -o "$work/out"
 "$PYTHON" "$here/validate_export.py" croissant "$work/out/croissant.json"
 run catalog export model/cosmoflow --to rocrate -o "$work/crate"
 "$PYTHON" "$here/validate_export.py" rocrate "$work/crate"
+step "The bytes: from two mirrors at once. The first one damages a byte; it is noticed, named, and made good."
+fetch_and_look() {
+  run catalog add "$work/wind-field.jsonld"
+  run fetch dataset/wind-field --to "$work/data"
+  step "Again: known by its content, so nothing moves."
+  run fetch dataset/wind-field --to "$work/data"
+}
+export -f fetch_and_look run step
+export FAIRMILE work
+"$PYTHON" "$here/mirrors.py" "$work/wind-field.jsonld" bash -euo pipefail -c fetch_and_look
+step "What is in the store, and is every byte still right?"
+run store ls
+run store verify

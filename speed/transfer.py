@@ -523,6 +523,9 @@ def _compare(
 ) -> None:
     if name not in results or peer not in results:
         return
+    if results[name].problems or results[peer].problems:
+        print(f"    {name} / {peer}: not compared, one of them failed")
+        return
     ratio = results[name].value(what) / results[peer].value(what)
     best = results[name].value(what, min) / results[peer].value(what, min)
     label = f"{'time' if what == 'wall_s' else 'CPU'}: {name} / {peer}"
@@ -579,7 +582,10 @@ def main() -> None:
         bench = Bench(Path(scratch), options.ours, options.repeats, options.small, options.congestion)
         print(f"{os.cpu_count()} cores, Linux {os.uname().release}, files below {scratch}")
         for name in options.case or CASES:
-            CASES[name](bench)
+            try:
+                CASES[name](bench)
+            except RigError as error:
+                raise SystemExit(f"{name}: {error}") from error
 
 
 if __name__ == "__main__":

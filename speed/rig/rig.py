@@ -209,7 +209,7 @@ class Rig:
         *,
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        limit_s: float = 900,
+        limit_s: float = 300,
     ) -> Measured:
         """Run a command beside the servers and measure it; past `limit_s` it is killed."""
         with self.start(argv, environ=environ, cwd=cwd, limit_s=limit_s) as command:
@@ -222,7 +222,7 @@ class Rig:
         *,
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        limit_s: float = 900,
+        limit_s: float = 300,
     ) -> Iterator[Command]:
         """Start a command beside the servers; it ends with the block, or when `limit_s` are over, at the latest."""
         output = self.scratch / "output"

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -365,7 +365,8 @@ class Scripted:
 
     def _serve(self) -> None:
         for _ in range(self.connections):
-            self._serve_one()
+            with suppress(ConnectionError):  # a client may leave without hearing the server out
+                self._serve_one()
 
     def _serve_one(self) -> None:
         defaults = {"USER": "230 in", "PWD": '257 "/"', "TYPE": "200 ok", "NOOP": "200 ok"}
