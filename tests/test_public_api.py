@@ -150,7 +150,7 @@ def test_every_asset_is_listed_however_many_there_are() -> None:
     assert sum(name.endswith("-of-ours") for name in fm.models.list_models()) == 1300
 
 
-@pytest.mark.parametrize("verb", ["load", "run", "convert", "apply"])
+@pytest.mark.parametrize("verb", ["run", "convert", "apply"])
 def test_verbs_that_come_later_do_not_exist(verb: str) -> None:
     for noun in (fm, fm.models, fm.datasets, fm.workflows, fm.catalog):
         assert not hasattr(noun, verb)

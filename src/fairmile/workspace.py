@@ -104,6 +104,8 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "transfer.limits": Option({}, _mapping, "host or *: rate, as in `20 MB/s 08:00-18:00, 200 MB/s`"),
         "transfer.fetchers": Option({}, _mapping, "programs that fetch: name: {command: [argv…], schemes: […]}"),
         "transfer.s3_endpoint": Option("", _text, "address of another S3 service than Amazon's"),
+        "transfer.globus_collection": Option("", _text, "Globus collection of this machine, to which tasks write"),
+        "transfer.globus_root": Option("/", _text, "folder of this machine that is the root of that collection"),
     }
 
 
@@ -188,6 +190,8 @@ class Workspace:
             limits=self.config["transfer.limits"],
             fetchers=self.config["transfer.fetchers"],
             s3_endpoint=self.config["transfer.s3_endpoint"],
+            globus_collection=self.config["transfer.globus_collection"],
+            globus_root=self.config["transfer.globus_root"],
         )
         context = Context(self.environ, Here(), Credentials(self.environ), settings)
         return Transfer(self.store, context, self.watcher)

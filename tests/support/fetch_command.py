@@ -129,7 +129,7 @@ def killed_at_the_end(*processes: subprocess.Popen[str]) -> Iterator[None]:
                     stream.close()
 
 
-def wait_until(condition: Callable[[], bool], *processes: subprocess.Popen[str]) -> None:
+def wait_until(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
     """Wait for a condition; the test fails when a process ends before it is met."""
     deadline = time.monotonic() + _PATIENCE_S
     while not condition():

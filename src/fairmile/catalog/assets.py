@@ -21,7 +21,7 @@ from fairmile.transfer.credentials import shown_address, without_login
 from fairmile.transfer.fetchers import scheme_of
 from fairmile.transfer.items import Item
 from fairmile.transfer.plan import Plan, check_path
-from fairmile.transfer.remote import RangeFetcher, Remote
+from fairmile.transfer.remote import Remote
 from fairmile.transfer.transfer import Outcome, Transfer
 
 
@@ -193,16 +193,29 @@ class Assets:
     # One target
 
     def _fetch(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> Fetched:
-        ref = None if fresh else self._store.ref(target.kind, target.ref_name)
-        if ref is not None and self._is_current(transfer, target, ref):
-            self._store.touch(ref)
-            return Fetched(target.name, ref.root, ref.files, ref.size_bytes, self._pool_of(ref), known=True)
+        found = None if fresh else self._found(transfer, target)
+        if found is not None:
+            return found
         plan = self._plan(transfer, target, pool, fresh)
-        try:
-            outcome = transfer.execute(plan, fresh=fresh)
-        except FairmileError as error:
-            raise _with_steps(error, target.card) from error
-        return self._keep(target, plan, outcome)
+        with transfer.turn(plan) as was_busy:
+            if was_busy and not fresh:
+                found = self._found(transfer, target)  # by now another process may have brought it
+                if found is not None:
+                    return found
+                plan = self._plan(transfer, target, pool, fresh)
+            try:
+                outcome = transfer.execute(plan, fresh=fresh)
+            except FairmileError as error:
+                raise _with_steps(error, target.card) from error
+            return self._keep(target, plan, outcome)
+
+    def _found(self, transfer: Transfer, target: _Target) -> Fetched | None:
+        """Return what is there where it is still what the name means."""
+        ref = self._store.ref(target.kind, target.ref_name)
+        if ref is None or not self._is_current(transfer, target, ref):
+            return None
+        self._store.touch(ref)
+        return Fetched(target.name, ref.root, ref.files, ref.size_bytes, self._pool_of(ref), known=True)
 
     def _is_current(self, transfer: Transfer, target: _Target, ref: Ref) -> bool:
         """Tell whether what is there is still what the name means."""
@@ -211,14 +224,11 @@ class Assets:
         if target.address is None or target.address.checksums:
             return True
         # An address may hold something new; its validator tells without moving a byte of it.
-        address = target.address.addresses[0]
-        fetcher = transfer.fetchers.of(address)
-        if not isinstance(fetcher, RangeFetcher):
-            return False
-        found = fetcher.find(address)
+        found = transfer.planner.find(target.address.addresses[0])
         validators = ref.details.get("validators", {})
+        remotes = [item.sources[0] for item in found]
         return bool(validators) and all(
-            remote.validator and remote.validator == validators.get(remote.path) for remote in found
+            remote.validator and remote.validator == validators.get(remote.path) for remote in remotes
         )
 
     def _plan(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> Plan:
@@ -246,7 +256,8 @@ class Assets:
             transfer.fetchers.declare(OWN_PROGRAM, {"command": list(file.program)})
         found = transfer.planner.find(address, file.path)
         if len(found) == 1:
-            one = replace(found[0], unpack=file.unpack, into=file.into, about_bytes=file.about_bytes)
+            about = found[0].about_bytes or file.about_bytes
+            one = replace(found[0], unpack=file.unpack, into=file.into, about_bytes=about)
             return [replace(one, checksums=file.checksums or one.checksums)]
         for item in found:
             check_path(item.path, shown_address(address))

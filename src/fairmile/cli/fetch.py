@@ -61,10 +61,10 @@ def fetch(
         )
     finally:
         line.clear()
-    _show(out, fetched)
+    _show(out, fetched, line.told)
 
 
-def _show(out: Out, fetched: list[Fetched]) -> None:
+def _show(out: Out, fetched: list[Fetched], told: set[str]) -> None:
     if out.as_json:
         out.data([each.to_dict() for each in fetched])
         return
@@ -74,7 +74,8 @@ def _show(out: Out, fetched: list[Fetched]) -> None:
         size = format_size(each.size_bytes)
         out.line(f"{verb:<8} {each.name}  {count(each.files, 'file')}  {size}  {where}")
         for note in each.notes:
-            out.say(f"note: {note}")
+            if note not in told:
+                out.say(f"note: {note}")
 
 
 def _show_plans(out: Out, plans: list[Plan]) -> None:

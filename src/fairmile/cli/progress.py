@@ -31,6 +31,7 @@ class TransferLine:
         self._about = ""
         self._is_shown = False
         self._sees = sys.stderr.isatty()
+        self.told: set[str] = set()
 
     def begin(self, what: str, total_bytes: int, is_estimate: bool) -> None:
         with self._lock:
@@ -53,8 +54,9 @@ class TransferLine:
 
     def note(self, text: str) -> None:
         with self._lock:
+            self.told.add(text)
             self.clear()
-            self._out.say(one_line(text))
+            self._out.say(f"note: {one_line(text)}")
 
     def clear(self) -> None:
         """Take the line away."""

@@ -1,10 +1,11 @@
-"""`hpcfair.hpcfair_dataset` as published: list_datasets, get_metadata, search, list_supporting_files."""
+"""`hpcfair.hpcfair_dataset` as published: list_datasets, get_metadata, search, list_supporting_files, load."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from fairmile.catalog.access import LoadedAsset
 from fairmile.compat.listing import get_listings
 from fairmile.workspace import Workspace
 
@@ -27,3 +28,8 @@ def search(pattern: str) -> list[str]:
 def list_supporting_files(name: str) -> list[str]:
     """Return the scripts and files that belong to a data set."""
     return Workspace.open().datasets.list_supporting_files(name)
+
+
+def load(name: str, *, fresh: bool = False) -> LoadedAsset:
+    """Return a data set with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
+    return Workspace.open().datasets.load(name, fresh=fresh)

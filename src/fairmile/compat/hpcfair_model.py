@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fairmile.catalog.access import LoadedAsset
 from fairmile.compat.listing import get_listings
 from fairmile.workspace import Workspace
 
@@ -27,3 +28,8 @@ def search(pattern: str) -> list[str]:
 def search_workflows(keyword: str) -> list[str]:
     """Return the names of the workflows that match a keyword."""
     return [hit.row.name for hit in Workspace.open().workflows.search(keyword, limit=10_000) if not hit.row.gone]
+
+
+def load(name: str, *, fresh: bool = False) -> LoadedAsset:
+    """Return a model with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
+    return Workspace.open().models.load(name, fresh=fresh)

@@ -24,6 +24,7 @@ class DigestSet:
     def __init__(self, digests: Iterable[str] = (), *, in_memory: int = _RECORDS_IN_MEMORY) -> None:
         self._file: IO[bytes] | None = None
         self._records: bytes | mmap.mmap = b""
+        self._small: set[bytes] | None = None  # the same once more while there are few: asking it is faster
         runs: list[IO[bytes]] = []
         try:
             piece: set[bytes] = set()
@@ -33,7 +34,7 @@ class DigestSet:
                     runs.append(_written(sorted(piece)))
                     piece.clear()
             if not runs:
-                self._records = b"".join(sorted(piece))
+                self._records, self._small = b"".join(sorted(piece)), piece
                 return
             merged = heapq.merge(*map(_read, runs), sorted(piece))
             self._file = _written(record for record, _ in itertools.groupby(merged))
@@ -58,6 +59,8 @@ class DigestSet:
         if not isinstance(digest, str):
             return False
         wanted = bytes.fromhex(digest)
+        if self._small is not None:
+            return wanted in self._small
         at = bisect.bisect_left(range(len(self)), wanted, key=self._record)
         return at < len(self) and self._record(at) == wanted
 

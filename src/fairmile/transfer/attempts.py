@@ -58,10 +58,10 @@ class Attempts:
             # What the source is by now has another validator, which its next answer tells.
             again = [replace(remote, validator="") for remote in self._now] if isinstance(error, Changed) else self._now
             self._groups = [again, *self._groups]
-            self._say(f"{offers[0].shown}: {error}; trying once more")
+            self._say(f"{error}; trying once more")
             return
         else:
-            self._say(f"{offers[0].shown}: {error}, twice")
+            self._say(f"{error}, twice")
         self._is_second_try = False
 
     def failed(self, error: FairmileError) -> None:

@@ -8,14 +8,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from fairmile.base.errors import UsageError
 
 _SECRET_WORDS = re.compile(
-    r"(?i)([?&](?:[\w.-]*(?:token|key|secret|signature|password|passwd|credential|auth|sig)[\w.-]*))=[^&#\s]*"
+    r"(?i)([?&;#](?:[\w.-]*(?:token|key|secret|signature|passw|pwd|credential|auth|sig)[\w.-]*))=[^&;#\s]*"
 )
-_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s?#]*@")
+# A password may hold an @ itself; the last one before the path ends it.
+_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s?#]*@")
 
 
 class Login(NamedTuple):
@@ -62,8 +63,12 @@ class Credentials:
             found = netrc.netrc(str(path)).authenticators(host)
         except FileNotFoundError:
             return None
-        except netrc.NetrcParseError as error:
-            raise UsageError(f"{path}: {error.msg}", hint="mend the file, or chmod 600 it") from None
+        except (netrc.NetrcParseError, UnicodeDecodeError) as error:
+            # Its own message may quote a part of a password.
+            line = f":{error.lineno}" if isinstance(error, netrc.NetrcParseError) else ""
+            raise UsageError(
+                f"{path}{line} cannot be understood", hint="expected `machine HOST login USER password PASSWORD`"
+            ) from None
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
         return Login(found[0], found[2] or "") if found else None
@@ -73,7 +78,10 @@ class Credentials:
             import keyring
         except ImportError:
             return None
-        found = keyring.get_credential(f"fairmile:{host}", None)
+        try:
+            found = keyring.get_credential(f"fairmile:{host}", None)
+        except keyring.errors.KeyringError:  # none is unlocked, or there is none on this machine
+            return None
         return Login(found.username, found.password) if found is not None else None
 
 
@@ -83,9 +91,13 @@ def shown_address(text: str) -> str:
 
 
 def without_login(address: str) -> tuple[str, Login | None]:
-    """Return an address without user and password, and these."""
-    parts = urlsplit(address)
+    """Return an address without user and password, and these as they are meant: percent signs decoded."""
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise UsageError(f"{shown_address(address)!r} is no address") from error
     if "@" not in parts.netloc:
         return address, None
     bare = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=bare)), Login(parts.username or "", parts.password or "")
+    login = Login(unquote(parts.username or ""), unquote(parts.password or ""))
+    return urlunsplit(parts._replace(netloc=bare)), login

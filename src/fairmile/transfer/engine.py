@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -29,6 +30,9 @@ from fairmile.transfer.settings import Settings
 from fairmile.transfer.small import LARGE, SmallFiles
 
 _BATCH_ITEMS = 4000
+# Small files become safe together: soon at first, then less often, since each time connections stand still.
+_BATCH_FIRST_S = 0.25
+_BATCH_MOST_S = 30.0
 _LARGE_AT_ONCE = 2
 _PATIENCE_S = 7 * 24 * 3600.0
 _BUFFER = 256 << 10
@@ -72,14 +76,19 @@ class Engine:
         chosen = {id(item) for item in small}
         rest = [item for item in items if id(item) not in chosen]
         failures: list[Failure] = []
-        for start in range(0, len(small), _BATCH_ITEMS):
-            files = self._small_files(small[start : start + _BATCH_ITEMS])
+        start, most_s = 0, _BATCH_FIRST_S
+        while start < len(small):
+            some = small[start : start + _BATCH_ITEMS]
+            began = time.monotonic()
+            files = self._small_files(some, most_s)
             with self._objects.batch() as batch:
                 files.bring(batch)
             self._on_landed(sum(each.size_bytes for each in files.brought))
             on_brought(files.brought)
             failures += files.failures
             rest += files.grown
+            start += len(some) - len(files.left)
+            most_s = min(2 * (time.monotonic() - began), _BATCH_MOST_S)
         with ThreadPoolExecutor(min(_LARGE_AT_ONCE, len(rest)) or 1, "fairmile-item") as pool:
             waiting = [(item, pool.submit(self._bring_one, item)) for item in rest]
             try:
@@ -100,8 +109,8 @@ class Engine:
             self._done += number
             self._watcher.item(self._done, self._total)
 
-    def _small_files(self, items: Sequence[Item]) -> SmallFiles:
-        return SmallFiles(items, self._fetchers, self._settings, self._limiter, self._watcher, self._count)
+    def _small_files(self, items: Sequence[Item], most_s: float = float("inf")) -> SmallFiles:
+        return SmallFiles(items, self._fetchers, self._settings, self._limiter, self._watcher, self._count, most_s)
 
     def _is_small(self, item: Item) -> bool:
         if item.unpack or (item.size_bytes is not None and item.size_bytes > LARGE):
@@ -200,7 +209,8 @@ class Engine:
                 with suppress(Transient, SystemFailure):
                     found = self._fetchers.of(remote.address).find(remote.address)
                     if len(found) == 1:
-                        remotes[place] = remote = replace(found[0], path=remote.path, headers=remote.headers)
+                        headers = {**found[0].headers, **remote.headers}
+                        remotes[place] = remote = replace(found[0], path=remote.path, headers=headers)
             if remote.size_bytes is not None:
                 return replace(item, size_bytes=remote.size_bytes)
         return item
@@ -284,10 +294,11 @@ class Engine:
             raise SystemFailure(f"{shown_address(remote.address)} brought no file")
         _remove(assembly)
         total = sum(entry.size_bytes for entry in entries)
+        found = _below(item.into, entries)
+        brought = Brought(item, "", total, found, moved, tuple(notes), remote.address, remote.validator)
         if len(entries) == 1 and item.path and not item.into:
-            entries = [replace(entries[0], path=item.path)]
-            return Brought(item, entries[0].sha256, total, tuple(entries), moved, tuple(notes), remote.address)
-        return Brought(item, "", total, _below(item.into, entries), moved, tuple(notes), remote.address)
+            return replace(brought, sha256=entries[0].sha256, entries=(replace(entries[0], path=item.path),))
+        return brought
 
     @staticmethod
     def _check_entry(item: Item, remote: Remote, entry: ManifestEntry) -> None:

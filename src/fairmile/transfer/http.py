@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.transfer.credentials import shown_address, without_login
 from fairmile.transfer.remote import Context
-from fairmile.transfer.wire import Connection, Endpoint, Head
+from fairmile.transfer.wire import Connection, Endpoint, Head, number
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -29,6 +29,7 @@ _DOCUMENT_BYTES = 64 << 20
 _IDLE_PER_ENDPOINT = 64
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-amz-security-token"})
 _NO_HEADERS: Mapping[str, str] = {}
+_SERVER = re.compile(r"[^:/?#]+://[^/?#]*")
 # What may stand in the target of a request as it is; the rest is written in percent.
 _PLAIN_TARGET = re.compile(r"/[A-Za-z0-9/%._~-]*")
 _TARGET_SAFE = "/%:@!$&'()*+,;=~?-._[]|"
@@ -51,8 +52,7 @@ class Answer:
 
     @property
     def size_bytes(self) -> int | None:
-        text = self.head.headers.get("content-length", "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return number(self.head.headers.get("content-length", ""))
 
     @property
     def validator(self) -> str:
@@ -76,15 +76,20 @@ class HttpBody:
         self.validator = answer.validator
         self.is_whole = answer.head.status == 200
         self._client = client
-        self._connection = connection
+        self._connection: Connection | None = connection
         self.readinto = connection.readinto
 
     def interrupt(self) -> None:
         """Wake up the reader, from another thread."""
-        self._connection.interrupt()
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
 
     def close(self) -> None:
-        self._client.give_back(self._connection)
+        # Given back twice, a connection would serve two readers at once.
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._client.give_back(connection)
 
 
 class Client:
@@ -115,8 +120,9 @@ class Client:
         if answer.head.status in (403, 405, 501):
             connection, answer = self._patient("GET", url, {**headers, "Range": "bytes=0-0"})
             try:
-                if answer.head.status == 206:
-                    total = _content_range(answer.head.headers.get("content-range", ""))[1]
+                total = _content_range(answer.head.headers.get("content-range", ""))[1]
+                # An empty file has no first byte to send.
+                if answer.head.status == 206 or (answer.head.status == 416 and total == 0):
                     known = {**answer.head.headers, "content-length": str(total) if total is not None else ""}
                     answer = Answer(answer.url, answer.head._replace(status=200, headers=known))
             finally:
@@ -246,7 +252,7 @@ class Client:
                 return connection, Answer(url, head)
             self.give_back(connection)
             seen.append(url)
-            target = urljoin(url, head.headers["location"])
+            target = _redirected(url, head.headers["location"])
             if target in seen or len(seen) > _MOST_REDIRECTS:
                 raise SystemFailure(
                     f"{shown_address(seen[0])} redirects without end",
@@ -273,41 +279,48 @@ class Client:
             try:
                 connection.send(request)
                 return connection, connection.read_head(method)
-            except Transient:
+            except Transient as error:
                 connection.close()
-                # A kept connection may have been closed by the server meanwhile; a fresh one tells the truth.
-                if is_fresh:
+                # A kept connection may have been closed by the server meanwhile; a fresh one tells the truth. One on
+                # which nothing comes tells it too: nobody waits as long for each of the others.
+                if is_fresh or isinstance(error.__cause__, TimeoutError):
                     raise
 
     def _request(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[Endpoint, bytes]:
-        start = url.find("/", 8)
-        site = self._site(url if start < 0 else url[:start])
-        target = _target("" if start < 0 else url[start:])
+        server = _SERVER.match(url)
+        site = self._site(server[0] if server else url)
         lines = {**site.headers, **headers}
         endpoint = site.endpoint
-        if endpoint.proxy is not None and endpoint.scheme == "http":
-            target = f"http://{site.headers['Host']}{target}"
-        text = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        if any(sign in value for value in lines.values() for sign in "\r\n\0"):
+        try:
+            target = _target(url[server.end() :] if server else "")
+            if endpoint.proxy is not None and endpoint.scheme == "http":
+                target = f"http://{site.headers['Host']}{target}"
+            text = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+            data = (text + "\r\n").encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{shown_address(url)!r} holds half a character") from error
+        if not text.count("\r") == text.count("\n") == len(lines) + 1 or "\0" in text:
             raise UsageError(f"{shown_address(url)}: a header would hold a line break")
-        return endpoint, (text + "\r\n").encode("utf-8")
+        return endpoint, data
 
     def _site(self, base: str) -> _Site:
         """Return what every request to the server of an address has in common."""
         site = self._sites.get(base)
         if site is not None:
             return site
-        bare, login = without_login(base.split("?")[0].split("#")[0])
-        parts = urlsplit(bare)
-        host = parts.hostname or ""
+        bare, login = without_login(base)
+        try:
+            parts = urlsplit(bare)
+            host = (parts.hostname or "").encode("idna").decode("ascii")
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(f"{shown_address(base)!r} is no web address: {shown_address(str(error))}") from error
         if parts.scheme not in ("http", "https") or not host:
             raise UsageError(f"{shown_address(base)!r} is no web address", hint="expected https://HOST/PATH")
-        try:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-        except ValueError as error:
-            raise UsageError(f"{shown_address(base)}: {error}") from error
-        endpoint = self._endpoint(parts.scheme, host, port)
-        headers = {"Host": parts.netloc, "User-Agent": "fairmile", "Accept-Encoding": "identity"}
+        endpoint = self._endpoint(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
+        name = f"[{host}]" if ":" in host else host
+        headers = {"Host": f"{name}:{port}" if port else name, "User-Agent": "fairmile"}
+        headers["Accept-Encoding"] = "identity"
         headers["Accept"] = "*/*"
         login = login or self._context.credentials.login(host)
         if login is not None:
@@ -324,13 +337,17 @@ class Client:
         proxy = next((environ[name] for name in [*names, "all_proxy", "ALL_PROXY"] if environ.get(name)), "")
         if not proxy or proxy_bypass_environment(f"{host}:{port}", {"no": excluded}):
             return Endpoint(scheme, host, port)
-        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        if parts.scheme != "http" or not parts.hostname:
+        try:
+            parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+            by = (parts.hostname or "", parts.port or 3128)
+        except ValueError:
+            parts, by = urlsplit(""), ("", 0)
+        if parts.scheme != "http" or not by[0]:
             raise Unsupported(
                 f"the proxy {shown_address(proxy)} is not an http:// one", hint=f"set {names[0]} to http://HOST:PORT"
             )
         login = _basic(unquote(parts.username), unquote(parts.password or "")) if parts.username else ""
-        return Endpoint(scheme, host, port, (parts.hostname, parts.port or 3128), login)
+        return Endpoint(scheme, host, port, by, login)
 
     # Connections
 
@@ -340,13 +357,24 @@ class Client:
             if idle:
                 return idle.pop(), False
             if self._tls is None and endpoint.scheme == "https":
-                self._tls = ssl.create_default_context()
-                self._tls.set_alpn_protocols(["http/1.1"])
+                self._tls = self._new_tls()
         settings = self._context.settings
         return (
             Connection(endpoint, timeout_s=settings.stall_s, buffer_bytes=settings.socket_buffer_bytes, tls=self._tls),
             True,
         )
+
+    def _new_tls(self) -> ssl.SSLContext:
+        environ = self._context.environ
+        file, folder = environ.get("SSL_CERT_FILE") or None, environ.get("SSL_CERT_DIR") or None
+        try:
+            tls = ssl.create_default_context(cafile=file, capath=folder)
+        except OSError as error:
+            raise UsageError(
+                f"SSL_CERT_FILE: {file} holds no certificates: {error.strerror}", hint="mend the variable or unset it"
+            ) from error
+        tls.set_alpn_protocols(["http/1.1"])
+        return tls
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection back for the next request, or close it when its answer was not read to the end."""
@@ -364,6 +392,20 @@ def _for_host(headers: Mapping[str, str], old: str, new: str) -> Mapping[str, st
     if urlsplit(old)[:2] == urlsplit(new)[:2]:
         return headers
     return {name: value for name, value in headers.items() if name.lower() not in _SECRET_HEADERS}
+
+
+def _redirected(url: str, location: str) -> str:
+    """Return the address that an answer leads to; a login in the old one goes along within the same server."""
+    try:
+        # Bytes beyond ASCII are the server's own, whatever they mean.
+        target = urljoin(url, quote(location.encode("latin-1"), safe=_TARGET_SAFE + "#"))
+        old, new = urlsplit(url), urlsplit(target)
+        is_same = (old.scheme, old.hostname, old.port) == (new.scheme, new.hostname, new.port)
+    except ValueError as error:
+        raise SystemFailure(f"{shown_address(url)} redirects to {shown_address(location)!r}, no address") from error
+    if is_same and "@" in old.netloc and "@" not in new.netloc:
+        return urlunsplit(new._replace(netloc=old.netloc))
+    return target
 
 
 def validator_of(headers: Mapping[str, str]) -> str:
@@ -398,7 +440,12 @@ def _expect_success(url: str, head: Head) -> None:
         if after is not None and after > _MOST_WAIT_S:
             raise SystemFailure(f"{where} asks to wait {after:.0f} s", hint="try again then")
         raise Busy(f"{where} answers {status} {head.reason}".rstrip(), hint="try again later", after_s=after)
-    if status in (401, 403, 407):
+    if status == 407:
+        raise SystemFailure(
+            f"the proxy on the way to {where} wants a login: it answers 407 {head.reason}".rstrip(),
+            hint="give it in the variable http_proxy: http://USER:PASSWORD@HOST:PORT",
+        )
+    if status in (401, 403):
         host = urlsplit(url).hostname
         raise SystemFailure(
             f"{where} wants a login: it answers {status} {head.reason}".rstrip(),
@@ -423,11 +470,10 @@ def _content_range(text: str) -> tuple[int, int | None]:
     """Return the first byte and the total of a Content-Range; (-1, None) where it says neither."""
     unit, _, rest = text.strip().partition(" ")
     span, _, total = rest.partition("/")
-    first = span.partition("-")[0].strip()
-    size = int(total) if total.strip().isascii() and total.strip().isdigit() else None
-    if unit.lower() != "bytes" or not (first.isascii() and first.isdigit()):
-        return -1, size if unit.lower() == "bytes" else None
-    return int(first), size
+    if unit.lower() != "bytes":
+        return -1, None
+    first = number(span.partition("-")[0].strip())
+    return -1 if first is None else first, number(total.strip())
 
 
 def _read_all(connection: Connection, url: str, most_bytes: int) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import DiskFailure
 from fairmile.base.files import write_failure
+from fairmile.store.objects import make_folder
 from fairmile.transfer.segments import coalesced
 
 _DATA = "data"
@@ -26,8 +28,8 @@ class Part:
         self._identity = dict(identity)
         self.done = self._left_behind()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            make_folder(folder.parent, folder)
+            self.fd = self._open()
             try:
                 self._allocate()
             except BaseException:
@@ -37,6 +39,13 @@ class Part:
                 raise
         except OSError as error:
             raise write_failure(str(self.path), error) from error
+
+    def _open(self) -> int:
+        try:
+            return open_shared(self.path, os.O_RDWR)
+        except PermissionError:  # it was made read-only, and its process killed before it became an object
+            os.chmod(self.path, 0o644)
+            return open_shared(self.path, os.O_RDWR)
 
     def _allocate(self) -> None:
         """Take the room before the first byte, so that a full disk is found now and not at the last segment."""
@@ -89,3 +98,12 @@ class Part:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def open_shared(path: Path, flags: int) -> int:
+    """Open a file, made where it is missing, that the group may go on with where it may use the folder."""
+    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    mode = path.parent.stat().st_mode
+    if mode & stat.S_ISGID and mode & stat.S_IWGRP and os.fstat(fd).st_uid == os.geteuid():
+        os.fchmod(fd, 0o664)
+    return fd

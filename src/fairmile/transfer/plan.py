@@ -15,7 +15,7 @@ from fairmile.store.store import Store
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.items import Item
-from fairmile.transfer.remote import FolderFetcher, RangeFetcher, Remote
+from fairmile.transfer.remote import RangeFetcher, Remote
 
 _MOST_PROBES = 64
 _MOST_INDEX_BYTES = 64 << 20
@@ -62,14 +62,16 @@ class Planner:
 
     def find(self, address: str, path: str = "") -> list[Item]:
         """Return the files an address leads to; one item for a fetcher that knows only whole folders."""
-        fetcher = self._fetchers.of(address)
-        if isinstance(fetcher, FolderFetcher) and not isinstance(fetcher, RangeFetcher):
-            return [Item(path, (Remote(address, path),))]
-        found = fetcher.find(address)
-        return [
-            Item(path if path and len(found) == 1 else remote.path, (remote,), remote.size_bytes, remote.checksums)
-            for remote in found
-        ]
+        found = self._fetchers.of(address).find(address)
+        if all(self._fetchers.ranged(remote.address) is not None for remote in found):
+            return [
+                Item(path if path and len(found) == 1 else remote.path, (remote,), remote.size_bytes, remote.checksums)
+                for remote in found
+            ]
+        # What is known beforehand, such as the commit of a branch, goes along in its address.
+        whole = found[0] if len(found) == 1 else Remote(address, path)
+        sizes = [remote.size_bytes for remote in found]
+        return [Item(path, (whole,), about_bytes=sum(size or 0 for size in sizes) or None)]
 
     def plan(self, what: str, items: Sequence[Item], *, pool: str | None = None, fresh: bool = False) -> Plan:
         """Return what must come and where it goes; SystemFailure with the numbers when no pool has the room."""

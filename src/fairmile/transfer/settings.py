@@ -19,3 +19,5 @@ class Settings:
     limits: Mapping[str, str] = field(default_factory=dict)  # host or * → "20 MB/s 08:00-18:00, 200 MB/s"
     fetchers: Mapping[str, Any] = field(default_factory=dict)  # name → argv template of a declared command
     s3_endpoint: str = ""  # another S3 service than Amazon's
+    globus_collection: str = ""  # the collection of this machine, into which Globus writes
+    globus_root: str = "/"  # the folder of this machine that is its root

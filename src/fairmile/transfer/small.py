@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,10 @@ _BUFFER = 256 << 10
 
 
 class SmallFiles:
-    """Brings small files; afterwards `brought`, `failures`, and `grown` (those that are large) tell the outcome."""
+    """Brings small files; afterwards `brought`, `failures`, and `grown` (those that are large) tell the outcome.
+
+    After `most_s` no further one is begun; `left` are those that were not.
+    """
 
     def __init__(
         self,
@@ -34,10 +38,12 @@ class SmallFiles:
         limiter: Limiter,
         watcher: Watcher,
         count: Callable[[], None],
+        most_s: float = float("inf"),
     ) -> None:
         self.brought: list[Brought] = []
         self.failures: list[Failure] = []
         self.grown: list[Item] = []
+        self.left: list[Item] = []
         self._todo = iter(items)
         self._threads = min(settings.connections, len(items))
         self._fetchers = fetchers
@@ -45,6 +51,9 @@ class SmallFiles:
         self._limiter = limiter
         self._watcher = watcher
         self._count = count
+        self._most_s = most_s
+        self._until = float("inf")
+        self._streams: set[_Stream] = set()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
@@ -55,6 +64,7 @@ class SmallFiles:
             threading.Thread(target=self._guarded, args=(batch,), name="fairmile-small") for _ in range(self._threads)
         ]
         started: list[threading.Thread] = []
+        self._until = time.monotonic() + self._most_s
         try:
             for worker in workers:
                 worker.start()
@@ -63,13 +73,17 @@ class SmallFiles:
                 worker.join()
         except BaseException:
             self._stop.set()
+            for stream in list(self._streams):
+                stream.interrupt()
             for worker in started:
                 worker.join()
             raise
         if self._trouble is not None:
             raise self._trouble
-        if self.failures:
-            self.failures += [Failure(item, self.failures[0].error) for item in self._todo]
+        self.left = list(self._todo)
+        if self._stop.is_set():
+            self.failures += [Failure(item, self.failures[0].error) for item in self.left]
+            self.left = []
 
     def _guarded(self, batch: Batch) -> None:
         try:
@@ -80,7 +94,7 @@ class SmallFiles:
 
     def _work(self, batch: Batch) -> None:
         buffer = memoryview(bytearray(_IN_MEMORY))
-        while not self._stop.is_set():
+        while not self._stop.is_set() and time.monotonic() < self._until:
             with self._lock:
                 item = next(self._todo, None)
             if item is None:
@@ -137,6 +151,7 @@ class SmallFiles:
         # A range tells the size of a file that is unknown, and keeps a large one from being sent as a whole.
         body = fetcher.open(remote, 0, None if item.size_bytes is not None else LARGE)
         stream = _Stream(body, item, remote, fetcher, self._wait if alone else _do_not_wait)
+        self._streams.add(stream)
         try:
             total = body.total_bytes
             if item.size_bytes is not None and total is not None and total != item.size_bytes:
@@ -155,6 +170,7 @@ class SmallFiles:
             if item.size_bytes is not None and size != item.size_bytes:
                 raise Integrity(f"{shown_address(remote.address)} sends {size:,} bytes, expected {item.size_bytes:,}")
         finally:
+            self._streams.discard(stream)
             stream.close()
         entry = ManifestEntry(item.path, size, sha256, item.mode)
         return Brought(item, sha256, size, (entry,), stream.moved, tuple(notes), remote.address, body.validator)
@@ -202,6 +218,10 @@ class _Stream:
 
     def close(self) -> None:
         self._body.close()
+
+    def interrupt(self) -> None:
+        """Wake up the reader, from another thread."""
+        self._body.interrupt()
 
     def read_whole(self, buffer: memoryview) -> bytes:
         """Return the whole body, which fills the buffer."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairmile.base.digest import ManifestEntry, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure
 from fairmile.base.files import Lock, write_failure
+from fairmile.store.objects import make_folder, writing
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 from fairmile.transfer.engine import Engine
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.items import Brought, Failure, Item, Silent, Watcher
+from fairmile.transfer.part import open_shared
 from fairmile.transfer.plan import Plan, Planner, archive_name
 from fairmile.transfer.remote import Context
 
@@ -46,22 +49,40 @@ class Transfer:
         """Close the connections that are kept for further requests."""
         self.fetchers.close()
 
+    @contextmanager
+    def turn(self, plan: Plan) -> Iterator[bool]:
+        """Hold the right to bring what a plan is for, and tell whether another process was at it before.
+
+        One process at a time brings an asset into a pool, the others wait. What an attempt notes for the next one
+        goes when the block ends well.
+        """
+        if not plan.items:
+            yield False
+            return
+        objects = self.store.objects(plan.pool)
+        with writing(objects.incoming):
+            make_folder(objects.root, objects.incoming)
+        path = objects.incoming / f"{_attempt(plan)}.lock"
+        is_busy = path.exists()
+        if is_busy:
+            self._watcher.note(f"{plan.what}: another process is bringing it; waiting")
+        with Lock(path, timeout_s=_PATIENCE_S):
+            yield is_busy
+            self._record(plan).remove()
+
     def execute(self, plan: Plan, *, fresh: bool = False) -> Outcome:
         """Bring what a plan lists and return every file; what came is kept also when something fails.
 
-        One process at a time works at a plan; the others wait and then find its objects there.
+        The caller holds the `turn` of the plan until it has named what came.
         """
         outcome = Outcome(list(plan.present), notes=list(plan.notes))
         if not plan.items:
             return outcome
         objects = self.store.objects(plan.pool)
-        key = sha256_hex("\n".join(item.key for item in plan.items).encode())
-        record = _Record(objects.incoming / f"asset-{key}.done")
-        with (
-            self._turn(objects.incoming / f"asset-{key}.lock", plan),
-            self.store.pools.reserve(plan.pool, plan.need_bytes, plan.what) as room,
-        ):
+        record = self._record(plan)
+        with self.store.pools.reserve(plan.pool, plan.need_bytes, plan.what) as room:
             todo = self._not_yet(plan, record, outcome, fresh)
+            record.hold(plan.present)
             self._watcher.begin(plan.what, plan.download_bytes, plan.is_estimate)
             engine = Engine(objects, self.fetchers, self._settings, self._watcher, fresh=fresh, on_landed=room.shrink)
 
@@ -73,22 +94,23 @@ class Transfer:
             failures = engine.bring(todo, keep)
             if failures:
                 raise _failed(failures, len(todo))
-            record.remove()
         return outcome
 
-    def _turn(self, path: Path, plan: Plan) -> Lock:
-        if path.exists():
-            self._watcher.note(f"{plan.what}: another process is bringing it; waiting")
-        return Lock(path, timeout_s=_PATIENCE_S)
+    def _record(self, plan: Plan) -> _Record:
+        return _Record(self.store.objects(plan.pool).incoming / f"{_attempt(plan)}.done")
 
     def _not_yet(self, plan: Plan, record: _Record, outcome: Outcome, fresh: bool) -> list[Item]:
         """Return what is still to come, after an interrupted attempt or another process's work."""
         done = record.read()
         todo: list[Item] = []
         for item in plan.items:
-            entries = done.get(_name(item), ()) or (() if fresh else self._present(item))
+            entries, validator = done.get(_name(item), ((), ""))
+            if not entries or _has_changed(item, validator):
+                entries, validator = () if fresh else self._present(item), ""
             if entries and all(entry.sha256 in self.store for entry in entries):
                 outcome.entries += entries
+                if validator:
+                    outcome.validators[item.path] = validator
             else:
                 todo.append(item)
         return todo
@@ -118,34 +140,42 @@ class _Record:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> dict[str, list[ManifestEntry]]:
-        """Return the files of each item that came; a line that was cut off does not count."""
-        found: dict[str, list[ManifestEntry]] = {}
+    def read(self) -> dict[str, tuple[Sequence[ManifestEntry], str]]:
+        """Return files and validator of each item that came; a line that was cut off does not count."""
+        found: dict[str, tuple[Sequence[ManifestEntry], str]] = {}
         try:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return found
         for line in text.splitlines():
             try:
-                name, entries = json.loads(line)
-                found[name] = [ManifestEntry(path, size, sha256, mode) for path, size, sha256, mode in entries]
+                name, entries, validator = json.loads(line)
+                found[name] = (
+                    [ManifestEntry(path, size, sha256, mode) for path, size, sha256, mode in entries],
+                    validator,
+                )
             except (ValueError, TypeError):
                 continue
         return found
 
     def add(self, brought: Sequence[Brought]) -> None:
         """Add items whose bytes are safe in the store."""
-        if not brought:
+        self._append([(_name(each.item), each.entries, each.validator) for each in brought])
+
+    def hold(self, entries: Sequence[ManifestEntry]) -> None:
+        """Keep a clean-up away from files that are there already; no item has an empty name."""
+        self._append([("", entries, "")] if entries else [])
+
+    def _append(self, rows: Sequence[tuple[str, Sequence[ManifestEntry], str]]) -> None:
+        if not rows:
             return
-        rows = [
-            json.dumps(
-                [_name(each.item), [[e.path, e.size_bytes, e.sha256, e.mode] for e in each.entries]],
-            )
-            for each in brought
+        lines = [
+            json.dumps([name, [[e.path, e.size_bytes, e.sha256, e.mode] for e in entries], validator])
+            for name, entries, validator in rows
         ]
         try:
-            with open(self._path, "a", encoding="utf-8") as stream:
-                stream.write("".join(row + "\n" for row in rows))
+            with open(open_shared(self._path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8") as stream:
+                stream.write("".join(line + "\n" for line in lines))
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
@@ -153,6 +183,15 @@ class _Record:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
+
+
+def _attempt(plan: Plan) -> str:
+    return f"asset-{sha256_hex(plan.what.encode('utf-8', 'surrogateescape'))}"
+
+
+def _has_changed(item: Item, validator: str) -> bool:
+    now = {remote.validator for remote in item.sources if remote.validator}
+    return bool(validator and now and not item.checksums) and validator not in now
 
 
 def _name(item: Item) -> str:
@@ -165,7 +204,7 @@ def _collect(outcome: Outcome, brought: Sequence[Brought]) -> None:
         outcome.moved_bytes += each.moved_bytes
         outcome.notes += each.notes
         if each.validator:
-            outcome.validators[each.item.path] = each.validator
+            outcome.validators[each.item.sources[0].path] = each.validator
 
 
 def _failed(failures: Sequence[Failure], total: int) -> FairmileError:

@@ -6,16 +6,19 @@ request; this reader is a third of it (speed/transfer.py, case `small`).
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fairmile.base.errors import SystemFailure, Transient
+from fairmile.base.errors import FairmileError, SystemFailure, Transient
 from fairmile.transfer.credentials import shown_address
 
 _LONGEST_HEAD = 128 << 10
 _READ = 64 << 10
+_MOST_LINES = 1000  # of trailers, and of interim answers
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 
 
 class Endpoint(NamedTuple):
@@ -61,7 +64,7 @@ class Connection:
         except OSError as error:
             raise Transient(
                 f"cannot reach {host}:{port}: {_why(error)}", hint="check the address and the network"
-            ) from (error)
+            ) from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if end.scheme == "https":
@@ -76,6 +79,9 @@ class Connection:
                 f"{end} shows a certificate that cannot be trusted: {error.verify_message}",
                 hint="check the address and the clock; SSL_CERT_FILE names another set of authorities",
             ) from error
+        except FairmileError:  # some are OSErrors too
+            sock.close()
+            raise
         except OSError as error:
             sock.close()
             raise Transient(f"cannot talk to {end}: {_why(error)}") from error
@@ -93,7 +99,8 @@ class Connection:
         self._sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
         head = self.read_head("CONNECT")
         if head.status != 200:
-            raise SystemFailure(
+            kind = Transient if head.status >= 500 else SystemFailure
+            raise kind(
                 f"the proxy {end.proxy[0] if end.proxy else ''} refuses a connection to {end.host}: "
                 f"{head.status} {head.reason}",
                 hint="check https_proxy and no_proxy",
@@ -111,7 +118,7 @@ class Connection:
 
     def read_head(self, method: str) -> Head:
         """Read the head of the answer; its body is then what `readinto` gives."""
-        while True:
+        for _ in range(_MOST_LINES):
             head = self._read_one_head()
             if head.status >= 200 or head.status == 101:
                 break
@@ -122,10 +129,11 @@ class Connection:
             self._left, self._chunked = 0, True
         elif "content-length" in headers:
             text = headers["content-length"].split(",")[0].strip()
-            if not text.isascii() or not text.isdigit():
+            length = number(text)
+            if length is None:
                 self.close()
-                raise Transient(f"{self.endpoint} announces the length {text!r}, which is no number")
-            self._left, self._chunked = int(text), False
+                raise Transient(f"{self.endpoint} announces the length {text[:60]!r}, which is no number")
+            self._left, self._chunked = length, False
         else:
             self._left, self._chunked = None, False
         self.usable = head.keeps_alive and self._left is not None
@@ -151,7 +159,8 @@ class Connection:
         lines = data[:end].decode("latin-1").split("\r\n")
         version, _, rest = lines[0].partition(" ")
         status, _, reason = rest.partition(" ")
-        if not version.startswith("HTTP/1.") or not status.isdigit():
+        code = number(status)
+        if not version.startswith("HTTP/1.") or code is None:
             self.close()
             raise Transient(f"{self.endpoint} does not answer in HTTP: {lines[0][:60]!r}")
         headers: dict[str, str] = {}
@@ -163,7 +172,7 @@ class Connection:
                 headers[key] = f"{headers[key]}, {value}" if key in headers else value
         token = headers.get("connection", "").lower()
         keeps = "close" not in token if version != "HTTP/1.0" else "keep-alive" in token
-        return Head(int(status), reason, headers, keeps)
+        return Head(code, reason, headers, keeps)
 
     def readinto(self, buffer: memoryview) -> int:
         """Read bytes of the body and return how many; 0 at its end. A body that ends early raises Transient."""
@@ -200,17 +209,22 @@ class Connection:
         if not line and self.requests:  # the line that ends the chunk before
             line = self._line()
         size = line.split(b";")[0].strip()
-        try:
-            self._left = int(size, 16)
-        except ValueError:
+        if not _CHUNK_SIZE.fullmatch(size):
             self.close()
-            raise Transient(f"{self.endpoint} sends a broken chunk: {size[:20]!r}") from None
+            raise Transient(f"{self.endpoint} sends a broken chunk: {size[:20]!r}")
+        self._left = int(size, 16)
         if self._left == 0:
-            while self._line():
-                pass
-            self._chunked = False
+            self._end_chunks()
             return False
         return True
+
+    def _end_chunks(self) -> None:
+        for _ in range(_MOST_LINES):
+            if not self._line():
+                self._chunked = False
+                return
+        self.close()
+        raise Transient(f"{self.endpoint} sends trailers without end")
 
     def _line(self) -> bytes:
         while (end := self._rest.find(b"\r\n")) < 0:
@@ -242,13 +256,19 @@ class Connection:
         """Wake up whoever waits for bytes on this connection, from another thread."""
         self.usable = False
         try:
-            self._sock.shutdown(socket.SHUT_RDWR)
+            # Not that of a TLS socket, which would hand out cipher text to the reader from then on.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:
             return
 
     def close(self) -> None:
         self.usable = False
         self._sock.close()
+
+
+def number(text: str) -> int | None:
+    """Return the number that a header states, or None when it states none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _dial(host: str, port: int, timeout_s: float, buffer_bytes: int) -> socket.socket:

@@ -141,8 +141,8 @@ class Globus:
             )
 
     def _destination(self, place: GlobusAddress) -> Destination:
-        collection = getattr(self._context.settings, "globus_collection", "")
-        root = Path(getattr(self._context.settings, "globus_root", "") or "/")
+        collection = self._context.settings.globus_collection
+        root = Path(self._context.settings.globus_root or "/")
         if not collection:
             from globus_sdk import LocalGlobusConnectPersonal
 

@@ -70,7 +70,7 @@ class PyPI:
             bare, login = without_login(index)
             own: dict[str, str] = {}
             if login is not None:
-                text = f"{unquote(login.user)}:{unquote(login.password)}".encode()
+                text = f"{login.user}:{login.password}".encode()
                 own = {"Authorization": f"Basic {base64.b64encode(text).decode()}"}
             url = f"{bare.rstrip('/')}/{quote(wanted.normal_name)}/"
             try:
