@@ -8,8 +8,8 @@ Run as root: python speed/transfer.py [--case NAME]… [--repeats N] [--small]
               checksum
     equal     256 MiB from two sources of 300 Mbit/s each: from both against from one
     unequal   256 MiB and 1 GiB from sources of 400 and 50 Mbit/s: each alone (the slow one once), and together
-    many      10,000 files of 8 KiB on loopback, each verified and stored, against rclone with 16, 32 and 64 transfers,
-              the fastest counts, and aria2c −j16 (once); the peers verify nothing here
+    many      10,000 files of 8 KiB on loopback, each verified and stored, against rclone with 16, 32 and 64 transfers
+              without and 16 with a HEAD request for each file, the fastest counts, and aria2c −j16 (once); the peers verify nothing here
     again     a second fetch of what is known: seconds and payload bytes on the wire
     resume    kill −9 at 30, 50 and 70 %, then the same command again: bytes moved in all / size, beside aria2c and curl
 
@@ -45,7 +45,7 @@ GIB, MIB = 1 << 30, 1 << 20
 FAR = Link(rate_mbit=1000, rtt_ms=100, loss=0.0001)
 ARIA2 = ("aria2c", "-q", "--no-conf", "--file-allocation=none", "--auto-file-renaming=false")
 ARIA2_X16 = (*ARIA2, "-x16", "-k1M")
-RCLONE = ("rclone", "-q", "--config", "/dev/null", "copy", "--no-traverse", "--ignore-checksum")
+RCLONE = ("rclone", "-q", "--config", "/dev/null", "copy", "--no-traverse", "--no-check-dest", "--ignore-checksum")
 KILL_AT = (0.3, 0.5, 0.7)
 
 
@@ -326,12 +326,12 @@ def many(bench: Bench) -> None:
         names.write_text("".join(f"{path}\n" for path in files.digests))
         addresses.write_text("".join(f"{server.url}/{path}\n out={path}\n" for path in files.digests))
 
-        def rclone(transfers: int) -> Entrant:
-            each = ["--transfers", str(transfers), "--checkers", str(transfers)]
+        def rclone(transfers: int, *more: str) -> Entrant:
+            each = ["--transfers", str(transfers), "--checkers", str(transfers), *more]
             argv = [*RCLONE, *each, "--files-from", str(names), "--http-url", server.url, ":http:", "out"]
-            return Entrant(f"rclone --transfers {transfers}", lambda folder: argv, files)
+            return Entrant(" ".join([f"rclone --transfers {transfers}", *more]), lambda folder: argv, files)
 
-        peers = [rclone(count) for count in (16, 32, 64)]
+        peers = [*(rclone(count, "--http-no-head") for count in (16, 32, 64)), rclone(16)]
         results = bench.race(
             rig,
             [

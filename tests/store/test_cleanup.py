@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -417,6 +418,23 @@ def test_a_name_used_between_plan_and_removal_stays(store: Store, monkeypatch: p
     plan = gc(store)
     assert len(plan.refs) == 1
     assert store.complete(ref.name)
+
+
+def test_names_that_come_while_it_works_lose_nothing(store: Store) -> None:
+    fill(store, "first", FILES)
+
+    def bring() -> None:
+        for number in range(20):
+            fill(store, f"fetched {number}", {**small_files(20, str(number)), "a.bin": LARGE})
+
+    with ThreadPoolExecutor() as pool:
+        busy = pool.submit(bring)
+        while not busy.done():
+            gc(store, lambda ref: ref.name != "first", grace_s=DAY)
+        busy.result()
+    gc(store, lambda ref: ref.name != "first", grace_s=0.0)
+    assert [row.complete for row in store.ls()] == [True] * 20
+    assert store.verify().objects == 20 * 20 + 1
 
 
 # What was put aside

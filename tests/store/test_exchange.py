@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_what_is_pushed_to_a_folder_is_served_by_a_store_opened_on_it(
     done = store.push("lake", str(tmp_path / "usb"))
     assert (done.name, done.root, done.files, done.size_bytes) == ("lab/lake@1.0", ref.root, 23, TOTAL)
     assert (done.moved_objects, done.moved_bytes) == (23, TOTAL)
-    assert other.refs() == [ref]
+    assert [replace(each, created=ref.created) for each in other.refs()] == [ref]
     assert content(other, "lake", tmp_path / "view") == FILES
     assert other.verify().damaged == ()
     assert len(packs(other)) == 1
@@ -91,6 +92,15 @@ def test_what_was_pushed_can_be_pulled_elsewhere(store: Store, tmp_path: Path) -
     assert [(row.name, row.pool, row.complete) for row in colleague.ls()] == [("lab/lake@1.0", "project", True)]
     assert content(colleague, "lake", tmp_path / "view") == FILES
     assert colleague.pull("lake", str(tmp_path / "usb")).moved_objects == 0
+
+
+def test_what_is_pulled_takes_the_place_of_what_the_name_meant_before(tmp_path: Path) -> None:
+    store = open_store(tmp_path, Pool("home", tmp_path / "pool"), Pool("project", tmp_path / "project"))
+    other = open_store(tmp_path / "usb")
+    ref = fill(other, "lake", FILES)
+    fill(store, "lake", {"newer": b"x"}, pool="project")
+    store.pull("lake", str(tmp_path / "usb"), pool="home")
+    assert store.find("lake").root == ref.root
 
 
 def test_a_dry_run_tells_and_moves_nothing(store: Store, other: Store, tmp_path: Path) -> None:
@@ -236,7 +246,7 @@ def test_what_is_pushed_over_ssh_is_served_there(there: There, tmp_path: Path) -
     seen: list[int] = []
     done = there.store.push("lake", there.address, on_bytes=seen.append)
     assert (done.moved_objects, done.moved_bytes, sum(seen)) == (23, TOTAL, TOTAL)
-    assert there.other.refs() == [ref]
+    assert [replace(each, created=ref.created) for each in there.other.refs()] == [ref]
     assert content(there.other, "lake", tmp_path / "view") == FILES
     report = there.other.verify()
     assert (report.objects, report.damaged) == (23, ())

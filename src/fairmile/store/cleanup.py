@@ -99,8 +99,7 @@ def _sorted_refs(
     shelves: Shelves, sweeps: dict[Pool, _Sweep], keep: Callable[[Ref], bool], older_than_s: float
 ) -> set[str]:
     """Note the names to drop with their pools and return the roots of the others."""
-    newest = {(ref.kind, ref.name): ref for ref in shelves.refs()}
-    roots: set[str] = set()
+    held: list[tuple[Pool, Ref]] = []
     for pool in shelves.pools:
         names = shelves.pool_refs(pool)
         for path, why in names.damaged():
@@ -108,20 +107,25 @@ def _sorted_refs(
                 f"{path} cannot be read, so nobody can tell what it refers to: {why}",
                 hint="`fairmile store verify` puts it aside; look at it before you clean up",
             )
-        for ref in names.all():
-            sweep = sweeps.get(pool)
-            if sweep is None or names.owner(ref) != os.getuid():
-                kept = True
-            elif newest[ref.kind, ref.name].created > ref.created:
-                kept = False
-            elif ref.kind == "url":
-                kept = sweep.now - ref.used < older_than_s
-            else:
-                kept = ref.kind == "pin" or keep(ref)
-            if kept or sweep is None:
-                roots.add(ref.root)
-            else:
-                sweep.refs.append(ref)
+        held += [(pool, ref) for ref in names.all()]
+    newest: dict[tuple[str, str], float] = {}
+    for _, ref in held:
+        newest[ref.kind, ref.name] = max(ref.created, newest.get((ref.kind, ref.name), ref.created))
+    roots: set[str] = set()
+    for pool, ref in held:
+        sweep = sweeps.get(pool)
+        if sweep is None or shelves.pool_refs(pool).owner(ref) != os.getuid():
+            kept = True
+        elif newest[ref.kind, ref.name] > ref.created:
+            kept = False
+        elif ref.kind == "url":
+            kept = sweep.now - ref.used < older_than_s
+        else:
+            kept = ref.kind == "pin" or keep(ref)
+        if kept or sweep is None:
+            roots.add(ref.root)
+        else:
+            sweep.refs.append(ref)
     return roots
 
 

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairmile.base.commands import Runner, Ssh
@@ -157,7 +157,7 @@ class Exchange:
                 if following is None:
                     if Trees(Path(folder)).put(self._shelves.tree(ref.root)) != ref.root:
                         raise _damaged_tree(ref)
-                    Refs(Path(folder)).put(ref)
+                    Refs(Path(folder)).put(replace(ref, created=self._shelves.clock()))
                 far.receive(Path(folder), name, _sums(Path(folder), links))
             self._moved(sum(size for _, size in chunk))
             if following is None:
@@ -229,10 +229,10 @@ class Exchange:
 
 
 def _finish(ref: Ref, entries: Iterable[ManifestEntry], target: Shelves, pool: Pool) -> None:
-    """Write the tree, then the name, now that every object is there."""
+    """Write the tree, then the name, now that every object is there; the name is new, so that it counts."""
     if target.put_tree(entries, pool) != ref.root:
         raise _damaged_tree(ref)
-    target.set_ref(ref, pool)
+    target.set_ref(replace(ref, created=target.clock()), pool)
 
 
 def _copy(source: Shelves | Objects, objects: Objects, digests: Iterable[str]) -> Iterator[int]:

@@ -84,7 +84,15 @@ class Transfer:
             todo = self._not_yet(plan, record, outcome, fresh)
             record.hold(plan.present)
             self._watcher.begin(plan.what, plan.download_bytes, plan.is_estimate)
-            engine = Engine(objects, self.fetchers, self._settings, self._watcher, fresh=fresh, on_landed=room.shrink)
+            engine = Engine(
+                objects,
+                self.fetchers,
+                self._settings,
+                self._watcher,
+                fresh=fresh,
+                on_landed=room.shrink,
+                room_bytes=self.store.pools.space(plan.pool).free_bytes + plan.unpacked_bytes,
+            )
 
             def keep(brought: list[Brought]) -> None:
                 self._keep(brought, plan)
