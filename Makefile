@@ -21,15 +21,23 @@ lint: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/pytest -n auto --dist loadfile
 
-# The tests start a real sshd and real git repositories.
+# The tests start real servers (sshd, nginx, vsftpd, rsync, git, Git LFS) and run the programs that people compare with.
+PACKAGES := aria2 btrfs-progs curl gcc git git-lfs iproute2 libc6-dev nginx-light openssh-client openssh-server openssl \
+  p7zip-full quota rclone rsync vsftpd wget xz-utils zip zstd
+PROGRAMS := aria2c mkfs.btrfs curl gcc git git-lfs ip nginx ssh sshd openssl 7z quota rclone rsync vsftpd wget xz zip pzstd
 system-packages:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { [ -x /usr/sbin/sshd ] && command -v git >/dev/null; }; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssh-client openssh-server git; \
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  for program in $(PROGRAMS); do \
+	    PATH="$$PATH:/usr/sbin:/sbin" command -v $$program >/dev/null && continue; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES) >/dev/null; \
+	    break; \
+	  done; \
 	fi
 
 speed: $(VENV)/.dev
 	$(BIN)/python speed/start.py
 	$(BIN)/python speed/search.py
+	$(BIN)/python speed/transfer.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

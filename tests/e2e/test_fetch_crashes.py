@@ -66,7 +66,7 @@ def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list
     """Start a fetch twenty times and kill it, then let it end; the server sends at most half of the whole in vain.
 
     Every fourth one is killed at a random moment of its start. The others are killed when the server has sent another
-    random share after they made something safe: together a quarter of the whole, which may be lost.
+    random share after they made something safe: together a seventh of the whole, which may be lost.
     """
     chance = random.Random(3)
     shares = [chance.random() for _ in range(KILLS)]
@@ -78,7 +78,7 @@ def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list
                 time.sleep(share)
                 continue
             wait_until(lambda: kept(fairmile.pool) - before, process)  # noqa: B023  called at once
-            goal = server.sent_bytes + int(0.25 * size_bytes * share / sum(shares))
+            goal = server.sent_bytes + int(0.15 * size_bytes * share / sum(shares))
             wait_until(lambda: server.sent_bytes >= goal, process)  # noqa: B023
     server.behaviour = server.behaviours.pop("last")
     in_vain = server.sent_bytes
@@ -104,7 +104,7 @@ def test_many_small_files_killed_twenty_times_go_on_each_time(fairmile: Fairmile
     fairmile.environ["FAIRMILE_TRANSFER_CONNECTIONS"] = "4"  # the files under way are lost each time
     files = files_of(600, 10_000)
     size = sum(map(len, files.values()))
-    with web_server(files, paced(size / 16)) as server:
+    with web_server(files, paced(size / 8)) as server:
         server.behaviours["last"] = paced()
         name = card_of(fairmile, server, files)
         kill_often_then_fetch(fairmile, server, [name], size)

@@ -76,6 +76,7 @@ class Credentials:
     def _from_keyring(self, host: str) -> Login | None:
         try:
             import keyring
+            import keyring.errors
         except ImportError:
             return None
         try:

@@ -314,7 +314,11 @@ class Client:
             host = (parts.hostname or "").encode("idna").decode("ascii")
             port = parts.port
         except ValueError as error:
-            raise UsageError(f"{shown_address(base)!r} is no web address: {shown_address(str(error))}") from error
+            # What stands where a port should may be the beginning of a password with a / in it.
+            shown = re.sub(r"(://[^:]*):.*", r"\1:…", shown_address(base))
+            raise UsageError(
+                f"{shown!r} is no web address", hint="expected https://HOST:PORT/PATH; a / in a password is %2F"
+            ) from error
         if parts.scheme not in ("http", "https") or not host:
             raise UsageError(f"{shown_address(base)!r} is no web address", hint="expected https://HOST/PATH")
         endpoint = self._endpoint(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
