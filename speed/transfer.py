@@ -8,8 +8,8 @@ Run as root: python speed/transfer.py [--case NAME]… [--repeats N] [--small]
               checksum
     equal     256 MiB from two sources of 300 Mbit/s each: from both against from one
     unequal   256 MiB and 1 GiB from sources of 400 and 50 Mbit/s: each alone (the slow one once), and together
-    many      10,000 files of 8 KiB on loopback, each verified and stored, against rclone with 16, 32 and 64 transfers
-              without and 16 with a HEAD request for each file, the fastest counts, and aria2c −j16 (once); the peers verify nothing here
+    many      10,000 files of 8 KiB on loopback, each verified and stored, against the fastest of rclone with 16, 32
+              and 64 transfers and without its HEAD requests, and aria2c −j16 (once); the peers verify nothing here
     again     a second fetch of what is known: seconds and payload bytes on the wire
     resume    kill −9 at 30, 50 and 70 %, then the same command again: bytes moved in all / size, beside aria2c and curl
 
@@ -331,7 +331,7 @@ def many(bench: Bench) -> None:
             argv = [*RCLONE, *each, "--files-from", str(names), "--http-url", server.url, ":http:", "out"]
             return Entrant(" ".join([f"rclone --transfers {transfers}", *more]), lambda folder: argv, files)
 
-        peers = [*(rclone(count, "--http-no-head") for count in (16, 32, 64)), rclone(16)]
+        peers = [*(rclone(count) for count in (16, 32, 64)), rclone(16, "--http-no-head")]
         results = bench.race(
             rig,
             [

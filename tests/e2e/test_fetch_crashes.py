@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import signal
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +15,9 @@ from pathlib import Path
 
 import pytest
 from fetch_command import Fairmile, ended, killed_at_the_end, sha256, wait_until
-from web_server import WebServer, paced, web_server
+from web_server import WebServer, paced, stalls, web_server
+
+from fairmile.base.files import Lock
 
 KILLS = 20
 
@@ -119,3 +124,240 @@ def test_an_archive_killed_twenty_times_while_it_is_unpacked_goes_on_each_time(f
         arguments = [server.url("all.tar"), "--sha256", sha256(data), "--unpack"]
         kill_often_then_fetch(fairmile, server, arguments, len(data))
     assert fairmile.content(fairmile.place / "to") == files
+
+
+def test_the_kill_of_the_one_that_brings_lets_one_that_waits_go_on(fairmile: Fairmile) -> None:
+    data = noise(12 << 20)
+    with web_server({"large.bin": b""}, paced((12 << 20) / 4, data)) as server:
+        first = fairmile.start("fetch", server.url("large.bin"))
+        with killed_at_the_end(first):
+            wait_until(lambda: server.sent_bytes > len(data) / 8, first)
+            second = fairmile.start("fetch", server.url("large.bin"))
+            with killed_at_the_end(second):
+                assert second.stderr is not None
+                assert "another process is bringing it; waiting" in second.stderr.readline()
+                before = kept(fairmile.pool)
+                wait_until(lambda: kept(fairmile.pool) - before, first)
+                first.kill()
+                assert ended(second).returncode == 0
+        assert server.sent_bytes <= 1.5 * len(data)
+
+
+def test_a_file_that_was_sealed_when_its_process_was_killed_is_taken_up(
+    tmp_path: Path, unprivileged: list[str]
+) -> None:
+    fairmile = Fairmile(tmp_path, unprivileged)
+    data = noise(9 << 20)
+    with web_server({"large.bin": b""}, paced((9 << 20) / 4, data)) as server:
+        process = fairmile.start("fetch", server.url("large.bin"))
+        with killed_at_the_end(process):
+            wait_until(lambda: kept(fairmile.pool), process)
+        (half,) = fairmile.pool.glob("incoming/*/data")
+        half.chmod(0o444)  # the last thing that happens to a complete file before it gets its name
+        server.behaviour = paced(data=data)
+        fairmile.fetch(server.url("large.bin"))
+    fairmile.assert_clean()
+
+
+# Ctrl-C
+
+
+def interrupted(process: subprocess.Popen[str]) -> None:
+    """Send what Ctrl-C sends; the process ends as one that was interrupted does, at once."""
+    process.send_signal(signal.SIGINT)
+    done = ended(process)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_a_large_file_which_goes_on_later(fairmile: Fairmile) -> None:
+    data = noise(12 << 20)
+    # The last byte would come in ten minutes: nobody may wait for it.
+    with web_server({"large.bin": b""}, paced(len(data) / 600, data)) as server:
+        server.behaviour = paced(len(data) / 2, data)
+        process = fairmile.start("fetch", server.url("large.bin"))
+        wait_until(lambda: server.sent_bytes > len(data) / 4, process)
+        server.behaviour = paced(len(data) / 600, data)
+        interrupted(process)
+        server.behaviour = paced(data=data)
+        fairmile.fetch(server.url("large.bin"), "--to", fairmile.place / "to")
+        assert server.sent_bytes <= 1.2 * len(data)
+    assert fairmile.content(fairmile.place / "to") == {"large.bin": data}
+
+
+@pytest.mark.parametrize("size_bytes", [100_000, 9 << 20], ids=["small", "large"])
+@pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
+def test_ctrl_c_ends_a_fetch_from_a_server_that_fell_silent(fairmile: Fairmile, size_bytes: int, unpack: bool) -> None:
+    files = {"inside.bin": noise(size_bytes)}
+    data = tar_of(files)
+    fairmile.environ["FAIRMILE_TRANSFER_STALL"] = "600 s"
+    with web_server({"data.tar": data}, stalls(50_000)) as server:
+        arguments = [server.url("data.tar"), *(["--unpack"] if unpack else [])]
+        process = fairmile.start("fetch", *arguments)
+        wait_until(lambda: server.sent_bytes >= 50_000, process)
+        interrupted(process)
+        server.behaviour = paced()
+        fairmile.fetch(*arguments, "--to", fairmile.place / "to")
+    assert fairmile.content(fairmile.place / "to") == (files if unpack else {"data.tar": data})
+
+
+def test_ctrl_c_ends_the_program_that_fetches(fairmile: Fairmile, tmp_path: Path) -> None:
+    script = 'echo $$ > "$1"; exec sleep 600'
+    command = ["sh", "-c", script, "sh", str(tmp_path / "pid"), "{url}", "{folder}"]
+    fairmile.set(transfer={"fetchers": {"crawl": {"command": command}}})
+    process = fairmile.start("fetch", "crawl+https://example.org/data")
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), process)
+    interrupted(process)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_ctrl_c_ends_the_wait_for_another_process(fairmile: Fairmile) -> None:
+    data = noise(9 << 20)
+    with (
+        web_server({"large.bin": b""}, paced(data=data)) as server,
+        Lock(fairmile.pool / "incoming" / f"{sha256(data)}.lock"),
+    ):
+        process = fairmile.start("fetch", server.url("large.bin"), "--sha256", sha256(data))
+        assert process.stderr is not None
+        assert "another process is at it; waiting" in process.stderr.readline()
+        interrupted(process)
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("kind", ["digest", "address", "archive", "card"])
+def test_of_two_processes_one_brings_and_the_other_waits(fairmile: Fairmile, kind: str) -> None:
+    files = files_of(200, 10_000)
+    data = tar_of(files)
+    with web_server({**files, "all.tar": data}, paced(len(data) / 2)) as server:
+        url = server.url("all.tar")
+        arguments = {
+            "digest": lambda: [url, "--sha256", sha256(data)],
+            "address": lambda: [url],
+            "archive": lambda: [url, "--unpack"],
+            "card": lambda: [card_of(fairmile, server, files)],
+        }[kind]()
+        first = fairmile.start("fetch", *arguments)
+        wait_until(lambda: server.sent_bytes > len(data) / 2, first)
+        second = fairmile.start("fetch", *arguments, "--to", fairmile.place / "to")
+        with killed_at_the_end(first, second):
+            assert ended(second).returncode == ended(first).returncode == 0
+        assert server.sent_bytes <= 1.1 * len(data)
+    assert fairmile.content(fairmile.place / "to") == (files if kind in ("archive", "card") else {"all.tar": data})
+
+
+def test_of_twenty_processes_one_brings_and_the_others_wait(fairmile: Fairmile) -> None:
+    data = noise(9 << 20)
+    with web_server({"large.bin": b""}, paced((9 << 20) / 3, data)) as server:
+        processes = [fairmile.start("fetch", server.url("large.bin")) for _ in range(20)]
+        with killed_at_the_end(*processes):
+            done = [ended(process) for process in processes]
+        assert [each.returncode for each in done] == [0] * 20, [each.stderr for each in done]
+        assert server.sent_bytes <= 1.1 * len(data)
+
+
+# Clean-up beside a fetch
+
+
+CLEAN_UP = ("store", "gc", "--grace", "0s", "--older-than", "0s")
+
+
+@pytest.mark.parametrize("kind", ["large", "archive", "card"])
+def test_a_clean_up_takes_nothing_away_from_a_running_fetch(fairmile: Fairmile, kind: str) -> None:
+    files = files_of(300, 30_000)
+    data = tar_of(files)
+    with web_server({**files, "all.tar": data}, paced(len(data) / 4)) as server:
+        url = server.url("all.tar")
+        arguments = {
+            "large": lambda: [url],
+            "archive": lambda: [url, "--unpack"],
+            "card": lambda: [card_of(fairmile, server, files)],
+        }[kind]()
+        process = fairmile.start("fetch", *arguments, "--to", fairmile.place / "to")
+        with killed_at_the_end(process):
+            for share in (0.1, 0.4, 0.7):
+                wait_until(lambda: server.sent_bytes > share * len(data), process)  # noqa: B023
+                assert fairmile.run(*CLEAN_UP).returncode == 0
+            assert ended(process).returncode == 0
+        assert server.sent_bytes <= 1.1 * len(data)
+    assert fairmile.content(fairmile.place / "to") == ({"all.tar": data} if kind == "large" else files)
+
+
+def test_a_clean_up_leaves_what_a_running_fetch_found_there(fairmile: Fairmile) -> None:
+    old, new = noise(50_000, 1), noise(9 << 20, 2)
+    files = {"old.bin": old, "new.bin": new}
+    with web_server(files, paced(len(new) / 2)) as server:
+        fairmile.fetch(server.url("old.bin"))
+        name = card_of(fairmile, server, files)
+        before = server.sent_bytes
+        process = fairmile.start("fetch", name, "--to", fairmile.place / "to")
+        with killed_at_the_end(process):
+            wait_until(lambda: server.sent_bytes > before, process)
+            assert fairmile.run(*CLEAN_UP).returncode == 0  # nothing else refers to the old file now
+            done = ended(process)
+        assert done.returncode == 0, done.stderr
+    assert fairmile.content(fairmile.place / "to") == files
+
+
+# Known
+
+
+@pytest.mark.parametrize("kind", ["digest", "address", "archive", "card"])
+def test_what_is_known_moves_again_only_when_it_shall_be_fresh(fairmile: Fairmile, kind: str) -> None:
+    files = files_of(40, 10_000)
+    data = tar_of(files)
+    with web_server({**files, "all.tar": data}, paced()) as server:
+        url = server.url("all.tar")
+        arguments = {
+            "digest": lambda: [url, "--sha256", sha256(data)],
+            "address": lambda: [url],
+            "archive": lambda: [url, "--unpack"],
+            "card": lambda: [card_of(fairmile, server, files)],
+        }[kind]()
+        size = sum(map(len, files.values())) if kind == "card" else len(data)
+        assert fairmile.fetch(*arguments)["moved_bytes"] == server.sent_bytes == size
+        assert fairmile.fetch(*arguments)["known"]
+        assert server.sent_bytes == size
+        assert fairmile.fetch(*arguments, "--fresh")["moved_bytes"] == size
+        assert server.sent_bytes == 2 * size
+
+
+def test_what_came_before_a_kill_is_known_afterwards(fairmile: Fairmile) -> None:
+    files = files_of(100, 20_000)
+    names = "".join(f"{name}\n" for name in files).encode()
+    size = sum(map(len, files.values()))
+    with web_server({**files, "list.txt": names}, paced(size / 4)) as server:
+        address = f"list+{server.url('list.txt')}"
+        process = fairmile.start("fetch", address)
+        with killed_at_the_end(process):
+            wait_until(lambda: kept(fairmile.pool), process)
+        server.behaviour = paced()
+        fairmile.fetch(address)
+        before = server.sent_bytes
+        fairmile.fetch(address, "--to", fairmile.place / "to")
+        assert server.sent_bytes - before <= 2 * len(names)
+    assert fairmile.content(fairmile.place / "to") == files
+
+
+# Memory
+
+
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "archive"])
+def test_a_large_file_needs_little_memory(tmp_path: Path, kind: str) -> None:
+    # A small process between: to the system a child was once as large as the one that started it.
+    fairmile = Fairmile(tmp_path, [sys.executable, "-c", MEASURE])
+    data = bytes(200_000_000) if kind == "file" else tar_of({"inside.bin": bytes(60_000_000)})
+    with web_server({"data.tar": b""}, paced(data=data)) as server:
+        done = fairmile.run("fetch", server.url("data.tar"), *(["--unpack"] if kind == "archive" else []))
+    code, peak_kib = done.stdout.split()
+    assert (code, done.stderr) == ("0", "")
+    assert int(peak_kib) * 1024 <= 150_000_000

@@ -391,6 +391,12 @@ def test_a_place_that_cannot_be_used_is_told(plain: There, tmp_path: Path) -> No
         plain.store.pull("lake", plain.address)
 
 
+def test_an_address_is_no_place(store: Store) -> None:
+    for place in ("https://example.org/pool", "ssh://host/pool"):
+        with pytest.raises(UsageError, match="is an address"):
+            store.pull("lake", place)
+
+
 def test_a_full_disk_there_is_told_before_anything_moves(plain: There, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(plain.store, "lake", FILES)
     monkeypatch.setattr(far, "_PREPARE", "echo disk 1000 900 100 90% /")

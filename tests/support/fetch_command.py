@@ -18,7 +18,7 @@ import pytest
 
 _INSTALLED = Path(sys.executable).parent / "fairmile"
 COMMAND = [str(_INSTALLED)] if _INSTALLED.exists() else [sys.executable, "-m", "fairmile"]
-_PATIENCE_S = 120.0
+_PATIENCE_S = 20.0
 _BYTES = ("objects", "packs", "incoming", "trees")
 
 

@@ -168,9 +168,9 @@ def test_only_a_strong_etag_or_a_date_tells_a_change(headers: dict[str, str], ex
 )
 def test_a_part_that_is_another_one_than_asked_for_is_refused(client: Client, content_range: str, words: str) -> None:
     headers = {"content_range": content_range} if content_range else {}
-    with raw_server(says(answer(b"x" * 50, "206 Partial Content", **headers))) as server:
-        with pytest.raises(Integrity, match=words):
-            client.open(server.url(), 50, 100)
+    partial = says(answer(b"x" * 50, "206 Partial Content", **headers))
+    with raw_server(partial) as server, pytest.raises(Integrity, match=words):
+        client.open(server.url(), 50, 100)
 
 
 def test_a_part_may_not_tell_how_large_the_whole_is(client: Client) -> None:
@@ -259,15 +259,11 @@ def test_no_header_can_hold_another_one(client: Client, server: WebServer, name:
     assert server.requests == []
 
 
-def test_names_of_servers_may_hold_any_letter(make: Make) -> None:
-    with web_server({"x": b"snow"}) as server, proxy_server({"xn--schnee-3v9c.example": server.port}) as proxy:
+def test_names_of_servers_may_hold_any_letter(make: Make, server: WebServer) -> None:
+    with proxy_server({"xn--bcher-kva.example": server.port}) as proxy:
         client = make(environ={"http_proxy": f"http://127.0.0.1:{proxy.port}"})
-        with pytest.raises(UsageError):
-            client.head("http://☃☃☃" + "." * 3)
-        assert "Host: b" + "cher" not in str(proxy.heads)
-        proxied = "http://bücher.example/x"
-        with pytest.raises(FairmileError):
-            make(environ={"http_proxy": "http://127.0.0.1:1"}, retries=1).head(proxied)
+        assert whole(client, "http://bücher.example/data.bin") == DATA
+        assert "Host: xn--bcher-kva.example\r\n" in proxy.heads[0]
 
 
 def test_an_address_of_ipv6_is_reached(make: Make) -> None:
@@ -379,9 +375,11 @@ def test_a_redirect_to_nonsense_is_refused(client: Client, target: str) -> None:
 def test_a_redirect_from_https_to_http_is_refused(make: Make, certificate: Certificate, server: WebServer) -> None:
     client = make(environ={"SSL_CERT_FILE": str(certificate.file)})
     leading = says(answer(b"", "302 Found", location=server.url("data.bin")))
-    with raw_server(leading, tls=certificate.server()) as protected:
-        with pytest.raises(SystemFailure, match="redirects to the unprotected") as caught:
-            client.head(protected.url("x"))
+    with (
+        raw_server(leading, tls=certificate.server()) as protected,
+        pytest.raises(SystemFailure, match="redirects to the unprotected") as caught,
+    ):
+        client.head(protected.url("x"))
     assert server.requests == []
     assert caught.value.hint
 
@@ -482,7 +480,6 @@ def test_no_error_tells_a_secret_of_the_address(
             lambda: client.head(url),
             lambda: client.get(url, most_bytes=10),
             lambda: client.get_json(url),
-            lambda: client.post_json(url, {}),
         ):
             try:
                 with closing(attempt()):  # type: ignore[type-var]
@@ -565,7 +562,7 @@ def test_no_proxy_names_those_that_are_reached_directly(
 
 def test_a_part_of_a_host_name_excludes_what_is_below_it(make: Make) -> None:
     client = make(environ={"http_proxy": "http://127.0.0.1:1", "no_proxy": ".example.org"}, retries=1)
-    with pytest.raises(Transient, match="cannot reach data.example.org"):
+    with pytest.raises(Transient, match=r"cannot reach data\.example\.org"):
         client.head("http://data.example.org:1/x")
     with pytest.raises(Transient, match=r"cannot reach 127\.0\.0\.1:1"):
         client.head("http://example.com:1/x")
@@ -702,8 +699,8 @@ def test_a_page_instead_of_json_is_told(client: Client) -> None:
     with web_server({}, web.answers_with_a_page) as server:
         with pytest.raises(Integrity, match="not answer with JSON but with text/html"):
             client.get_json(server.url("x.json"))
-        with pytest.raises(Integrity, match="not answer with JSON"):
-            client.post_json(server.url("x.json"), {})
+    with raw_server(says(answer(b"<html>"))) as server, pytest.raises(Integrity, match="not answer with JSON"):
+        client.post_json(server.url("x.json"), {})
 
 
 def test_a_document_without_end_is_given_up(client: Client) -> None:

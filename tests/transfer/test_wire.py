@@ -353,22 +353,23 @@ def test_a_reader_of_tls_that_waits_can_be_woken_up(certificate: Certificate) ->
 def test_after_an_interruption_no_cipher_text_passes_for_data(certificate: Certificate) -> None:
     def talk(peer: Peer) -> None:
         peer.hear()
-        for _ in range(20):
-            peer.say(b"HTTP/1.1 200 OK\r\nContent-Length: 400000\r\n\r\n" if not _ else b"A" * 20_000)
+        peer.say(answer(b"A" * 200_000, content_length="400000"))
         peer.wait()
 
-    with raw_server(talk, tls=certificate.server()) as server:
-        with closing(connect(server, tls=certificate.client())) as connection:
-            connection.send(GET)
-            connection.read_head("GET")
-            buffer = memoryview(bytearray(50_000))
-            assert connection.readinto(buffer[:10]) == 10
-            connection.interrupt()
-            came = b""
-            with pytest.raises(Transient):
-                while count := connection.readinto(buffer):
-                    came += bytes(buffer[:count])
-            assert set(came) <= set(b"A")
+    with (
+        raw_server(talk, tls=certificate.server()) as server,
+        closing(connect(server, tls=certificate.client())) as connection,
+    ):
+        connection.send(GET)
+        connection.read_head("GET")
+        buffer = memoryview(bytearray(50_000))
+        assert connection.readinto(buffer[:10]) == 10
+        connection.interrupt()
+        came = b""
+        with pytest.raises(Transient):
+            while count := connection.readinto(buffer):
+                came += bytes(buffer[:count])
+        assert set(came) <= set(b"A")
 
 
 # TLS

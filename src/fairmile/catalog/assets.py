@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sha256_hex
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
@@ -17,7 +16,7 @@ from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.wanted import OWN_PROGRAM, Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
-from fairmile.transfer.credentials import shown_address, without_login
+from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import scheme_of
 from fairmile.transfer.items import Item
 from fairmile.transfer.plan import Plan, check_path
@@ -179,15 +178,13 @@ class Assets:
     def _address_target(name: str, limit: int | None, sha256: str | None, unpack: bool) -> _Target:
         address = name if scheme_of(name) else f"file://{Path(name).absolute()}"
         address = recognised(address)
-        bare, _ = without_login(address)
-        last = PurePosixPath(unquote(urlsplit(bare).path)).name or "data"
         checksums: tuple[Checksum, ...] = ()
         if sha256 is not None:
             parsed = parse_checksum(sha256, "sha256")
             if parsed is None:
                 raise UsageError(f"{sha256!r} is no sha256", hint="expected 64 hex digits")
             checksums = (parsed,)
-        file = Wanted(check_path(last, name), (address,), checksums=checksums, unpack=unpack)
+        file = Wanted("", (address,), checksums=checksums, unpack=unpack)  # its source tells what it is called
         return _Target("url", shown_address(address), limit, address=file)
 
     # One target
@@ -255,12 +252,13 @@ class Assets:
         if file.program:
             transfer.fetchers.declare(OWN_PROGRAM, {"command": list(file.program)})
         found = transfer.planner.find(address, file.path)
+        for item in found:
+            if item.path:
+                check_path(item.path, shown_address(address))
         if len(found) == 1:
             about = found[0].about_bytes or file.about_bytes
             one = replace(found[0], unpack=file.unpack, into=file.into, about_bytes=about)
             return [replace(one, checksums=file.checksums or one.checksums)]
-        for item in found:
-            check_path(item.path, shown_address(address))
         return found[: file.limit] if file.limit is not None else found
 
     def _remembered(self, items: list[Item], ref: Ref) -> list[Item]:

@@ -48,7 +48,7 @@ class Wanted:
     @property
     def is_one_file(self) -> bool:
         """Tell whether the address is that of one file for certain; else its source must be asked."""
-        return scheme_of(self.addresses[0]) in ("http", "https")
+        return bool(self.path) and scheme_of(self.addresses[0]) in ("http", "https")
 
 
 def wanted(card: Card) -> list[Wanted]:

@@ -70,6 +70,8 @@ class Exchange:
         self._far: Far | None = None
         self._folder = Path(place).expanduser().absolute()
         if match := _FAR.fullmatch(place):
+            if match[2].startswith("//"):
+                raise UsageError(f"{place} is an address", hint="write user@host:/folder for a folder reached by ssh")
             if match[2].startswith("~"):
                 raise UsageError(f"{place}: '~' is not known there", hint="write the whole path, or one below the home")
             self._far = Far(ssh(match[1]), match[2].rstrip("/") or "/", runner)
