@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sha256_hex
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
+from fairmile.base.words import slug
 from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
@@ -300,7 +301,7 @@ class Assets:
         )
 
     def _laid(self, fetched: Fetched, to: Path, overwrite: bool, *, alone: bool) -> Fetched:
-        folder = to if alone else to / PurePosixPath(fetched.name.partition("@")[0]).name
+        folder = to if alone else to / slug(fetched.name.partition("@")[0].rpartition("/")[2])
         self._store.lay(fetched.root, folder, replace=overwrite)
         return replace(fetched, folder=folder)
 
