@@ -65,7 +65,7 @@ class Fairmile:
         """Fetch one thing, which must succeed, and return what the command says about it."""
         done = self.run("fetch", *arguments, "--json")
         assert done.returncode == 0, done.stderr
-        (fetched,) = json.loads(done.stdout)
+        (fetched,) = json.loads(done.stdout)["fetched"]
         return dict(fetched)
 
     def add_card(self, name: str, files: Sequence[Mapping[str, Any]]) -> str:

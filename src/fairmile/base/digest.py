@@ -24,6 +24,8 @@ _PREFIXED = re.compile(r"(crc32c|md5|sha-?(?:1|224|256|384|512))\s*[:=-]\s*(\S+)
 _NI = re.compile(r"ni://[^/;?#\s]*/sha-256;([A-Za-z0-9_-]{43})")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
+_MODE = re.compile(r"[0-7]{1,6}")
 _CHUNK = 1 << 20
 _LINK_MODE = 0o120000
 _FOLDER_MODE = 0o40000
@@ -201,11 +203,11 @@ def _parse_line(line: str, number: int) -> ManifestEntry:
             number, f"expected path, size, sha256 and mode separated by tabs, found {len(fields)} fields"
         )
     path, size, digest, mode = fields
-    if not re.fullmatch(r"0|[1-9][0-9]{0,18}", size):
+    if not _SIZE.fullmatch(size):
         raise _bad_manifest(number, f"the size {size!r} is no whole number")
     if not _SHA256.fullmatch(digest):
         raise _bad_manifest(number, f"{digest!r} is no sha256 of 64 lower-case hex digits")
-    if not re.fullmatch(r"[0-7]{1,6}", mode):
+    if not _MODE.fullmatch(mode):
         raise _bad_manifest(number, f"the mode {mode!r} is no octal number")
     try:
         return ManifestEntry(_unescape(path), int(size), digest, int(mode, 8))
@@ -230,6 +232,8 @@ def _escape(path: str) -> str:
 
 
 def _unescape(text: str) -> str:
+    if text and "\\" not in text:
+        return text
     plain = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
 
     def replace(match: re.Match[str]) -> str:

@@ -149,10 +149,10 @@ class Assets:
         if ref.kind != "card":
             return ref.kind != "url"
         try:
-            self._catalog.get(ref.name.partition(" limit=")[0])
-        except (NotFound, UsageError):
+            row, _ = self._catalog.resolve(ref.name.partition(" limit=")[0])
+        except NotFound:
             return False
-        return True
+        return not row.gone
 
     # What a name means
 

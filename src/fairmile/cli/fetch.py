@@ -66,7 +66,7 @@ def fetch(
 
 def _show(out: Out, fetched: list[Fetched], told: set[str]) -> None:
     if out.as_json:
-        out.data([each.to_dict() for each in fetched])
+        out.data({"fetched": [each.to_dict() for each in fetched]})
         return
     for each in fetched:
         verb = "present" if each.known else "fetched"
@@ -80,7 +80,7 @@ def _show(out: Out, fetched: list[Fetched], told: set[str]) -> None:
 
 def _show_plans(out: Out, plans: list[Plan]) -> None:
     if out.as_json:
-        out.data([_plan_data(plan) for plan in plans])
+        out.data({"plans": [_plan_data(plan) for plan in plans]})
         return
     for plan in plans:
         out.line(plan.describe())

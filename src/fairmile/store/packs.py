@@ -16,7 +16,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 from fairmile.base.errors import Integrity, SystemFailure
@@ -72,6 +72,22 @@ class Pack:
                 return place
             index += 1
         return None
+
+    def lacking(self, digests: Iterable[bytes]) -> list[bytes]:
+        """Return those of the digests that are not here; quicker than `find` for many."""
+        absent: list[bytes] = []
+        records = self.data_bytes + 4 * self.count
+        with _Reading(self.path) as fd:
+            for digest in digests:
+                head = int.from_bytes(digest[:4])
+                index = bisect_left(self._heads, head)
+                while index < self.count and self._heads[index] == head:
+                    if os.pread(fd, 32, records + index * _RECORD.size) == digest:
+                        break
+                    index += 1
+                else:
+                    absent.append(digest)
+        return absent
 
     def places(self, first: int = 0, last: int = 255) -> Iterator[Place]:
         """Yield the objects whose digest begins with a byte from `first` to `last`, sorted by digest."""

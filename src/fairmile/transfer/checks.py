@@ -11,7 +11,7 @@ from fairmile.base.errors import Integrity, Unsupported
 from fairmile.transfer.credentials import shown_address
 
 # Algorithms that tell an accident but not an attack are still worth checking where a card offers nothing else.
-_KNOWN = ("sha256", "sha512", "sha384", "sha1", "md5", "crc32c")
+_KNOWN = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5", "crc32c")
 _HTML = (b"<!doctype html", b"<html")
 
 

@@ -37,7 +37,7 @@ class Credentials:
 
     def login(self, host: str) -> Login | None:
         """Return user and password for a host: from netrc, else from the keyring where one is installed."""
-        return self._from_netrc(host) or self._from_keyring(host)
+        return self.from_netrc(host) or self._from_keyring(host)
 
     def token(self, variables: tuple[str, ...], *files: str) -> str | None:
         """Return a token from the first variable that is set, else from the first file that is there."""
@@ -57,7 +57,8 @@ class Credentials:
         """Return the path of a file below the user's own folder; an absolute path stays."""
         return Path(self._environ.get("HOME") or os.path.expanduser("~")) / name
 
-    def _from_netrc(self, host: str) -> Login | None:
+    def from_netrc(self, host: str) -> Login | None:
+        """Return what netrc has for a host; a keyring takes longer to ask."""
         path = Path(self._environ.get("NETRC") or self.home_file(".netrc"))
         try:
             found = netrc.netrc(str(path)).authenticators(host)

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,7 +35,7 @@ _BATCH_ITEMS = 4000
 _BATCH_FIRST_S = 0.25
 _BATCH_MOST_S = 30.0
 _LARGE_AT_ONCE = 2
-_PATIENCE_S = 7 * 24 * 3600.0
+_LOOK_EVERY_S = 0.5
 _BUFFER = 256 << 10
 _HEAD = 1 << 10
 
@@ -65,6 +66,9 @@ class Engine:
         self._done = 0
         self._total = 0
         self._lock = threading.Lock()
+        self._keeping = threading.Lock()
+        self._at_work: set[LargeFile] = set()
+        self._stopped: BaseException | None = None
 
     def bring(self, items: Sequence[Item], on_brought: Callable[[list[Brought]], None]) -> list[Failure]:
         """Bring every item that can be brought and return those that cannot.
@@ -89,18 +93,32 @@ class Engine:
             rest += files.grown
             start += len(some) - len(files.left)
             most_s = min(2 * (time.monotonic() - began), _BATCH_MOST_S)
-        with ThreadPoolExecutor(min(_LARGE_AT_ONCE, len(rest)) or 1, "fairmile-item") as pool:
-            waiting = [(item, pool.submit(self._bring_one, item)) for item in rest]
+        return failures + self._bring_large(rest, on_brought)
+
+    def _bring_large(self, items: Sequence[Item], on_brought: Callable[[list[Brought]], None]) -> list[Failure]:
+        failures: list[Failure] = []
+        with ThreadPoolExecutor(_LARGE_AT_ONCE, "fairmile-item") as pool:
+            # Whole folders come in this thread, where Ctrl-C ends the program that brings them.
+            calls = [
+                pool.submit(self._bring_one, item, on_brought).result
+                if any(self._fetchers.ranged(remote.address) is not None for remote in item.sources)
+                else partial(self._bring_one, item, on_brought)
+                for item in items
+            ]
             try:
-                for item, future in waiting:
+                for item, bring in zip(items, calls, strict=True):
                     try:
-                        on_brought([future.result()])
+                        bring()
                     except FairmileError as error:
                         failures.append(Failure(item, error))
                     self._count()
-            except BaseException:
-                for _, future in waiting:
-                    future.cancel()
+            except BaseException as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                with self._lock:
+                    self._stopped = error
+                    at_work = list(self._at_work)
+                for large in at_work:
+                    large.stop(error)
                 raise
         return failures
 
@@ -119,28 +137,36 @@ class Engine:
 
     # Large files, archives and folders: one place of assembly each
 
-    def _bring_one(self, item: Item) -> Brought:
+    def _bring_one(self, item: Item, on_brought: Callable[[list[Brought]], None]) -> None:
+        with self._assembly(item) as folder:
+            brought = self._from_any(item, folder)
+            with self._keeping:
+                on_brought([brought])
+            # Not before: where the process is killed, an archive need not come again.
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _from_any(self, item: Item, folder: Path) -> Brought:
+        """Bring an item from its sources, those that can send parts of it first."""
         kinds = [(remote, self._fetchers.of(remote.address)) for remote in item.sources]
         ranged = [remote for remote in item.sources if self._fetchers.ranged(remote.address) is not None]
         notes: list[str] = []
         first: FairmileError | None = None
-        with self._assembly(item) as folder:
-            if ranged:
+        if ranged:
+            try:
+                return self._bring_ranged(item, ranged, folder, notes)
+            except DiskFailure:
+                raise
+            except FairmileError as error:
+                first = error
+        for remote, fetcher in kinds:
+            if isinstance(fetcher, FolderFetcher) and not isinstance(fetcher, RangeFetcher):
                 try:
-                    return self._bring_ranged(item, ranged, folder, notes)
+                    return self._bring_folder(item, remote, fetcher, folder, notes)
                 except DiskFailure:
                     raise
                 except FairmileError as error:
-                    first = error
-            for remote, fetcher in kinds:
-                if isinstance(fetcher, FolderFetcher) and not isinstance(fetcher, RangeFetcher):
-                    try:
-                        return self._bring_folder(item, remote, fetcher, folder, notes)
-                    except DiskFailure:
-                        raise
-                    except FairmileError as error:
-                        first = first or error
-                        notes.append(str(error))
+                    first = first or error
+                    notes.append(str(error))
         raise first or SystemFailure(f"{item.path}: no source is left")
 
     @contextmanager
@@ -149,7 +175,16 @@ class Engine:
         lock = self._objects.incoming / f"{item.key}.lock"
         if lock.exists():
             self._watcher.note(f"{item.path}: another process is at it; waiting")
-        with Lock(lock, timeout_s=_PATIENCE_S):
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(Lock(lock, timeout_s=_LOOK_EVERY_S))
+                    break
+                except DiskFailure:
+                    raise
+                except SystemFailure:
+                    if self._stopped is not None:
+                        raise self._stopped from None
             yield self._objects.incoming / item.key
 
     def _bring_ranged(self, item: Item, remotes: list[Remote], folder: Path, notes: list[str]) -> Brought:
@@ -170,7 +205,8 @@ class Engine:
                 item.path, part, offers, item.checksums, self._settings, self._limiter, self._watcher.bytes
             )
             try:
-                brought = self._assemble(item, large, part, attempts)
+                with self._stoppable(large):
+                    brought = self._assemble(item, large, part, attempts)
             except Integrity as error:
                 attempts.spoiled(error, offers, large, part)
                 part.forget()
@@ -194,6 +230,17 @@ class Engine:
             finally:
                 part.close()
         raise attempts.error
+
+    @contextmanager
+    def _stoppable(self, large: LargeFile) -> Iterator[None]:
+        with self._lock:
+            self._at_work.add(large)
+        if self._stopped is not None:
+            large.stop(self._stopped)
+        try:
+            yield
+        finally:
+            self._at_work.discard(large)
 
     def _range_fetcher(self, remote: Remote) -> RangeFetcher:
         fetcher = self._fetchers.ranged(remote.address)
@@ -222,7 +269,6 @@ class Engine:
             sha256 = large.run()
             attempts.compare(part)
             self._objects.adopt(part.path, sha256)
-            _remove(part.folder)
             return Brought(item, sha256, size, (ManifestEntry(item.path, size, sha256, item.mode),))
         with self._objects.batch() as batch:
             members: list[ManifestEntry] | None = None
@@ -250,7 +296,6 @@ class Engine:
                 with open(part.path, "rb") as stream:
                     members = self._unpack(stream, item, batch)
             attempts.compare(part)
-        _remove(part.folder)
         return Brought(item, sha256, size, _below(item.into, members))
 
     def _unpack(self, stream: BinaryIO, item: Item, batch: Batch) -> list[ManifestEntry]:
@@ -292,7 +337,6 @@ class Engine:
                 entries.append(replace(entry, sha256=sha256, size_bytes=size))
         if not entries:
             raise SystemFailure(f"{shown_address(remote.address)} brought no file")
-        _remove(assembly)
         total = sum(entry.size_bytes for entry in entries)
         found = _below(item.into, entries)
         brought = Brought(item, "", total, found, moved, tuple(notes), remote.address, remote.validator)
@@ -356,7 +400,3 @@ def _opened(path: Path, entry: ManifestEntry) -> Iterator[Any]:
         return
     with open(path, "rb") as stream:
         yield stream
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

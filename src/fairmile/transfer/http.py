@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
-from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.transfer.credentials import shown_address, without_login
@@ -248,6 +247,9 @@ class Client:
         seen: list[str] = []
         while True:
             connection, head = self._ask(method, url, headers)
+            if head.status == 401 and "Authorization" not in headers and self._log_in(url):
+                self.give_back(connection)
+                continue
             if head.status not in _REDIRECTS or "location" not in head.headers:
                 return connection, Answer(url, head)
             self.give_back(connection)
@@ -303,6 +305,19 @@ class Client:
             raise UsageError(f"{shown_address(url)}: a header would hold a line break")
         return endpoint, data
 
+    def _log_in(self, url: str) -> bool:
+        """Take a login from the keyring for all further requests; False when there is none, or one was used already."""
+        server = _SERVER.match(url)
+        base = server[0] if server else url
+        site = self._site(base)
+        login = None
+        if "Authorization" not in site.headers:
+            login = self._context.credentials.login(site.endpoint.host)
+        if login is None:
+            return False
+        self._sites[base] = site._replace(headers={**site.headers, "Authorization": _basic(login.user, login.password)})
+        return True
+
     def _site(self, base: str) -> _Site:
         """Return what every request to the server of an address has in common."""
         site = self._sites.get(base)
@@ -326,7 +341,7 @@ class Client:
         headers = {"Host": f"{name}:{port}" if port else name, "User-Agent": "fairmile"}
         headers["Accept-Encoding"] = "identity"
         headers["Accept"] = "*/*"
-        login = login or self._context.credentials.login(host)
+        login = login or self._context.credentials.from_netrc(host)
         if login is not None:
             headers["Authorization"] = _basic(login.user, login.password)
         if endpoint.scheme == "http" and endpoint.proxy_authorization:
@@ -339,7 +354,7 @@ class Client:
         # HTTP_PROXY in capitals may be a header of a request to a CGI program, so curl and Python leave it out too.
         names = ["https_proxy", "HTTPS_PROXY"] if scheme == "https" else ["http_proxy"]
         proxy = next((environ[name] for name in [*names, "all_proxy", "ALL_PROXY"] if environ.get(name)), "")
-        if not proxy or proxy_bypass_environment(f"{host}:{port}", {"no": excluded}):
+        if not proxy or _is_excluded(host, port, excluded):
             return Endpoint(scheme, host, port)
         try:
             parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
@@ -389,6 +404,12 @@ class Client:
                     idle.append(connection)
                     return
         connection.close()
+
+
+def _is_excluded(host: str, port: int, names: str) -> bool:
+    from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]  # slow, and seldom needed
+
+    return bool(proxy_bypass_environment(f"{host}:{port}", {"no": names}))
 
 
 def _for_host(headers: Mapping[str, str], old: str, new: str) -> Mapping[str, str]:

@@ -58,7 +58,7 @@ class Offer:
         return shown_address(self.remote.address)
 
 
-@dataclass
+@dataclass(eq=False)
 class LargeFile:
     """Brings one file of known size into a part; `run` returns its sha256 once every digest was checked."""
 
@@ -182,6 +182,8 @@ class LargeFile:
         body = offer.fetcher.open(remote, segment.pos, segment.stop if offer.has_ranges is not False else None)
         segment.body = body
         try:
+            if self.segments.over:  # from here on the one who stops all sees the body and interrupts it
+                return
             latency = self.clock() - began
             pace = self.segments.pace(offer.number)
             pace.latency_s = min(pace.latency_s or latency, latency)
@@ -244,7 +246,7 @@ class LargeFile:
                     hint="it may need a login, or the address is that of a page about the file",
                 )
             # Another connection may have taken over the rest meanwhile.
-            mine = min(count, max(segment.stop - pos, 0))
+            mine = self.segments.claim(segment, count)
             self.part.write(pos, buffer[:mine])
             pos += mine
             self.segments.progressed(segment, pos)

@@ -91,7 +91,7 @@ class Limiter:
         self._buckets: dict[str, _Bucket] = {}
         for host, text in limits.items():
             try:
-                self._buckets[host.lower()] = _Bucket(parse_limit(text), clock)
+                self._buckets[host.lower()] = _Bucket(parse_limit(str(text)), clock)
             except UsageError as error:
                 raise UsageError(f"transfer.limits.{host}: {error}", hint=error.hint) from error
 

@@ -16,18 +16,23 @@ _STALLED_S = 2.0  # without a byte for so long, a connection may be overtaken
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """A range in the hands of one connection; bytes up to `pos` are on disk, `stop` may come down at any time."""
+    """A range in the hands of one connection; bytes up to `pos` are on disk, those up to `claimed` on their way there.
+
+    `stop` may come down at any time, but never below `claimed`.
+    """
 
     start: int
     stop: int
     source: int
     since: float
     pos: int = -1
+    claimed: int = -1
     body: Any = None
     last: float = 0.0
 
     def __post_init__(self) -> None:
         self.pos = self.start if self.pos < 0 else self.pos
+        self.claimed = self.pos
         self.last = self.since
 
 
@@ -124,7 +129,7 @@ class Segments:
         """Take the end of the range that would last longest, where this source would be done earlier."""
         best: tuple[float, Segment] | None = None
         for segment in self._active:
-            left = segment.stop - segment.pos
+            left = segment.stop - segment.claimed
             is_stalled = now - segment.last > _STALLED_S
             if left < (1 if is_stalled else _LEAST_TAKEN_OVER):
                 continue
@@ -139,13 +144,13 @@ class Segments:
         needs_s, slow = best
         pace = self.pace(source)
         mine = pace.bytes_per_s or 1.0
-        left = slow.stop - slow.pos
+        left = slow.stop - slow.claimed
         if needs_s == float("inf"):
-            split = slow.pos
+            split = slow.claimed
             self.silent[slow.source] += 1
         else:
             theirs = self._rate(slow, now)
-            split = slow.pos + int(left * theirs / (theirs + mine))
+            split = slow.claimed + int(left * theirs / (theirs + mine))
             # Not worth a request when the owner is nearly as fast.
             if needs_s < (slow.stop - split) / mine + 2 * pace.latency_s + 0.05:
                 return None
@@ -153,7 +158,7 @@ class Segments:
         slow.stop = split
         if split == slow.start:  # it brought nothing: its place is taken as a whole
             self._active.discard(slow)
-        if slow.body is not None and split <= slow.pos:
+        if slow.body is not None and split <= slow.claimed:
             slow.body.interrupt()
         return taken
 
@@ -161,6 +166,16 @@ class Segments:
         """Return how fast a range comes; before its first bytes, how fast those of its source did."""
         brought = segment.pos - segment.start
         return brought / max(now - segment.since, 1e-3) if brought else self.pace(segment.source).bytes_per_s
+
+    def claim(self, segment: Segment, count: int) -> int:
+        """Return how many of the bytes that came are still the connection's own to write.
+
+        Nobody takes over those: bytes that were digested already must not be written once more by a slower one.
+        """
+        with self.changed:
+            mine = max(min(count, segment.stop - segment.pos), 0)
+            segment.claimed = segment.pos + mine
+            return mine
 
     def progressed(self, segment: Segment, pos: int) -> None:
         """Note that bytes up to `pos` are on disk."""

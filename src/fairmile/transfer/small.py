@@ -152,6 +152,8 @@ class SmallFiles:
         body = fetcher.open(remote, 0, None if item.size_bytes is not None else LARGE)
         stream = _Stream(body, item, remote, fetcher, self._wait if alone else _do_not_wait)
         self._streams.add(stream)
+        if self._stop.is_set():
+            stream.interrupt()
         try:
             total = body.total_bytes
             if item.size_bytes is not None and total is not None and total != item.size_bytes:
