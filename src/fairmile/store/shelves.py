@@ -125,8 +125,9 @@ class Shelves:
         try:
             entries = self.tree(self._root(target))
             while some := [entry.sha256 for entry in islice(entries, _ENTRIES_AT_ONCE)]:
-                for pool in self.by_speed():
-                    some = self.objects(pool).absent(some)
+                for pool in self.fast_first:
+                    with contextlib.suppress(SystemFailure):  # a pool that cannot be read is a cache miss
+                        some = self.objects(pool).absent(some)
                 if some:
                     return False
         except (NotFound, Integrity):  # a damaged manifest tells as little as none
