@@ -165,7 +165,7 @@ class Workspace:
             source_origins={name: self.config.origin(f"sources.{name}") for name in self.config["sources"]},
             settings_file=self.user_file,
             base=self.config["catalog.base"],
-            runner=Here(),
+            context=self.context,
             on_progress=self.on_progress,
         )
 
@@ -179,8 +179,9 @@ class Workspace:
     def assets(self) -> Assets:
         return Assets(self.catalog, self.store, self.transfer, self.home / "views")
 
-    def transfer(self) -> Transfer:
-        """Return a transfer into the store; close it after use."""
+    @cached_property
+    def context(self) -> Context:
+        """What everything that reaches out of this machine is given."""
         settings = Settings(
             connections=self.config["transfer.connections"],
             segment_bytes=self.config["transfer.segment"],
@@ -193,8 +194,11 @@ class Workspace:
             globus_collection=self.config["transfer.globus_collection"],
             globus_root=self.config["transfer.globus_root"],
         )
-        context = Context(self.environ, Here(), Credentials(self.environ), settings)
-        return Transfer(self.store, context, self.watcher)
+        return Context(self.environ, Here(), Credentials(self.environ), settings)
+
+    def transfer(self) -> Transfer:
+        """Return a transfer into the store; close it after use."""
+        return Transfer(self.store, self.context, self.watcher)
 
     @property
     def models(self) -> Models:

@@ -37,8 +37,8 @@ def with_source(home: Path, builtin: CatalogFolder, *bodies: dict[str, Any], **h
     """Return a catalog with a source named `there` that holds these cards."""
     catalog = Catalog(home, sources={"there": "/nowhere"}, builtin=builtin, **how)
     for body in bodies:
-        catalog.source_folder("there").write(Card(body))
-    catalog.source_folder("there").touch_generation()
+        CatalogFolder("there", catalog.home / "sources" / "there").write(Card(body))
+    CatalogFolder("there", catalog.home / "sources" / "there").touch_generation()
     return catalog
 
 
@@ -468,8 +468,8 @@ def test_a_reserved_name_is_not_taken_by_a_copy(home: Path, builtin: CatalogFold
     catalog = with_source(home, builtin, card(name="Other"))
     catalog.add(card())
     catalog.remove("alpha")
-    catalog.source_folder("there").write(Card(card()))
-    catalog.source_folder("there").touch_generation()
+    CatalogFolder("there", catalog.home / "sources" / "there").write(Card(card()))
+    CatalogFolder("there", catalog.home / "sources" / "there").touch_generation()
     assert catalog.resolve("alpha")[0].handle == "there/dataset/alpha@1.0"
     with pytest.raises(Conflict, match="stays reserved"):
         catalog.update("alpha", set={"description": "x"})
@@ -626,7 +626,7 @@ def test_local_ranks_before_sources_in_their_order_before_the_builtin(
     catalog = Catalog(home, sources={"zeta": "/z", "eta": "/e"}, builtin=builtin)
     assert catalog.get("alpha")["description"] == "shipped"
     for name in ("eta", "zeta", "local"):
-        folder = catalog.local if name == "local" else catalog.source_folder(name)
+        folder = catalog.local if name == "local" else CatalogFolder(name, catalog.home / "sources" / name)
         folder.write(Card(card(description=f"of {name}")))
         folder.touch_generation()
         assert catalog.get("alpha")["description"] == f"of {name}"
@@ -674,8 +674,8 @@ def test_mirrors_do_not_crowd_out_other_assets(home: Path, builtin: CatalogFolde
     catalog = Catalog(home, sources={name: f"/{name}" for name in names}, builtin=builtin)
     for name in names:
         for number in range(20):
-            catalog.source_folder(name).write(Card(card("model", f"Net {number}")))
-        catalog.source_folder(name).touch_generation()
+            CatalogFolder(name, catalog.home / "sources" / name).write(Card(card("model", f"Net {number}")))
+        CatalogFolder(name, catalog.home / "sources" / name).touch_generation()
     assert len(catalog.search("net", limit=15)) == 15
     assert len(catalog.search("net", limit=50)) == 20
 

@@ -93,7 +93,7 @@ def test_a_card_is_found_by_its_facets(catalog: Catalog, card: Factory, more: di
 
 def test_kind_and_catalog_are_matched_in_full(home: Path, builtin: CatalogFolder, card: Factory) -> None:
     catalog = Catalog(home, sources={"local-mirror": "/nowhere"}, builtin=builtin)
-    catalog.source_folder("local-mirror").write(Card(card("model", "Far")))
+    CatalogFolder("local-mirror", catalog.home / "sources" / "local-mirror").write(Card(card("model", "Far")))
     catalog.add(card("model", "Near"))
     assert names(catalog, "catalog:local") == ["near"]
     assert names(catalog, "catalog:local-mirror") == ["far"]
@@ -639,7 +639,7 @@ def test_a_catalog_that_cannot_be_read_is_reported_and_the_others_still_serve(
 ) -> None:
     catalog = Catalog(home, sources={"there": "/nowhere"}, builtin=builtin)
     catalog.add(card())
-    closed = catalog.source_folder("there").write(Card(card("model", "Closed"))).parent
+    closed = CatalogFolder("there", catalog.home / "sources" / "there").write(Card(card("model", "Closed"))).parent
     script = """
         import json, sys
         from pathlib import Path
@@ -742,7 +742,7 @@ def projects(home: Path, builtin: CatalogFolder, card: Factory) -> tuple[Catalog
     two = Catalog(home, sources={"two": "/nowhere"}, builtin=builtin)
     one.add(card(name="Common", keywords=["shared"]))
     for catalog, name in ((one, "one"), (two, "two")):
-        folder = catalog.source_folder(name)
+        folder = CatalogFolder(name, catalog.home / "sources" / name)
         folder.touch_generation()
         for number in (1, 2):
             folder.write(
@@ -813,7 +813,7 @@ def test_cards_of_another_project_take_no_place_among_the_first_matches(
 ) -> None:
     many = Catalog(home, sources={"many": "/nowhere"}, builtin=builtin)
     for number in range(400):
-        many.source_folder("many").write(Card(card(name=f"Star {number}", keywords=["sun"])))
+        CatalogFolder("many", many.home / "sources" / "many").write(Card(card(name=f"Star {number}", keywords=["sun"])))
     assert len(many.search("star", limit=500)) == 400
     few = Catalog(home, builtin=builtin)
     few.add(card(name="Star of mine", keywords=["sun"]))
@@ -824,7 +824,7 @@ def test_cards_of_another_project_take_no_place_among_the_first_matches(
 
 def test_a_source_whose_folder_is_gone_is_forgotten(projects: tuple[Catalog, Catalog]) -> None:
     one, two = projects
-    shutil.rmtree(two.source_folder("two").root)
+    shutil.rmtree(CatalogFolder("two", two.home / "sources" / "two").root)
     assert len(one.search("mesh")) == 1
     with closing(sqlite3.connect(one.index_path)) as connection:
         assert connection.execute("SELECT DISTINCT catalog FROM card ORDER BY 1").fetchall() == [("local",), ("one",)]

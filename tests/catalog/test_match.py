@@ -249,7 +249,7 @@ def test_values_with_quotes_and_great_length_do_no_harm(catalog: Catalog, card: 
 @pytest.mark.parametrize("first", ["local", "there"])
 def test_a_copy_in_another_catalog_is_one_match(home: Path, builtin: CatalogFolder, card: Factory, first: str) -> None:
     catalog = Catalog(home, sources={"there": "/nowhere"}, builtin=builtin)
-    theirs = catalog.source_folder("there")
+    theirs = CatalogFolder("there", catalog.home / "sources" / "there")
     for name in (first, "there" if first == "local" else "local"):
         if name == "local":
             catalog.add(card("dataset", "Alpha", description="mine"))

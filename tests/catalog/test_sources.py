@@ -32,6 +32,9 @@ from fairmile.catalog.sources import (
     state,
     sync,
 )
+from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.remote import Context
+from fairmile.transfer.settings import Settings
 
 Factory = Callable[..., dict[str, Any]]
 CODEMETA = {
@@ -68,9 +71,14 @@ def names(folder: CatalogFolder) -> list[str]:
     return sorted(relative.removesuffix(".jsonld") for relative, _ in folder.scan())
 
 
+def context(**environ: str) -> Context:
+    """What sources are reached with: no setting of the machine, and nobody waits for a server to come back."""
+    return Context(environ, Here(), Credentials(environ), Settings(retries=1))
+
+
 def bring(location: Path | str, copy: CatalogFolder, revision: str = "", type: str | None = None) -> SyncReport:
     settings = {"location": str(location), "type": type, "revision": revision}
-    return sync(source_spec("there", settings), copy, Here())
+    return sync(source_spec("there", settings), copy, context())
 
 
 # Settings
@@ -284,8 +292,12 @@ def test_a_folder_that_cannot_be_listed_does_not_look_empty(
         from fairmile.base.commands import Here
         from fairmile.catalog.folder import CatalogFolder
         from fairmile.catalog.sources import source_spec, sync
+        from fairmile.transfer.credentials import Credentials
+        from fairmile.transfer.remote import Context
+        from fairmile.transfer.settings import Settings
         outside, copy = sys.argv[1:]
-        print(sync(source_spec("there", outside), CatalogFolder("there", Path(copy)), Here()).error)
+        context = Context({}, Here(), Credentials({}), Settings())
+        print(sync(source_spec("there", outside), CatalogFolder("there", Path(copy)), context).error)
     """
     for path in [copy.root, *copy.root.rglob("*")]:
         path.chmod(0o777)
@@ -309,13 +321,13 @@ def test_a_source_that_suddenly_lists_no_card_leaves_the_last_copy(
     if left == "junk":
         write(outside, "package.json", {"scripts": {}})
     spec = source_spec("there", str(outside))
-    assert sync(spec, copy, Here(), dry_run=True).error == "lists no cards any more; the last copy stays"
+    assert sync(spec, copy, context(), dry_run=True).error == "lists no cards any more; the last copy stays"
     assert state(copy)["error"] == ""
     report = bring(outside, copy)
     assert (report.error, report.removed) == ("lists no cards any more; the last copy stays", 0)
     assert names(copy) == ["dataset/alpha/1.0"]
     assert (state(copy)["error"], state(copy)["synced_at"]) == (report.error, first.synced_at)
-    report = sync(spec, copy, Here(), allow_empty=True)
+    report = sync(spec, copy, context(), allow_empty=True)
     assert (report.error, report.cards, report.removed) == ("", 0, 1)
     assert names(copy) == []
 
@@ -326,15 +338,17 @@ def test_a_source_that_suddenly_lists_no_card_leaves_the_last_copy(
 @pytest.mark.parametrize(
     ("location", "shown"),
     [
-        ("https://user:TOKEN@example.net/cards.git", "https://***@example.net/cards.git"),
-        ("https://TOKEN@example.net", "https://***@example.net"),
-        ("https://user:TO@KEN@example.net:8080/x@y", "https://***@example.net:8080/x@y"),
-        ("https://user:TO#K?EN@example.net/", "https://***@example.net/"),
-        ("git+ssh://git@example.net/cards", "git+ssh://***@example.net/cards"),
+        ("https://user:TOKEN@example.net/cards.git", "https://example.net/cards.git"),
+        ("https://TOKEN@example.net", "https://example.net"),
+        ("https://user:TO@KEN@example.net:8080/x@y", "https://example.net:8080/x@y"),
+        ("https://user:TO#K?EN@example.net/", "https://example.net/"),
+        ("git+ssh://git@example.net/cards", "git+ssh://example.net/cards"),
+        ("http:/me:TOKEN@example.net/x", "http:/example.net/x"),
+        ("https://example.net/index.json?token=TOKEN&part=2", "https://example.net/index.json?token=…&part=2"),
         ("git@example.net:cards", "git@example.net:cards"),
         ("https://example.net/a@b", "https://example.net/a@b"),
         ("/data/me@home/cards", "/data/me@home/cards"),
-        ("from 'https://a:TOKEN@b/' to 'http://TOKEN@d/'", "from 'https://***@b/' to 'http://***@d/'"),
+        ("from 'https://a:TOKEN@b/' to 'http://TOKEN@d/'", "from 'https://b/' to 'http://d/'"),
     ],
 )
 def test_a_location_is_shown_without_its_secrets(location: str, shown: str) -> None:
@@ -347,7 +361,8 @@ def test_the_token_of_a_location_is_in_no_report(copy: CatalogFolder, type: str)
         report = bring(address, copy, type=type)
         assert report.error
         assert "TOKEN" not in json.dumps(report.__dict__)
-        assert "***@" in report.location
+        assert "me" not in report.location
+        assert report.location.startswith(address[:4])
         assert "TOKEN" not in (copy.root / "state.json").read_text()
 
 
@@ -556,13 +571,19 @@ class Site:
         self.asked: list[str] = []
         self.credentials: list[str | None] = []
         self.status = 0
+        self.is_busy_once = False
         site = self
 
         class Handler(SimpleHTTPRequestHandler):
             def do_GET(self) -> None:
                 site.asked.append(self.path)
                 site.credentials.append(self.headers["Authorization"])
-                if site.status == 1:
+                if site.is_busy_once:
+                    site.is_busy_once = False
+                    self.send_response(503)
+                    self.send_header("Retry-After", "0")
+                    self.end_headers()
+                elif site.status == 1:
                     self.wfile.write(b"this is not HTTP\r\n\r\n")
                 elif site.status:
                     self.send_error(site.status)
@@ -643,6 +664,36 @@ def test_the_user_and_password_of_an_address_reach_the_server_and_no_report(site
     assert "KEN" not in (copy.root / "state.json").read_text()
 
 
+def test_the_login_that_netrc_has_for_a_server_reaches_it(site: Site, copy: CatalogFolder, tmp_path: Path) -> None:
+    write(tmp_path, "netrc", "machine 127.0.0.1 login me password TOKEN").chmod(0o600)
+    report = sync(source_spec("there", site.address), copy, context(NETRC=str(tmp_path / "netrc")))
+    assert (report.error, report.cards) == ("", 2)
+    assert set(site.credentials) == {"Basic " + base64.b64encode(b"me:TOKEN").decode()}
+
+
+def test_a_proxy_of_the_environment_is_asked(site: Site, copy: CatalogFolder) -> None:
+    proxy = site.address.removesuffix("/catalog")
+    report = sync(source_spec("there", "http://far.example.net/cards"), copy, context(http_proxy=proxy))
+    assert "there is nothing at http://far.example.net/cards/index.json" in report.error
+    assert site.asked == ["http://far.example.net/cards/index.json"]
+
+
+def test_a_busy_server_is_asked_again_when_it_says(site: Site, home: Path, builtin: CatalogFolder) -> None:
+    catalog = Catalog(home.with_name("other"), sources={"there": site.address}, builtin=builtin)
+    site.is_busy_once = True
+    (report,) = catalog.sync()
+    assert (report.error, report.cards) == ("", 2)
+    assert site.asked.count("/catalog/index.json") == 2
+
+
+def test_a_document_too_large_to_be_an_index_is_refused(
+    site: Site, copy: CatalogFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 10)
+    report = bring(site.address, copy)
+    assert f"{site.address}/index.json sends more than 10 bytes" in report.error
+
+
 def test_a_card_that_is_not_what_the_index_lists_is_refused(site: Site, copy: CatalogFolder) -> None:
     path = site.root / "catalog" / "model" / "net" / "1.0.jsonld"
     good = path.read_text()
@@ -712,7 +763,8 @@ def test_a_server_that_fails_is_reported_and_the_last_copy_serves(site: Site, co
 def test_a_server_that_is_down_is_reported_and_the_last_copy_serves(
     site: Site, home: Path, builtin: CatalogFolder
 ) -> None:
-    catalog = Catalog(home.with_name("other"), sources={"there": site.address}, builtin=builtin)
+    other = home.with_name("other")
+    catalog = Catalog(other, sources={"there": site.address}, context=context(), builtin=builtin)
     catalog.sync()
     site.stop()
     (report,) = catalog.sync()

@@ -512,8 +512,14 @@ def test_without_sources_there_is_nothing_to_sync(lake: Fairmile) -> None:
     ],
 )
 def test_a_source_that_cannot_be_is_told(
-    lake: Fairmile, place: Path, arguments: list[str], code: int, message: str
+    lake: Fairmile,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    message: str,
 ) -> None:
+    monkeypatch.setenv("FAIRMILE_TRANSFER_RETRIES", "1")
     result = lake("catalog", "source", *arguments)
     assert result.code == code
     assert message in result.err.splitlines()[0]

@@ -106,3 +106,45 @@ def test_a_password_in_the_address_of_a_source_is_never_shown(fairmile: Fairmile
         result = fairmile(*command)
         assert "git.example.org" in result.out
         assert "hunter2" not in result.out + result.err
+
+
+def test_pools_are_shown_with_their_room(fairmile: Fairmile, place: Path, tmp_path: Path) -> None:
+    (place / "fairmile.yaml").write_text("pools:\n  scratch: {folder: ./scratch, capacity: 10 MB, speed: fast}\n")
+    (place / "scratch").mkdir()
+    facts = fairmile("doctor", "--json").json
+    assert [(each["name"], each["folder"], each["trouble"]) for each in facts["pools"]] == [
+        ("scratch", str(place / "scratch"), ""),
+        ("home", str(tmp_path / "home" / "store"), ""),
+    ]
+    assert 0 < facts["pools"][0]["free_bytes"] <= 10_000_000
+    assert facts["pools"][0]["limited_by"] == "capacity"
+    assert facts["problems"] == []
+    row = rf"^scratch +\S+ [KM]i?B +capacity +ok +{re.escape(str(place))}/scratch$"
+    assert re.search(row, fairmile("doctor").out, re.MULTILINE)
+
+
+def test_a_pool_that_cannot_be_used_is_a_problem(fairmile: Fairmile, place: Path) -> None:
+    (place / "in-the-way").write_text("a file")
+    (place / "fairmile.yaml").write_text("pools:\n  scratch: ./in-the-way\n")
+    result = fairmile("doctor")
+    assert result.code == 0
+    assert re.search(r"^scratch +unknown +failed +", result.out, re.MULTILINE)
+    assert f"problem: pool scratch: cannot be used: {place}/in-the-way" in result.err
+
+
+def test_pools_that_are_declared_wrongly_do_not_keep_the_doctor_from_answering(fairmile: Fairmile, place: Path) -> None:
+    (place / "fairmile.yaml").write_text("pools:\n  scratch: {folder: ./scratch, capacity: much}\n")
+    result = fairmile("doctor", "--json")
+    assert result.code == 0
+    assert result.json["pools"] == []
+    (problem,) = result.json["problems"]
+    assert "capacity" in problem
+    assert [each["name"] for each in result.json["catalogs"]] == ["local", "builtin"]
+
+
+def test_a_fetcher_that_cannot_be_loaded_is_named(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fairmile.transfer.fetchers.zenodo", None)
+    assert "fetcher zenodo" in fairmile("doctor", "--json").json["unavailable"]
+    result = fairmile("doctor")
+    assert result.code == 0
+    assert "not available: fetcher zenodo: " in result.err

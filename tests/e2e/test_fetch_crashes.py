@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import random
 import signal
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from fetch_command import Fairmile, ended, killed_at_the_end, sha256, wait_until
+from fetch_command import Fairmile, ended, kept_bytes, killed_at_the_end, sha256, wait_until
 from web_server import WebServer, paced, stalls, web_server
 
 from fairmile.base.files import Lock
@@ -59,14 +58,6 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def kept(pool: Path) -> set[tuple[str, int]]:
-    """Return what a fetch has made safe so far: journals of half-done files, and files that are complete."""
-    safe = [*pool.glob("incoming/*/journal.json"), *pool.glob("packs/*.pack"), *pool.glob("objects/*/*")]
-    with contextlib.suppress(FileNotFoundError):
-        return {(str(path), path.stat().st_mtime_ns) for path in safe}
-    return set()
-
-
 def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list[str], size_bytes: int) -> None:
     """Start a fetch twenty times and kill it, then let it end; the server sends at most half of the whole in vain.
 
@@ -76,13 +67,13 @@ def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list
     chance = random.Random(3)
     shares = [chance.random() for _ in range(KILLS)]
     for number, share in enumerate(shares):
-        before = kept(fairmile.pool)
+        before = kept_bytes(fairmile.pool)
         process = fairmile.start("fetch", *arguments)
         with killed_at_the_end(process):
             if number % 4 == 0:
                 time.sleep(share)
                 continue
-            wait_until(lambda: kept(fairmile.pool) - before, process)  # noqa: B023  called at once
+            wait_until(lambda: kept_bytes(fairmile.pool) > before, process)  # noqa: B023  called at once
             goal = server.sent_bytes + int(0.15 * size_bytes * share / sum(shares))
             wait_until(lambda: server.sent_bytes >= goal, process)  # noqa: B023
     server.behaviour = server.behaviours.pop("last")
@@ -136,8 +127,8 @@ def test_the_kill_of_the_one_that_brings_lets_one_that_waits_go_on(fairmile: Fai
             with killed_at_the_end(second):
                 assert second.stderr is not None
                 assert "another process is bringing it; waiting" in second.stderr.readline()
-                before = kept(fairmile.pool)
-                wait_until(lambda: kept(fairmile.pool) - before, first)
+                before = kept_bytes(fairmile.pool)
+                wait_until(lambda: kept_bytes(fairmile.pool) > before, first)
                 first.kill()
                 assert ended(second).returncode == 0
         assert server.sent_bytes <= 1.5 * len(data)
@@ -151,7 +142,7 @@ def test_a_file_that_was_sealed_when_its_process_was_killed_is_taken_up(
     with web_server({"large.bin": b""}, paced((9 << 20) / 4, data)) as server:
         process = fairmile.start("fetch", server.url("large.bin"))
         with killed_at_the_end(process):
-            wait_until(lambda: kept(fairmile.pool), process)
+            wait_until(lambda: kept_bytes(fairmile.pool), process)
         (half,) = fairmile.pool.glob("incoming/*/data")
         half.chmod(0o444)  # the last thing that happens to a complete file before it gets its name
         server.behaviour = paced(data=data)
@@ -332,7 +323,7 @@ def test_what_came_before_a_kill_is_known_afterwards(fairmile: Fairmile) -> None
         address = f"list+{server.url('list.txt')}"
         process = fairmile.start("fetch", address)
         with killed_at_the_end(process):
-            wait_until(lambda: kept(fairmile.pool), process)
+            wait_until(lambda: kept_bytes(fairmile.pool), process)
         server.behaviour = paced()
         fairmile.fetch(address)
         before = server.sent_bytes

@@ -129,6 +129,16 @@ def killed_at_the_end(*processes: subprocess.Popen[str]) -> Iterator[None]:
                     stream.close()
 
 
+def kept_bytes(pool: Path) -> int:
+    """Return how much a fetch has made safe so far: of half-done files, by their journals, and of complete ones."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError):  # a file that gets its name just now; the next look sees it
+        for journal in pool.glob("incoming/*/journal.json"):
+            total += sum(stop - start for start, stop in json.loads(journal.read_text())["done"])
+        total += sum(path.stat().st_size for path in [*pool.glob("packs/*.pack"), *pool.glob("objects/*/*")])
+    return total
+
+
 def wait_until(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
     """Wait for a condition; the test fails when a process ends before it is met."""
     deadline = time.monotonic() + _PATIENCE_S

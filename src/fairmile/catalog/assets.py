@@ -25,6 +25,9 @@ from fairmile.transfer.remote import Remote
 from fairmile.transfer.transfer import Outcome, Transfer
 
 
+_OWN_IDS = "https://w3id.org/fairmile/"
+
+
 @dataclass(frozen=True)
 class Fetched:
     """What a fetch brought or found: the tree of its files, and how many bytes moved for it."""
@@ -165,10 +168,13 @@ class Assets:
     def _target(self, name: str, limit: int | None, *, sha256: str | None = None, unpack: bool = False) -> _Target:
         if limit is not None and limit < 1:
             raise UsageError(f"a limit of {limit} would bring nothing", hint="give a number of files, 1 or more")
+        is_address = _is_address(name) and not name.startswith(_OWN_IDS)
+        if is_address and not self._catalog.index_path.exists():  # no card can have been given this id yet
+            return self._address_target(name, limit, sha256, unpack)
         try:
             card = self._catalog.get(name)
         except (NotFound, UsageError):
-            if not _is_address(name) and not Path(name).exists():
+            if not is_address and not Path(name).exists():
                 raise
             return self._address_target(name, limit, sha256, unpack)
         if sha256 is not None or unpack:

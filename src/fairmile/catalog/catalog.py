@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,11 +12,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.commands import Here, Runner
-from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.commands import Here
+from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.words import closest, slug
-from fairmile.base.yaml import update_file
 from fairmile.catalog import exchange
 from fairmile.catalog.card import LINKS, Card, as_list, id_of
 from fairmile.catalog.change import Change, changed, with_spdx
@@ -25,32 +23,27 @@ from fairmile.catalog.content import Content, measure
 from fairmile.catalog.database import lock_of
 from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.fair import Assessment, Surroundings, assess
+from fairmile.catalog.federation import Federation
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, source_key, valid_sha256
-from fairmile.catalog.index import Index, Refresh, Row, rebuild, target_names
+from fairmile.catalog.index import Index, Refresh, rebuild
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS
 from fairmile.catalog.match import Match, match
 from fairmile.catalog.profile import check_body, check_text
 from fairmile.catalog.query import FIELDS, Query, kind_named, parse_query
 from fairmile.catalog.results import Added, Checked, Hit, SearchResult
-from fairmile.catalog.sources import (
-    BUILTIN,
-    LOCAL,
-    SyncReport,
-    check_source_name,
-    is_source,
-    publish,
-    shown_location,
-    source_spec,
-    state,
-    sync,
-)
+from fairmile.catalog.row import Row, target_names
+from fairmile.catalog.sources import BUILTIN, LOCAL, SyncReport, is_source, publish
+from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.remote import Context
+from fairmile.transfer.settings import Settings
 
 
 class Catalog:
     """Cards of every source as one view: search, read, add, change, exchange.
 
-    Catalogs rank: local first, then the sources in the order of the settings, the built-in one last.
+    Catalogs rank: local first, then the sources in the order of the settings, the built-in one last. Those are
+    reached with `context`.
     """
 
     def __init__(
@@ -61,22 +54,25 @@ class Catalog:
         source_origins: Mapping[str, str] | None = None,
         settings_file: Path | None = None,
         base: str = "",
-        runner: Runner | None = None,
+        context: Context | None = None,
         clock: Callable[[], float] = time.time,
         on_progress: Callable[[int, int], None] | None = None,
         builtin: CatalogFolder | None = None,
     ) -> None:
-        for name in sources or {}:
-            check_source_name(name)
         self.home = home
-        self._source_settings = dict(sources or {})
-        self._source_origins = dict(source_origins or {})
-        self._settings_file = settings_file
         self._base = base
-        self._runner = runner or Here()
         self._clock = clock
         self._on_progress = on_progress
         self.local = CatalogFolder(LOCAL, home / "catalog", writable=True)
+        self._sources = Federation(
+            home / "sources",
+            sources or {},
+            origins=source_origins or {},
+            settings_file=settings_file,
+            base=base,
+            context=context or Context({}, Here(), Credentials({}), Settings()),
+            clock=clock,
+        )
         self._builtin = builtin or builtin_folder()
 
     if not TYPE_CHECKING:
@@ -92,20 +88,7 @@ class Catalog:
 
     def folders(self) -> list[CatalogFolder]:
         """Return every catalog in order of precedence."""
-        sources = [self.source_folder(name) for name in self._source_settings if self._is_copy_of(name)]
-        return [self.local, *sources, self._builtin]
-
-    def _is_copy_of(self, name: str) -> bool:
-        """Tell whether the copy under a name is of the source that these settings mean, not of another project's."""
-        kept = state(self.source_folder(name)).get("location")
-        try:
-            spec = source_spec(name, self._source_settings[name])
-        except UsageError:
-            return True
-        return kept in (None, spec.location, shown_location(spec.location))
-
-    def source_folder(self, name: str) -> CatalogFolder:
-        return CatalogFolder(name, self.home / "sources" / name)
+        return [self.local, *self._sources.folders(), self._builtin]
 
     def _folder(self, name: str) -> CatalogFolder:
         folders = {folder.name: folder for folder in self.folders()}
@@ -656,133 +639,38 @@ class Catalog:
         self, name: str, location: str, *, type: str | None = None, revision: str = "", dry_run: bool = False
     ) -> SyncReport:
         """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
-        check_source_name(name)
-        if name in self._source_settings:
-            raise Conflict(
-                f"a source named {name!r} is there already", hint=f"`fairmile catalog source rm {name}` first"
-            )
-        location = (
-            location
-            if "://" in location or location.startswith("git@")
-            else str(Path(location).expanduser().absolute())
-        )
-        given = {"location": location, "type": type, "revision": revision}
-        settings = {key: value for key, value in given.items() if value}
-        settings_file, folder = self._settings(), self.source_folder(name)
-        try:
-            spec = source_spec(name, settings)
-            report = sync(spec, folder, self._runner, base=self._base, clock=self._clock, dry_run=dry_run)
-            if report.error:
-                raise SystemFailure(f"the source {name!r} cannot be synced: {report.error}", hint="nothing was added")
-            if dry_run:
-                shutil.rmtree(folder.root, ignore_errors=True)
-                return report
-            update_file(settings_file, lambda data: _sources_of(data).__setitem__(name, settings))
-        except BaseException:
-            shutil.rmtree(folder.root, ignore_errors=True)
-            raise
-        self._source_settings[name] = settings
-        self.open_index().close()
+        report = self._sources.add(name, location, type=type, revision=revision, dry_run=dry_run)
+        if not dry_run:
+            self.open_index().close()
         return report
 
     def remove_source(self, name: str, *, dry_run: bool = False) -> None:
         """Take a source out of the user's settings and drop its copy; a dry run only tells whether that can be."""
-        if name not in self._source_settings:
-            raise NotFound(f"no source named {name!r}", hint="`fairmile catalog source ls` lists them")
-
-        if dry_run:
-            return
-
-        def drop(data: Any) -> None:
-            if _sources_of(data).pop(name, None) is None:
-                raise UsageError(
-                    f"the source {name!r} is not declared in {self._settings_file}",
-                    hint="`fairmile doctor` shows which file declares it",
-                )
-
-        update_file(self._settings(), drop)
-        del self._source_settings[name]
-        shutil.rmtree(self.source_folder(name).root, ignore_errors=True)
-        self.open_index().close()
-
-    def _settings(self) -> Path:
-        if self._settings_file is None:
-            raise UsageError("this catalog was opened without a settings file, so sources cannot be changed")
-        return self._settings_file
+        self._sources.remove(name, dry_run=dry_run)
+        if not dry_run:
+            self.open_index().close()
 
     def sync(self, names: Sequence[str] = (), *, dry_run: bool = False, allow_empty: bool = False) -> list[SyncReport]:
         """Bring sources up to date; one that fails is reported and its last copy still serves.
 
         A source that lists no card any more, as an unmounted folder does, keeps its copy unless `allow_empty` is given.
         """
-        for name in names:
-            if name not in self._source_settings:
-                near = closest(name, self._source_settings)
-                raise NotFound(
-                    f"no source named {name!r}",
-                    hint=f"did you mean {near[0]!r}?" if near else "`fairmile catalog source ls` lists them",
-                )
-        reports = [
-            self._sync(name, dry_run, allow_empty) for name in self._source_settings if not names or name in names
-        ]
+        reports = self._sources.sync(names, dry_run=dry_run, allow_empty=allow_empty)
         self.open_index().close()
         return reports
-
-    def _sync(self, name: str, dry_run: bool, allow_empty: bool) -> SyncReport:
-        settings = self._source_settings[name]
-        try:
-            spec = source_spec(name, settings, origin=self._source_origins.get(name, ""))
-        except UsageError as error:
-            return SyncReport(name, shown_location(str(settings)), "", error=str(error))
-        return sync(
-            spec,
-            self.source_folder(name),
-            self._runner,
-            base=self._base,
-            clock=self._clock,
-            dry_run=dry_run,
-            allow_empty=allow_empty,
-        )
 
     def catalogs(self) -> list[dict[str, Any]]:
         """Return every catalog in order of precedence, with its state and its clashes with those before it."""
         with self.open_index() as index:
             counts = index.count()
             clashes = index.clashes([folder.name for folder in self.folders()])
-        found = []
-        for folder in [self.local, *map(self.source_folder, self._source_settings), self._builtin]:
-            facts: dict[str, Any] = {
-                "name": folder.name,
-                "cards": counts.get(folder.name, 0),
-                "clashes": clashes.get(folder.name, []),
-            }
-            if folder.name in self._source_settings:
-                facts |= self._source_facts(folder)
-            else:
-                facts |= {"type": folder.name, "location": str(folder.root)}
-            found.append(facts)
+        first, last = (
+            {"name": own.name, "type": own.name, "location": str(own.root)} for own in (self.local, self._builtin)
+        )
+        found = [first, *self._sources.facts(), last]
+        for each in found:
+            each.update(cards=counts.get(each["name"], 0), clashes=clashes.get(each["name"], []))
         return found
-
-    def _source_facts(self, folder: CatalogFolder) -> dict[str, Any]:
-        settings = self._source_settings[folder.name]
-        try:
-            spec = source_spec(folder.name, settings, origin=self._source_origins.get(folder.name, ""))
-        except UsageError as error:
-            return {"type": "", "location": shown_location(str(settings)), "error": str(error)}
-        kept = state(folder) if self._is_copy_of(folder.name) else {}
-        facts = {"type": spec.type, "location": shown_location(spec.location), "revision": kept.get("revision", "")}
-        return facts | {
-            "synced_at": kept.get("synced_at", ""),
-            "error": kept.get("error", ""),
-            "problems": kept.get("problems", []),
-        }
-
-
-def _sources_of(settings: Any) -> Any:
-    """Return the table of sources in the settings, made where there is none."""
-    if settings.get("sources") is None:
-        settings["sources"] = {}
-    return settings["sources"]
 
 
 def _target_texts(targets: Any) -> list[str]:

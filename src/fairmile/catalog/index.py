@@ -6,7 +6,6 @@ common word are the most used ones: only those are ranked, which keeps the slowe
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sqlite3
@@ -15,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairmile.base.errors import FairmileError, SystemFailure
@@ -48,6 +47,7 @@ from fairmile.catalog.query import (
     fts_expression,
     normal,
 )
+from fairmile.catalog.row import Row
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -62,35 +62,6 @@ _TAGGED_CARDS = 3000
 # So few cards are read anew in a moment where the index cannot be brought in line with them.
 _FEW_CARDS = 2000
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
-
-
-class Row(NamedTuple):
-    """One card as the index knows it."""
-
-    id: int
-    catalog: str
-    path: str
-    kind: str
-    name: str
-    version: str
-    iri: str
-    title: str
-    digest: str
-    content: str | None
-    gone: bool
-    latest: bool
-    uses: int
-    summary_json: str
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """What a list of results shows of the card."""
-        summary: dict[str, Any] = json.loads(self.summary_json)
-        return summary
-
-    @property
-    def handle(self) -> str:
-        return f"{self.catalog}/{self.kind}/{self.name}@{self.version}"
 
 
 @dataclass
@@ -692,15 +663,3 @@ def _create_aside(path: Path, fill: Callable[[Index], None]) -> None:
 
 def _asset(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def target_names(row_or_card: Row | Card) -> list[str]:
-    """Return every text by which a link may name this asset: its ids, its name, its handle."""
-    ids = row_or_card.identifiers if isinstance(row_or_card, Card) else [row_or_card.iri]
-    if isinstance(row_or_card, Card):
-        ids += [name for text in row_or_card.texts("alternateName") for name in (text, slug(text))]
-    handle = row_or_card.handle if isinstance(row_or_card, Card) else row_or_card
-    short = f"{handle.kind}/{handle.name}"
-    names = [*ids, row_or_card.title, slug(row_or_card.title), short, f"{short}@{handle.version}"]
-    names += [f"{handle.name}@{handle.version}", f"{handle.catalog}/{short}", str(row_or_card.handle)]
-    return list(dict.fromkeys(name for name in names if name))

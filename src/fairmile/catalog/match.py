@@ -14,9 +14,10 @@ from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of
 from fairmile.catalog.extract import accepted_formats, model_inputs
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import Reference, is_iri, parse_reference
-from fairmile.catalog.index import Index, Row, target_names
+from fairmile.catalog.index import Index
 from fairmile.catalog.kinds import KINDS
 from fairmile.catalog.query import Query, normal
+from fairmile.catalog.row import Row, target_names
 
 # How much each kind of reason is worth; the first four are statements of somebody, the rest are likeness.
 WEIGHTS = {

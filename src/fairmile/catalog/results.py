@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairmile.base.errors import Problem
-from fairmile.catalog.index import Row
+from fairmile.catalog.row import Row
 
 
 @dataclass(frozen=True)

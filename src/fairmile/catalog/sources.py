@@ -10,10 +10,11 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import quote, unquote, urljoin
 
 from fairmile.base.commands import Runner
 from fairmile.base.digest import sha256_hex
@@ -28,9 +29,9 @@ from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import mint_iri
 from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.catalog.profile import check_text
-
-if TYPE_CHECKING:
-    from urllib.request import Request
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.http import Busy, Client
+from fairmile.transfer.remote import Context
 
 SourceType = Literal["folder", "git", "web"]
 INDEX_FILE = "index.json"
@@ -40,12 +41,12 @@ _NAMES = ("MLmodel", "README.md")
 _SKIPPED_FOLDERS = (".git", "node_modules", "__pycache__", ".venv")
 _MAX_FILES = 200_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_WEB_TIMEOUT_S = 30.0
 _WEB_CONNECTIONS = 8
 _GIT_TIMEOUT_S = 600.0
 # Objects of commits that were replaced stay in the cache; beyond this many times what one commit holds it starts anew.
 _GIT_CACHE_TIMES = 5
 _GIT_CACHE_BYTES = 64 << 20
+# A path takes one of two slashes away, and a password may hold the signs that end a host.
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})[^/\s]*@")
 LOCAL = "local"
 BUILTIN = "builtin"
@@ -99,7 +100,7 @@ def source_type(location: str) -> SourceType:
 
 def shown_location(location: str) -> str:
     """Return a location, or a text that holds some, without the user names, passwords and tokens in them."""
-    return _USERINFO.sub(r"\1***@", location)
+    return shown_address(_USERINFO.sub(r"\1", location))
 
 
 def check_source_name(name: object) -> None:
@@ -136,14 +137,14 @@ def source_spec(name: str, settings: Any, *, origin: str = "") -> SourceSpec:
     return SourceSpec(name, location, kind, revision)
 
 
-def open_source(spec: SourceSpec, cache: Path, runner: Runner) -> Source:
+def open_source(spec: SourceSpec, cache: Path, context: Context) -> Source:
     """Return the source a specification means; `cache` is a folder it may keep things in."""
     if spec.type == "git":
         is_path = "://" not in spec.location and ":" not in spec.location.split("/")[0]
         location = str(Path(spec.location).expanduser().absolute()) if is_path else spec.location
-        return GitSource(location, spec.revision, cache / "git", runner)
+        return GitSource(location, spec.revision, cache / "git", context.runner)
     if spec.type == "web":
-        return WebSource(spec.location, cache / "web")
+        return WebSource(spec.location, cache / "web", context)
     return FolderSource(Path(spec.location).expanduser())
 
 
@@ -208,31 +209,31 @@ class GitSource:
 class WebSource:
     """A web address with a static `index.json` that lists cards with their sha256."""
 
-    def __init__(self, address: str, cache: Path) -> None:
+    def __init__(self, address: str, cache: Path, context: Context) -> None:
         self._index_url = address if address.endswith(".json") else address.rstrip("/") + "/" + INDEX_FILE
         self._cache = cache
+        self._context = context
         self._revision = ""
 
     def documents(self) -> Iterator[Document | UsageError]:
-        data = _download(self._index_url)
-        self._revision = sha256_hex(data)
-        entries = _index_entries(Document(shown_location(self._index_url), data))
-        with ThreadPoolExecutor(_WEB_CONNECTIONS) as pool:
-            yield from pool.map(self._document, entries)
+        with closing(Client(self._context)) as client, ThreadPoolExecutor(_WEB_CONNECTIONS) as pool:
+            data = _download(client, self._index_url)
+            self._revision = sha256_hex(data)
+            entries = _index_entries(Document(shown_location(self._index_url), data))
+            yield from pool.map(lambda entry: self._document(client, *entry), entries)
         listed = {sha256 for _, sha256 in entries}
         for kept in self._cache.glob("??/*"):
             if kept.name not in listed:
                 kept.unlink(missing_ok=True)
 
-    def _document(self, entry: tuple[str, str]) -> Document:
-        path, sha256 = entry
+    def _document(self, client: Client, path: str, sha256: str) -> Document:
         kept = self._cache / sha256[:2] / sha256
         if kept.exists():
             data = kept.read_bytes()
             if sha256_hex(data) == sha256:
                 return Document(path, data)
         url = urljoin(self._index_url, quote(path, safe="/%+@,;=!$&'()*~"))
-        data = _download(url)
+        data = _download(client, url)
         if sha256_hex(data) != sha256:
             raise Integrity(f"{shown_location(url)} is not the card its index lists: sha256 differs")
         write_atomic(kept, data)
@@ -245,7 +246,7 @@ class WebSource:
 def sync(
     spec: SourceSpec,
     folder: CatalogFolder,
-    runner: Runner,
+    context: Context,
     *,
     base: str = "",
     clock: Callable[[], float] = time.time,
@@ -262,7 +263,7 @@ def sync(
     with Lock(folder.root / "sync.lock", timeout_s=600.0):
         cards: dict[str, Card] = {}
         try:
-            source = open_source(spec, folder.root / "cache", runner)
+            source = open_source(spec, folder.root / "cache", context)
             for document in source.documents():
                 _collect(document, folder, cards, report, base, keep=not dry_run)
             if not cards and not allow_empty and any(True for _ in folder.scan()):
@@ -413,39 +414,13 @@ def _index_entries(document: Document) -> list[tuple[str, str]]:
     return found
 
 
-def _download(url: str) -> bytes:
-    from http.client import HTTPException
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
-    shown = shown_location(url)
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"{shown!r} is not a web address")
+def _download(client: Client, url: str) -> bytes:
     try:
-        with urlopen(_request(url), timeout=_WEB_TIMEOUT_S) as answer:
-            data: bytes = answer.read(MAX_DOCUMENT_BYTES + 1)
-    except HTTPError as error:
-        raise Transient(f"{shown} answers {error.code} {error.reason}") from error
-    except (OSError, HTTPException, ValueError) as error:
-        raise Transient(f"{shown} cannot be reached: {getattr(error, 'reason', error)}") from error
-    if len(data) > MAX_DOCUMENT_BYTES:
-        raise UsageError(f"{shown} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB: not a description")
-    return data
-
-
-def _request(url: str) -> Request:
-    """Return the request for an address; its user name and password go into a header for that host alone."""
-    from base64 import b64encode
-    from urllib.request import Request
-
-    parts = urlsplit(url)
-    userinfo, at, host = parts.netloc.rpartition("@")
-    request = Request(parts._replace(netloc=host).geturl(), headers={"User-Agent": "fairmile"})
-    if at:
-        user, _, password = userinfo.partition(":")
-        pair = f"{unquote(user)}:{unquote(password)}".encode()
-        request.add_unredirected_header("Authorization", f"Basic {b64encode(pair).decode()}")
-    return request
+        return client.get(url, most_bytes=MAX_DOCUMENT_BYTES)[0]
+    except Busy:
+        raise
+    except Transient as error:  # it names the server alone
+        raise Transient(f"{shown_location(url)} cannot be reached: {error}", hint=error.hint) from error
 
 
 def publish(cards: Sequence[Card], target: Path) -> int:

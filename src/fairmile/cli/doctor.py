@@ -5,35 +5,40 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from fairmile import __version__
 from fairmile.base.errors import FairmileError
+from fairmile.base.units import format_size
 from fairmile.catalog.exchange import READERS, WRITERS
 from fairmile.catalog.sources import shown_location
 from fairmile.cli.catalog import catalog_table
 from fairmile.cli.failures import Failure
 from fairmile.cli.out import Out, json_option
+from fairmile.store.pools import Ranked
+from fairmile.transfer.fetchers import FETCHERS
 from fairmile.workspace import Workspace
+
+_T = TypeVar("_T")
 
 
 @click.command()
 @json_option
 def doctor(out: Out) -> int:
-    """Show the settings with their origin, the catalogs with their state, and what does not work."""
+    """Show the settings with their origin, the catalogs and pools with their state, and what does not work."""
     workspace = Workspace.open(on_progress=out.progress)
-    catalogs: list[dict[str, Any]] = []
     problems = _home_problems(workspace.home)
-    try:
-        catalogs = workspace.catalog.catalogs()
-    except (FairmileError, OSError, sqlite3.Error) as error:
-        problems.append(Failure.of(error).message)
+    catalogs = _told(lambda: workspace.catalog.catalogs(), problems)
     problems += [f"source {each['name']}: {each['error']}" for each in catalogs if each.get("error")]
-    missing = {name: str(error) for name, error in {**READERS.failures(), **WRITERS.failures()}.items()}
+    pools = [_pool(each) for each in _told(lambda: workspace.store.pools.ranked(), problems)]
+    problems += [f"pool {each['name']}: {each['trouble']}" for each in pools if each["trouble"]]
+    failures = READERS.failures() | WRITERS.failures()
+    # A format and a fetcher may have one name.
+    failures |= {f"fetcher {name}": error for name, error in FETCHERS.failures().items()}
     facts = {
         "version": __version__,
         "python": platform.python_version(),
@@ -43,7 +48,8 @@ def doctor(out: Out) -> int:
             for each in workspace.config.settings()
         ],
         "catalogs": catalogs,
-        "unavailable": missing,
+        "pools": pools,
+        "unavailable": {name: str(error) for name, error in failures.items()},
         "problems": problems,
     }
     if out.as_json:
@@ -51,6 +57,26 @@ def doctor(out: Out) -> int:
     else:
         _render(facts, out)
     return 0
+
+
+def _told(ask: Callable[[], list[_T]], problems: list[str]) -> list[_T]:
+    """Return the answer, or nothing and one problem more."""
+    try:
+        return ask()
+    except (FairmileError, OSError, sqlite3.Error) as error:
+        problems.append(shown_location(Failure.of(error).message))
+        return []
+
+
+def _pool(each: Ranked) -> dict[str, Any]:
+    space = each.space
+    return {
+        "name": each.pool.name,
+        "folder": str(each.pool.folder),
+        "free_bytes": space.free_bytes if space else None,
+        "limited_by": space.limited_by if space else "",
+        "trouble": each.trouble,
+    }
 
 
 def _home_problems(home: Path) -> list[str]:
@@ -81,6 +107,19 @@ def _render(facts: Mapping[str, Any], out: Out) -> None:
     if facts["catalogs"]:
         out.line()
         catalog_table(facts["catalogs"], out)
+    if facts["pools"]:
+        out.line()
+        rows = [
+            [
+                each["name"],
+                "unknown" if each["free_bytes"] is None else format_size(each["free_bytes"]),
+                each["limited_by"],
+                "failed" if each["trouble"] else "ok",
+                each["folder"],
+            ]
+            for each in facts["pools"]
+        ]
+        out.table(["pool", "free", "limited by", "state", "folder"], rows)
     for problem in facts["problems"]:
         out.say(f"problem: {problem}")
     for name, error in facts["unavailable"].items():

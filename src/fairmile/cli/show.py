@@ -10,7 +10,7 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_size
 from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.fair import Assessment
-from fairmile.catalog.index import Row
+from fairmile.catalog.row import Row
 from fairmile.cli.out import Out, json_option
 from fairmile.workspace import Workspace
 

@@ -21,6 +21,7 @@ from fairmile.transfer.segments import Segment, Segments
 from fairmile.transfer.settings import Settings
 
 _BUFFER = 256 << 10
+_FILL_S = 0.25
 _HASH_BUFFER = 1 << 20
 # Soon at first, so that a process that is killed again and again still gets on; less often later.
 _KEEP_FIRST_S = 0.125
@@ -237,9 +238,7 @@ class LargeFile:
         pos = segment.pos
         while pos < segment.stop:
             room = segment.stop - pos
-            count = body.readinto(buffer[:room] if room < _BUFFER else buffer)
-            if count == 0:
-                raise Transient(f"{offer.shown} ended {room:,} bytes early")
+            count, trouble = self._fill(segment, body, buffer[:room] if room < _BUFFER else buffer)
             if pos == 0 and not self.checksums and looks_like_page(bytes(buffer[:512])) and not is_page_name(self.path):
                 raise Integrity(
                     f"{offer.shown} answers with a web page instead of {self.path}",
@@ -253,6 +252,27 @@ class LargeFile:
             offer.moved_bytes += count
             self.on_bytes(mine)
             self.limiter.take(offer.remote.address, count, self._stopping.wait)
+            if trouble is not None:
+                raise trouble
+            if count == 0:
+                raise Transient(f"{offer.shown} ended {room:,} bytes early")
+
+    def _fill(self, segment: Segment, body: Body, buffer: memoryview) -> tuple[int, Transient | None]:
+        """Read until the buffer is full or some time has passed; a long link brings many small pieces."""
+        filled = 0
+        until = self.clock() + _FILL_S
+        while filled < len(buffer):
+            try:
+                count = body.readinto(buffer[filled:])
+            except Transient as error:
+                return filled, error
+            if count == 0:
+                break
+            filled += count
+            segment.last = self.clock()
+            if segment.last > until:
+                break
+        return filled, None
 
     def _hindered(self, offer: Offer, segment: Segment, error: Transient) -> float:
         """Count a failure and return how long to wait; too many in a row without a byte end the source."""

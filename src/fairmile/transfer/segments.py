@@ -207,7 +207,7 @@ class Segments:
         """Let a range grow over what is free behind it, up to the next one that is taken."""
         with self.changed:
             for start, stop in list(self._free):
-                if start == segment.stop:
+                if start == segment.stop and segment in self._active:  # else another one has its place by now
                     self._free.remove((start, stop))
                     segment.stop = stop
 
