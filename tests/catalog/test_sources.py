@@ -26,13 +26,12 @@ from fairmile.catalog.sources import (
     SourceSpec,
     SyncReport,
     publish,
-    shown_location,
     source_spec,
     source_type,
     state,
     sync,
 )
-from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.credentials import Credentials, shown_address
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
 
@@ -352,7 +351,7 @@ def test_a_source_that_suddenly_lists_no_card_leaves_the_last_copy(
     ],
 )
 def test_a_location_is_shown_without_its_secrets(location: str, shown: str) -> None:
-    assert shown_location(location) == shown
+    assert shown_address(location) == shown
 
 
 @pytest.mark.parametrize("type", ["git", "web", "folder"])

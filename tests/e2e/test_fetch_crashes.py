@@ -79,7 +79,7 @@ def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list
     server.behaviour = server.behaviours.pop("last")
     in_vain = server.sent_bytes
     fairmile.fetch(*arguments, "--to", fairmile.place / "to")
-    print(in_vain / size_bytes, server.sent_bytes / size_bytes)
+
     assert server.sent_bytes - in_vain <= 0.9 * size_bytes
     assert server.sent_bytes <= 1.5 * size_bytes
 

@@ -24,7 +24,6 @@ from fairmile.transfer.plan import Plan, check_path
 from fairmile.transfer.remote import Remote
 from fairmile.transfer.transfer import Outcome, Transfer
 
-
 _OWN_IDS = "https://w3id.org/fairmile/"
 
 

@@ -16,11 +16,11 @@ from fairmile.catalog.sources import (
     SourceSpec,
     SyncReport,
     check_source_name,
-    shown_location,
     source_spec,
     state,
     sync,
 )
+from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.remote import Context
 
 
@@ -120,7 +120,7 @@ class Federation:
         try:
             spec = self._spec(name)
         except UsageError as error:
-            return SyncReport(name, shown_location(str(self._settings[name])), "", error=str(error))
+            return SyncReport(name, shown_address(str(self._settings[name])), "", error=str(error))
         return self._sync(spec, dry_run=dry_run, allow_empty=allow_empty)
 
     def _sync(self, spec: SourceSpec, *, dry_run: bool, allow_empty: bool = False) -> SyncReport:
@@ -138,11 +138,11 @@ class Federation:
         try:
             spec = self._spec(name)
         except UsageError as error:
-            return {"type": "", "location": shown_location(str(self._settings[name])), "error": str(error)}
+            return {"type": "", "location": shown_address(str(self._settings[name])), "error": str(error)}
         kept = state(self._folder(name)) if self._is_copy_of(name) else {}
         return {
             "type": spec.type,
-            "location": shown_location(spec.location),
+            "location": shown_address(spec.location),
             "revision": kept.get("revision", ""),
             "synced_at": kept.get("synced_at", ""),
             "error": kept.get("error", ""),
@@ -156,7 +156,7 @@ class Federation:
             spec = self._spec(name)
         except UsageError:
             return True
-        return kept in (None, spec.location, shown_location(spec.location))
+        return kept in (None, spec.location, shown_address(spec.location))
 
     def _spec(self, name: str) -> SourceSpec:
         return source_spec(name, self._settings[name], origin=self._origins.get(name, ""))

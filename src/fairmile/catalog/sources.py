@@ -46,8 +46,6 @@ _GIT_TIMEOUT_S = 600.0
 # Objects of commits that were replaced stay in the cache; beyond this many times what one commit holds it starts anew.
 _GIT_CACHE_TIMES = 5
 _GIT_CACHE_BYTES = 64 << 20
-# A path takes one of two slashes away, and a password may hold the signs that end a host.
-_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})[^/\s]*@")
 LOCAL = "local"
 BUILTIN = "builtin"
 
@@ -96,11 +94,6 @@ def source_type(location: str) -> SourceType:
     if path.endswith(".git") or path.startswith(("git@", "git+", "ssh://", "git://")) or (Path(path) / ".git").exists():
         return "git"
     return "web" if path.startswith(("http://", "https://")) else "folder"
-
-
-def shown_location(location: str) -> str:
-    """Return a location, or a text that holds some, without the user names, passwords and tokens in them."""
-    return shown_address(_USERINFO.sub(r"\1", location))
 
 
 def check_source_name(name: object) -> None:
@@ -182,10 +175,10 @@ class GitSource:
     """A git repository at one revision, read from its objects without a work tree."""
 
     def __init__(self, location: str, revision: str, cache: Path, runner: Runner) -> None:
-        refuse_commands(location, shown_location)
+        refuse_commands(location, shown_address)
         self._location = location
         self._wanted = revision or "HEAD"
-        self._git = Repository(cache, runner, shown=shown_location, timeout_s=_GIT_TIMEOUT_S)
+        self._git = Repository(cache, runner, shown=shown_address, timeout_s=_GIT_TIMEOUT_S)
         self._revision = ""
 
     def documents(self) -> Iterator[Document | UsageError]:
@@ -219,7 +212,7 @@ class WebSource:
         with closing(Client(self._context)) as client, ThreadPoolExecutor(_WEB_CONNECTIONS) as pool:
             data = _download(client, self._index_url)
             self._revision = sha256_hex(data)
-            entries = _index_entries(Document(shown_location(self._index_url), data))
+            entries = _index_entries(Document(shown_address(self._index_url), data))
             yield from pool.map(lambda entry: self._document(client, *entry), entries)
         listed = {sha256 for _, sha256 in entries}
         for kept in self._cache.glob("??/*"):
@@ -235,7 +228,7 @@ class WebSource:
         url = urljoin(self._index_url, quote(path, safe="/%+@,;=!$&'()*~"))
         data = _download(client, url)
         if sha256_hex(data) != sha256:
-            raise Integrity(f"{shown_location(url)} is not the card its index lists: sha256 differs")
+            raise Integrity(f"{shown_address(url)} is not the card its index lists: sha256 differs")
         write_atomic(kept, data)
         return Document(path, data)
 
@@ -258,7 +251,7 @@ def sync(
     A source that lists no card any more has failed too, as a folder that is not mounted, unless `allow_empty`.
     A dry run reads the source and says what would change; only the cache of what was fetched is written.
     """
-    report = SyncReport(spec.name, shown_location(spec.location), spec.type)
+    report = SyncReport(spec.name, shown_address(spec.location), spec.type)
     folder.root.mkdir(parents=True, exist_ok=True)
     with Lock(folder.root / "sync.lock", timeout_s=600.0):
         cards: dict[str, Card] = {}
@@ -269,7 +262,7 @@ def sync(
             if not cards and not allow_empty and any(True for _ in folder.scan()):
                 raise UsageError("lists no cards any more; the last copy stays")
         except (FairmileError, OSError) as error:
-            report.error = shown_location(str(error))
+            report.error = shown_address(str(error))
             if not dry_run:
                 _write_state(folder, {**state(folder), "location": report.location, "error": report.error})
             return report
@@ -420,7 +413,7 @@ def _download(client: Client, url: str) -> bytes:
     except Busy:
         raise
     except Transient as error:  # it names the server alone
-        raise Transient(f"{shown_location(url)} cannot be reached: {error}", hint=error.hint) from error
+        raise Transient(f"{shown_address(url)} cannot be reached: {error}", hint=error.hint) from error
 
 
 def publish(cards: Sequence[Card], target: Path) -> int:

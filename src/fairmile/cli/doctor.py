@@ -15,11 +15,11 @@ from fairmile import __version__
 from fairmile.base.errors import FairmileError
 from fairmile.base.units import format_size
 from fairmile.catalog.exchange import READERS, WRITERS
-from fairmile.catalog.sources import shown_location
 from fairmile.cli.catalog import catalog_table
 from fairmile.cli.failures import Failure
 from fairmile.cli.out import Out, json_option
 from fairmile.store.pools import Ranked
+from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import FETCHERS
 from fairmile.workspace import Workspace
 
@@ -64,7 +64,7 @@ def _told(ask: Callable[[], list[_T]], problems: list[str]) -> list[_T]:
     try:
         return ask()
     except (FairmileError, OSError, sqlite3.Error) as error:
-        problems.append(shown_location(Failure.of(error).message))
+        problems.append(shown_address(Failure.of(error).message))
         return []
 
 
@@ -92,7 +92,7 @@ def _plain(value: Any) -> Any:
     """Return a setting as data, without the passwords and tokens that an address may hold."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
-    return shown_location(str(value))
+    return shown_address(str(value))
 
 
 def _text(value: Any) -> str:

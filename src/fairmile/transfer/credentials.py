@@ -15,8 +15,9 @@ from fairmile.base.errors import UsageError
 _SECRET_WORDS = re.compile(
     r"(?i)([?&;#](?:[\w.-]*(?:token|key|secret|signature|passw|pwd|credential|auth|sig)[\w.-]*))=[^&;#\s]*"
 )
-# A password may hold an @ itself; the last one before the path ends it.
-_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s?#]*@")
+# A password may hold an @ itself; the last one before the path ends it. Behind a colon that no port follows it may
+# also hold ? and #, though it should not. A path takes one of the two slashes away.
+_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*:/{1,2})(?:[^/\s?#:]*:(?!\d*[?#])[^/\s]*|[^/\s?#]*)@")
 
 
 class Login(NamedTuple):

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -98,14 +98,14 @@ class Engine:
     def _bring_large(self, items: Sequence[Item], on_brought: Callable[[list[Brought]], None]) -> list[Failure]:
         failures: list[Failure] = []
         with ThreadPoolExecutor(_LARGE_AT_ONCE, "fairmile-item") as pool:
-            # Whole folders come in this thread, where Ctrl-C ends the program that brings them.
-            calls = [
-                pool.submit(self._bring_one, item, on_brought).result
-                if any(self._fetchers.ranged(remote.address) is not None for remote in item.sources)
-                else partial(self._bring_one, item, on_brought)
-                for item in items
-            ]
             try:
+                # Whole folders come in this thread, where Ctrl-C ends the program that brings them.
+                calls = [
+                    partial(_outcome, pool.submit(self._bring_one, item, on_brought))
+                    if any(self._fetchers.ranged(remote.address) is not None for remote in item.sources)
+                    else partial(self._bring_one, item, on_brought)
+                    for item in items
+                ]
                 for item, bring in zip(items, calls, strict=True):
                     try:
                         bring()
@@ -382,6 +382,13 @@ class _Front(io.RawIOBase):
         count = self._part.read(self._at, view[: min(len(view), front - self._at)])
         self._at += count
         return count
+
+
+def _outcome(future: Future[None]) -> None:
+    """Wait for an end; not all at once, since a signal that comes just before a wait is seen only after it."""
+    while not future.done():
+        wait([future], timeout=_LOOK_EVERY_S)
+    future.result()
 
 
 def _validators(item: Item, remotes: Sequence[Remote]) -> list[str]:

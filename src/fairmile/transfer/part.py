@@ -29,6 +29,8 @@ class Part:
         self.done = self._left_behind()
         try:
             make_folder(folder.parent, folder)
+            if not self.done:
+                self.forget()  # of another file, whose bytes are about to be written over
             self.fd = self._open()
             try:
                 self._allocate()
@@ -102,7 +104,8 @@ class Part:
 
 def open_shared(path: Path, flags: int) -> int:
     """Open a file, made where it is missing, that the group may go on with where it may use the folder."""
-    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    # Others of the group may write there too: a link of theirs must not lead to a file of ours.
+    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     mode = path.parent.stat().st_mode
     if mode & stat.S_ISGID and mode & stat.S_IWGRP and os.fstat(fd).st_uid == os.geteuid():
         os.fchmod(fd, 0o664)

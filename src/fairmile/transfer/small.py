@@ -70,7 +70,8 @@ class SmallFiles:
                 worker.start()
                 started.append(worker)
             for worker in workers:
-                worker.join()
+                while worker.is_alive():  # a signal that comes just before a wait is seen only after it
+                    worker.join(0.5)
         except BaseException:
             self._stop.set()
             for stream in list(self._streams):
