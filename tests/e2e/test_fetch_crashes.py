@@ -58,6 +58,17 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
+def wanted(fairmile: Fairmile, server: WebServer, kind: str, files: Mapping[str, bytes]) -> list[str]:
+    """Return what to give to `fetch` for files that a server offers one by one and as `all.tar`."""
+    url = server.url("all.tar")
+    return {
+        "digest": lambda: [url, "--sha256", sha256(server.files["all.tar"])],
+        "address": lambda: [url],
+        "archive": lambda: [url, "--unpack"],
+        "card": lambda: [card_of(fairmile, server, files)],
+    }[kind]()
+
+
 def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list[str], size_bytes: int) -> None:
     """Start a fetch twenty times and kill it, then let it end; the server sends at most half of the whole in vain.
 
@@ -89,7 +100,7 @@ def kill_often_then_fetch(fairmile: Fairmile, server: WebServer, arguments: list
 
 def test_a_large_file_killed_twenty_times_goes_on_each_time(fairmile: Fairmile) -> None:
     data = noise(40 << 20)
-    with web_server({"large.bin": b""}, paced((40 << 20) / 16, data)) as server:
+    with web_server({"large.bin": b""}, paced((40 << 20) / 24, data)) as server:
         server.behaviours["last"] = paced(data=data)
         arguments = [server.url("large.bin"), "--sha256", sha256(data)]
         kill_often_then_fetch(fairmile, server, arguments, len(data))
@@ -97,7 +108,7 @@ def test_a_large_file_killed_twenty_times_goes_on_each_time(fairmile: Fairmile) 
 
 
 def test_many_small_files_killed_twenty_times_go_on_each_time(fairmile: Fairmile) -> None:
-    fairmile.environ["FAIRMILE_TRANSFER_CONNECTIONS"] = "4"  # the files under way are lost each time
+    fairmile.environ["FAIRMILE_TRANSFER_CONNECTIONS"] = "4"  # what they have under way is lost each time
     files = files_of(600, 10_000)
     size = sum(map(len, files.values()))
     with web_server(files, paced(size / 8)) as server:
@@ -108,9 +119,10 @@ def test_many_small_files_killed_twenty_times_go_on_each_time(fairmile: Fairmile
 
 
 def test_an_archive_killed_twenty_times_while_it_is_unpacked_goes_on_each_time(fairmile: Fairmile) -> None:
+    fairmile.environ["FAIRMILE_TRANSFER_CONNECTIONS"] = "4"
     files = files_of(300, 20_000) | {f"large/{number}": noise(700_000, number) for number in range(10)}
     data = tar_of(files)
-    with web_server({"all.tar": b""}, paced(len(data) / 16, data)) as server:
+    with web_server({"all.tar": b""}, paced(len(data) / 24, data)) as server:
         server.behaviours["last"] = paced(data=data)
         arguments = [server.url("all.tar"), "--sha256", sha256(data), "--unpack"]
         kill_often_then_fetch(fairmile, server, arguments, len(data))
@@ -148,6 +160,44 @@ def test_a_file_that_was_sealed_when_its_process_was_killed_is_taken_up(
         server.behaviour = paced(data=data)
         fairmile.fetch(server.url("large.bin"))
     fairmile.assert_clean()
+
+
+# The process kills itself at the first call of a function: before it, or behind it.
+AT_THAT_MOMENT = """
+import importlib, os, signal, sys
+module, name, method, when = sys.argv[1].split(":")
+owner = getattr(importlib.import_module(module), name)
+original = getattr(owner, method)
+def killed(*arguments, **options):
+    if when == "behind":
+        original(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(owner, method, killed)
+from fairmile.cli.main import main
+sys.argv[1:] = sys.argv[3:]
+main()
+"""
+STORE = "fairmile.store"
+FILE = [f"{STORE}.objects:Objects:adopt:before", f"{STORE}.shelves:Shelves:set_ref:before"]
+ARCHIVE = [f"{STORE}.objects:Batch:_commit:before", f"{STORE}.objects:Batch:_commit:behind"]
+ANY = [f"{STORE}.shelves:Shelves:put_tree:before", f"{STORE}.shelves:Shelves:set_ref:behind"]
+
+
+@pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
+def test_no_byte_comes_twice_when_a_fetch_is_killed_after_the_last_one(tmp_path: Path, unpack: bool) -> None:
+    files = {f"{number}.bin": noise(1 << 20, number) for number in range(9)}
+    data = tar_of(files)
+    for number, moment in enumerate([*(ARCHIVE if unpack else FILE), *ANY]):
+        fairmile = Fairmile(tmp_path / str(number))
+        killed = Fairmile(tmp_path / str(number), [sys.executable, "-c", AT_THAT_MOMENT, moment])
+        with web_server({"data.tar": b""}, paced(data=data)) as server:
+            arguments = [server.url("data.tar"), *(["--unpack"] if unpack else [])]
+            assert killed.run("fetch", *arguments).returncode == -signal.SIGKILL
+            sent_bytes = server.sent_bytes
+            fairmile.fetch(*arguments, "--to", fairmile.place / "to")
+            assert (moment, server.sent_bytes) == (moment, sent_bytes)
+        assert fairmile.content(fairmile.place / "to") == (files if unpack else {"data.tar": data})
+        fairmile.assert_clean()
 
 
 # Ctrl-C
@@ -219,23 +269,26 @@ def test_ctrl_c_ends_the_wait_for_another_process(fairmile: Fairmile) -> None:
 
 
 @pytest.mark.parametrize("kind", ["digest", "address", "archive", "card"])
-def test_of_two_processes_one_brings_and_the_other_waits(fairmile: Fairmile, kind: str) -> None:
+def test_of_two_processes_one_brings_and_later_none_does_unless_it_shall_be_fresh(
+    fairmile: Fairmile, kind: str
+) -> None:
     files = files_of(200, 10_000)
     data = tar_of(files)
     with web_server({**files, "all.tar": data}, paced(len(data) / 2)) as server:
-        url = server.url("all.tar")
-        arguments = {
-            "digest": lambda: [url, "--sha256", sha256(data)],
-            "address": lambda: [url],
-            "archive": lambda: [url, "--unpack"],
-            "card": lambda: [card_of(fairmile, server, files)],
-        }[kind]()
+        arguments = wanted(fairmile, server, kind, files)
         first = fairmile.start("fetch", *arguments)
-        wait_until(lambda: server.sent_bytes > len(data) / 2, first)
-        second = fairmile.start("fetch", *arguments, "--to", fairmile.place / "to")
-        with killed_at_the_end(first, second):
-            assert ended(second).returncode == ended(first).returncode == 0
+        with killed_at_the_end(first):
+            wait_until(lambda: server.sent_bytes > len(data) / 2, first)
+            second = fairmile.start("fetch", *arguments, "--to", fairmile.place / "to")
+            with killed_at_the_end(second):
+                assert ended(second).returncode == ended(first).returncode == 0
         assert server.sent_bytes <= 1.1 * len(data)
+        server.behaviour = paced()
+        size = server.sent_bytes
+        assert fairmile.fetch(*arguments)["known"]
+        assert server.sent_bytes == size
+        assert fairmile.fetch(*arguments, "--fresh")["moved_bytes"] > 0.9 * size
+        assert server.sent_bytes > 1.9 * size
     assert fairmile.content(fairmile.place / "to") == (files if kind in ("archive", "card") else {"all.tar": data})
 
 
@@ -255,25 +308,20 @@ def test_of_twenty_processes_one_brings_and_the_others_wait(fairmile: Fairmile) 
 CLEAN_UP = ("store", "gc", "--grace", "0s", "--older-than", "0s")
 
 
-@pytest.mark.parametrize("kind", ["large", "archive", "card"])
+@pytest.mark.parametrize("kind", ["address", "archive", "card"])
 def test_a_clean_up_takes_nothing_away_from_a_running_fetch(fairmile: Fairmile, kind: str) -> None:
     files = files_of(300, 30_000)
     data = tar_of(files)
-    with web_server({**files, "all.tar": data}, paced(len(data) / 4)) as server:
-        url = server.url("all.tar")
-        arguments = {
-            "large": lambda: [url],
-            "archive": lambda: [url, "--unpack"],
-            "card": lambda: [card_of(fairmile, server, files)],
-        }[kind]()
+    with web_server({**files, "all.tar": data}, paced(len(data) / 3)) as server:
+        arguments = wanted(fairmile, server, kind, files)
         process = fairmile.start("fetch", *arguments, "--to", fairmile.place / "to")
         with killed_at_the_end(process):
-            for share in (0.1, 0.4, 0.7):
-                wait_until(lambda: server.sent_bytes > share * len(data), process)  # noqa: B023
+            for share in (0.2, 0.6):
+                wait_until(lambda: server.sent_bytes > share * len(data), process)  # noqa: B023  called at once
                 assert fairmile.run(*CLEAN_UP).returncode == 0
             assert ended(process).returncode == 0
         assert server.sent_bytes <= 1.1 * len(data)
-    assert fairmile.content(fairmile.place / "to") == ({"all.tar": data} if kind == "large" else files)
+    assert fairmile.content(fairmile.place / "to") == ({"all.tar": data} if kind == "address" else files)
 
 
 def test_a_clean_up_leaves_what_a_running_fetch_found_there(fairmile: Fairmile) -> None:
@@ -292,44 +340,17 @@ def test_a_clean_up_leaves_what_a_running_fetch_found_there(fairmile: Fairmile) 
     assert fairmile.content(fairmile.place / "to") == files
 
 
-# Known
-
-
-@pytest.mark.parametrize("kind", ["digest", "address", "archive", "card"])
-def test_what_is_known_moves_again_only_when_it_shall_be_fresh(fairmile: Fairmile, kind: str) -> None:
-    files = files_of(40, 10_000)
-    data = tar_of(files)
-    with web_server({**files, "all.tar": data}, paced()) as server:
-        url = server.url("all.tar")
-        arguments = {
-            "digest": lambda: [url, "--sha256", sha256(data)],
-            "address": lambda: [url],
-            "archive": lambda: [url, "--unpack"],
-            "card": lambda: [card_of(fairmile, server, files)],
-        }[kind]()
-        size = sum(map(len, files.values())) if kind == "card" else len(data)
-        assert fairmile.fetch(*arguments)["moved_bytes"] == server.sent_bytes == size
-        assert fairmile.fetch(*arguments)["known"]
-        assert server.sent_bytes == size
-        assert fairmile.fetch(*arguments, "--fresh")["moved_bytes"] == size
-        assert server.sent_bytes == 2 * size
-
-
-def test_what_came_before_a_kill_is_known_afterwards(fairmile: Fairmile) -> None:
-    files = files_of(100, 20_000)
+@pytest.mark.xfail(
+    strict=True, reason="the members of a list have no validator, so nobody knows that they are the same"
+)
+def test_what_a_list_names_and_is_known_does_not_move_again(fairmile: Fairmile) -> None:
+    files = files_of(5, 20_000)
     names = "".join(f"{name}\n" for name in files).encode()
-    size = sum(map(len, files.values()))
-    with web_server({**files, "list.txt": names}, paced(size / 4)) as server:
-        address = f"list+{server.url('list.txt')}"
-        process = fairmile.start("fetch", address)
-        with killed_at_the_end(process):
-            wait_until(lambda: kept_bytes(fairmile.pool), process)
-        server.behaviour = paced()
-        fairmile.fetch(address)
+    with web_server({**files, "list.txt": names}, paced()) as server:
+        fairmile.fetch(f"list+{server.url('list.txt')}")
         before = server.sent_bytes
-        fairmile.fetch(address, "--to", fairmile.place / "to")
+        fairmile.fetch(f"list+{server.url('list.txt')}")
         assert server.sent_bytes - before <= 2 * len(names)
-    assert fairmile.content(fairmile.place / "to") == files
 
 
 # Memory

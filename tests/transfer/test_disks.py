@@ -95,7 +95,8 @@ def test_a_disk_that_others_fill_meanwhile_ends_the_fetch_and_nothing_is_lost(fa
             refused(ended(process), "No space left", "the disk is full: free some space")
         (folder / "filler").unlink()
         fairmile.fetch(*arguments, "--to", fairmile.place / "to")
-        assert server.sent_bytes <= 1.2 * len(data)
+        # What came in the second before is not on record: there was no room to note it.
+        assert server.sent_bytes <= 1.5 * len(data)
     assert fairmile.content(fairmile.place / "to") == {"large.bin": data}
     fairmile.assert_clean(folder / "pool")
 
@@ -194,7 +195,7 @@ def test_of_two_fetches_into_room_for_one_the_other_is_refused(fairmile: Fairmil
         with killed_at_the_end(*processes):
             done = sorted((ended(process) for process in processes), key=lambda each: each.returncode)
         assert done[0].returncode == 0, done[0].stderr
-        refused(done[1], "needs 10.0 MiB", "pool 'home' would do")
+        refused(done[1], "needs 10.0 MiB; pool 'small' has")
         assert server.sent_bytes <= 1.1 * len(data)
     fairmile.assert_clean(folder / "pool")
 
@@ -401,12 +402,12 @@ def test_a_machine_with_a_wrong_clock_fetches_waits_and_cleans_up_as_others_do(t
     wrong = Fairmile(tmp_path / "own", [sys.executable, "-c", SKEWED, str(skew_s)])
     data = noise(9 * MIB)
     with web_server({"large.bin": b"", "a.bin": noise(5000, 1), "b.bin": noise(5000, 2)}, paced()) as server:
-        server.behaviours["large.bin"] = paced(len(data) / 3, data)
+        server.behaviours["large.bin"] = paced(len(data) / 4, data)
         wrong.fetch(server.url("a.bin"))
         right.fetch(server.url("b.bin"))
         first = wrong.start("fetch", server.url("large.bin"))
         with killed_at_the_end(first):
-            wait_until(lambda: kept_bytes(right.pool), first)
+            wait_until(lambda: server.sent_bytes > MIB, first)
             second = right.start("fetch", server.url("large.bin"))
             with killed_at_the_end(second):
                 assert second.stderr is not None
@@ -415,8 +416,8 @@ def test_a_machine_with_a_wrong_clock_fetches_waits_and_cleans_up_as_others_do(t
                 assert ended(first).returncode == ended(second).returncode == 0
         before = server.sent_bytes
         for fairmile in (wrong, right):
-            for name in ("a.bin", "b.bin", "large.bin"):
-                assert fairmile.fetch(server.url(name))["known"]
+            found = fairmile.fetch_all(*(server.url(name) for name in ("a.bin", "b.bin", "large.bin")))
+            assert all(each["known"] for each in found)
         assert server.sent_bytes == before
     right.assert_clean()
 
@@ -424,30 +425,24 @@ def test_a_machine_with_a_wrong_clock_fetches_waits_and_cleans_up_as_others_do(t
 # Names
 
 
-NAMES = {
-    "spaces": "with spaces .txt",
-    "unicode": "übung 名前 🙂.bin",
-    "255": "n" * 255,
-    "254-in-pairs": "é" * 127,
-    "signs": "-o 100%41 & $(x);'\".txt",
-    "line-break": "a\nb",
-}
+NAMES = ["with spaces .txt", "übung 名前 🙂.bin", "n" * 255, "é" * 127, "-o 100%41 & $(x);'\".txt", "a\nb"]
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
-def test_a_name_arrives_as_it_is_by_address_card_and_archive(fairmile: Fairmile, name: str) -> None:
-    data = noise(3000)
-    archive = tar_of({name: data, f"in/{name}": data})
-    with web_server({name: data, "all.tar": archive}, paced()) as server:
-        address = server.url(quote(name))
-        to = fairmile.place / "to" / name
-        fairmile.fetch(address, "--to", to)
-        assert fairmile.content(to) == {name: data}
-        card = fairmile.add_card("named", [{"name": name, "contentUrl": address, "sha256": sha256(data)}])
+def test_names_arrive_as_they_are_by_address_card_and_archive(fairmile: Fairmile) -> None:
+    files = {name: noise(3000, number) for number, name in enumerate(NAMES)}
+    archive = {f"{folder}/{name}": data for folder, (name, data) in zip(reversed(NAMES), files.items(), strict=True)}
+    with web_server({**files, "all.tar": tar_of(archive)}, paced()) as server:
+        addresses = {name: server.url(quote(name)) for name in NAMES}
+        fairmile.fetch_all(*addresses.values(), "--to", fairmile.place / NAMES[0] / NAMES[1])
+        found = fairmile.content(fairmile.place / NAMES[0] / NAMES[1])
+        assert {Path(path).name: data for path, data in found.items()} == files
+        card = fairmile.add_card(
+            "named", [{"name": name, "contentUrl": addresses[name], "sha256": sha256(files[name])} for name in NAMES]
+        )
         fairmile.fetch(card, "--to", fairmile.place / "card")
-        assert fairmile.content(fairmile.place / "card") == {name: data}
+        assert fairmile.content(fairmile.place / "card") == files
         fairmile.fetch(server.url("all.tar"), "--unpack", "--to", fairmile.place / "archive")
-        assert fairmile.content(fairmile.place / "archive") == {name: data, f"in/{name}": data}
+        assert fairmile.content(fairmile.place / "archive") == archive
     fairmile.assert_clean()
 
 

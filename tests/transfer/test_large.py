@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from made_up_source import DATA, Meeting, Source
 
 from fairmile.base.digest import Checksum
-from fairmile.base.errors import DiskFailure, FairmileError, Integrity, NotFound, SystemFailure, Transient
+from fairmile.base.errors import DiskFailure, Integrity, NotFound, SystemFailure, Transient
 from fairmile.transfer.large import Changed, LargeFile, Offer
 from fairmile.transfer.limits import Limiter
 from fairmile.transfer.part import Part
@@ -23,84 +23,8 @@ from fairmile.transfer.remote import Remote
 from fairmile.transfer.settings import Settings
 
 KIB = 1 << 10
-DATA = random.Random(3).randbytes((5 << 20) + 4321)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 DIGEST = (Checksum("sha256", SHA256),)
-Trouble = Callable[[int], FairmileError | None]
-
-
-@dataclass
-class Source:
-    """A place that has the file, or something else, or trouble.
-
-    `trouble` gets the number of the request, from 1 on, and tells its error. `breaks_after` ends every body early,
-    `silent` bodies wait until somebody interrupts them.
-    """
-
-    data: bytes = DATA
-    ranges: bool = True
-    validator: str = '"v"'
-    total: int | None = -1
-    trouble: Trouble = lambda number: None
-    breaks_after: int | None = None
-    silent: Callable[[int], bool] = lambda number: False
-    piece: int = 64 * KIB
-    asked: list[tuple[int, int | None]] = field(default_factory=list)
-    sent: int = 0
-    open_bodies: int = 0
-
-    def __post_init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def find(self, address: str) -> list[Remote]:
-        return [Remote(address, "data", len(self.data))]
-
-    def open(self, remote: Remote, start: int, stop: int | None) -> SourceBody:
-        with self._lock:
-            self.asked.append((start, stop))
-            number = len(self.asked)
-        error = self.trouble(number)
-        if error is not None:
-            raise error
-        with self._lock:
-            self.open_bodies += 1
-        return SourceBody(self, start, stop, number)
-
-
-class SourceBody:
-    def __init__(self, source: Source, start: int, stop: int | None, number: int) -> None:
-        self._source = source
-        self.start = start if source.ranges else 0
-        self.total_bytes = len(source.data) if source.total == -1 else source.total
-        self.validator = source.validator
-        self.is_whole = not source.ranges
-        self._at = self.start
-        self._stop = len(source.data) if stop is None or not source.ranges else min(stop, len(source.data))
-        self._left = source.breaks_after
-        self._interrupted = threading.Event()
-        self._silent = source.silent(number)
-
-    def readinto(self, buffer: memoryview) -> int:
-        if self._silent:
-            assert self._interrupted.wait(30), "nobody interrupts a body that is silent"
-        if self._interrupted.is_set():
-            raise Transient("interrupted")
-        if self._left == 0:
-            raise Transient("broken off")
-        count = min(len(buffer), self._stop - self._at, self._source.piece, self._left or 1 << 60)
-        buffer[:count] = self._source.data[self._at : self._at + count]
-        self._at += count
-        self._left = None if self._left is None else self._left - count
-        with self._source._lock:
-            self._source.sent += count
-        return count
-
-    def interrupt(self) -> None:
-        self._interrupted.set()
-
-    def close(self) -> None:
-        with self._source._lock:
-            self._source.open_bodies -= 1
 
 
 @dataclass
@@ -175,13 +99,8 @@ def test_any_number_of_connections_will_do(run: Run, connections: int) -> None:
 
 
 def test_two_sources_share_the_work(run: Run) -> None:
-    met = threading.Barrier(2, timeout=20)
-
-    def meet(number: int) -> None:
-        if number == 1:
-            met.wait()
-
-    one, other = Source(trouble=meet), Source(trouble=meet)
+    meeting = Meeting()
+    one, other = Source(trouble=meeting.guest()), Source(trouble=meeting.guest())
     assert run(one, other) == SHA256
     assert run.content == DATA
     assert one.sent > 0
@@ -193,11 +112,16 @@ def test_without_a_digest_the_sha256_is_told(run: Run) -> None:
     assert run(Source(), checksums=()) == SHA256
 
 
-def test_a_source_that_ignores_ranges_sends_the_whole_once(run: Run) -> None:
+def test_a_source_that_ignores_ranges_sends_the_whole_over_one_connection(run: Run) -> None:
     source = Source(ranges=False)
-    assert run(source) == SHA256
+    assert run(source, connections=1) == SHA256
     assert run.content == DATA
     assert len(source.asked) == 1
+
+
+def test_a_source_that_ignores_ranges_serves_whoever_asks(run: Run) -> None:
+    assert run(Source(ranges=False), connections=8) == SHA256
+    assert run.content == DATA
 
 
 def test_a_source_may_not_tell_the_size(run: Run) -> None:
@@ -443,7 +367,7 @@ def test_who_follows_the_front_is_sent_home_when_it_fails(run: Run) -> None:
 
 def test_what_is_limited_is_not_taken_for_silent(run: Run) -> None:
     source = Source()
-    run(source, limits={"*": "20 MB/s"}, connections=8, clock=hasty)
+    run(source, limits={"*": "5 MB/s"}, connections=8, clock=hasty)
     assert run.content == DATA
     assert run.large.segments.silent == {}
     assert source.sent == len(DATA)

@@ -14,7 +14,7 @@ from fairmile.base.words import slug
 from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.wanted import OWN_PROGRAM, Wanted, access_steps, is_public, recognised, signature, wanted
+from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 from fairmile.transfer.credentials import shown_address
@@ -140,7 +140,9 @@ class Assets:
                 continue
             try:
                 name, _, limit = ref.name.partition(" limit=")
-                self.fetch(name, limit=int(limit) if limit else None)
+                # How an address was fetched belongs to what its name stands for.
+                how = {key: ref.details[key] for key in ("sha256", "unpack") if ref.details.get(key)}
+                self.fetch(name, limit=int(limit) if limit else None, **how)
                 outcome.append((ref.name, "repaired"))
             except FairmileError as error:
                 outcome.append((ref.name, f"failed: {error}"))
@@ -182,7 +184,7 @@ class Assets:
 
     @staticmethod
     def _address_target(name: str, limit: int | None, sha256: str | None, unpack: bool) -> _Target:
-        address = name if scheme_of(name) else f"file://{Path(name).absolute()}"
+        address = name if _is_address(name) else Path(name).absolute().as_uri()
         address = recognised(address)
         checksums: tuple[Checksum, ...] = ()
         if sha256 is not None:
@@ -196,13 +198,15 @@ class Assets:
     # One target
 
     def _fetch(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> Fetched:
-        found = None if fresh else self._found(transfer, target)
+        ref = None if fresh else self._store.ref(target.kind, target.ref_name)
+        found = self._found(transfer, target, ref)
         if found is not None:
             return found
         plan = self._plan(transfer, target, pool, fresh)
         with transfer.turn(plan) as was_busy:
-            if was_busy and not fresh:
-                found = self._found(transfer, target)  # by now another process may have brought it
+            now = None if fresh else self._store.ref(target.kind, target.ref_name)
+            if now != ref or (was_busy and not fresh):  # by now another process may have brought it
+                found = self._found(transfer, target, now)
                 if found is not None:
                     return found
                 plan = self._plan(transfer, target, pool, fresh)
@@ -212,9 +216,8 @@ class Assets:
                 raise _with_steps(error, target.card) from error
             return self._keep(target, plan, outcome)
 
-    def _found(self, transfer: Transfer, target: _Target) -> Fetched | None:
+    def _found(self, transfer: Transfer, target: _Target, ref: Ref | None) -> Fetched | None:
         """Return what is there where it is still what the name means."""
-        ref = self._store.ref(target.kind, target.ref_name)
         if ref is None or not self._is_current(transfer, target, ref):
             return None
         self._store.touch(ref)
@@ -238,6 +241,7 @@ class Assets:
         try:
             items = [item for file in target.files for item in self._items(transfer, file)]
             items = items if target.limit is None else items[: target.limit]
+            _check_names(items, target.name)
             earlier = self._store.ref(target.kind, target.ref_name) if target.card is not None and not fresh else None
             if earlier is not None and earlier.details.get("signature") == target.signature:
                 items = self._remembered(items, earlier)
@@ -256,7 +260,7 @@ class Assets:
             return [Item(file.path, remotes, file.size_bytes, file.checksums, file.unpack, file.into, file.about_bytes)]
         address = file.addresses[0]
         if file.program:
-            transfer.fetchers.declare(OWN_PROGRAM, {"command": list(file.program)})
+            transfer.fetchers.declare(address.partition("+")[0], {"command": list(file.program)})
         found = transfer.planner.find(address, file.path)
         for item in found:
             if item.path:
@@ -289,7 +293,10 @@ class Assets:
         if target.card is not None and not all(file.checksums for file in target.files):
             notes.append(f"its card has no digest of every file; recorded {ni(root)}")
         size = sum(entry.size_bytes for entry in entries)
-        details = {"signature": target.signature, "validators": outcome.validators}
+        details: dict[str, Any] = {"signature": target.signature, "validators": outcome.validators}
+        if target.address is not None:
+            details["unpack"] = target.address.unpack
+            details["sha256"] = next((sum.hex for sum in target.address.checksums), "")
         ref = Ref(target.kind, target.ref_name, root, size, len(entries), self._store.clock(), details)
         self._store.set_ref(ref, plan.pool)
         if target.card is not None:
@@ -317,6 +324,17 @@ class Assets:
 def _is_address(name: str) -> bool:
     scheme = scheme_of(name)
     return bool(scheme) and (("://" in name) or scheme in ("zenodo", "doi", "pypi", "npm"))
+
+
+def _check_names(items: Sequence[Item], name: str) -> None:
+    """Raise Conflict before a byte moves where two files would have one name."""
+    by_path: dict[str, Item] = {}
+    for item in items:
+        other = by_path.setdefault(item.path, item) if item.path and not item.unpack else item
+        if other is not item and (item.sha256 is None or other.sha256 != item.sha256):
+            raise Conflict(
+                f"{name}: two of its files are called {item.path}", hint="give each its own name in the card"
+            )
 
 
 def _without_doubles(entries: Sequence[ManifestEntry], name: str) -> list[ManifestEntry]:

@@ -15,6 +15,7 @@ from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import Card, as_list, id_of, text_of
 from fairmile.catalog.sources import LOCAL
+from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import FETCHERS, SCHEMES, scheme_of
 from fairmile.transfer.plan import check_path
 
@@ -22,10 +23,8 @@ _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
 _EXACT_SIZE = re.compile(r"\s*\d+\s*(B|bytes?)?\s*", re.IGNORECASE)
 _PUBLIC = "public"
 _PLAIN_METHODS = ("", "file", "archive")
-OWN_PROGRAM = "card-program"  # the name under which the program of a card is declared
+_OWN_PROGRAM = "card-program"  # how the names begin under which programs of cards are declared
 _PAGES = re.compile(r"https?://(huggingface\.co|zenodo\.org|(dx\.)?doi\.org)/", re.IGNORECASE)
-# Addresses that reach what is on this machine; a card from elsewhere has no business there.
-_LOCAL_SCHEMES = frozenset({"file", "git+file", "list+file"})
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Wanted:
 def wanted(card: Card) -> list[Wanted]:
     """Return what must be brought to have an asset; NotFound with the steps to get it where no address is given."""
     entries = [entry for entry in as_list(card.get("distribution")) if isinstance(entry, Mapping)]
-    with_address = [entry for entry in entries if as_list(entry.get("contentUrl"))]
+    with_address = [entry for entry in entries if any(text_of(value) for value in as_list(entry.get("contentUrl")))]
     unpacked = {id_of(archive) for entry in entries for archive in as_list(entry.get("containedIn"))}
     found = [_from_entry(card, place, entry, unpacked) for place, entry in enumerate(with_address)]
     if not found and card.text("codeRepository"):
@@ -99,7 +98,8 @@ def _from_entry(card: Card, place: int, entry: Mapping[str, Any], unpacked: set[
     label = str(entry.get("@id", ""))
     program = _program(card, entry, where)
     is_plain = method in _PLAIN_METHODS or method in FETCHERS or method in SCHEMES
-    prefix = "list" if method == "file_list" else OWN_PROGRAM if program else "" if is_plain else method
+    own = f"{_OWN_PROGRAM}-{sha256_hex(repr(program).encode())[:12]}" if program else ""
+    prefix = "list" if method == "file_list" else own or ("" if is_plain else method)
     if prefix:
         addresses = [f"{prefix}+{address}" for address in addresses]
     return Wanted(
@@ -158,9 +158,14 @@ def recognised(address: str) -> str:
 
 def _trusted(card: Card, address: str, where: str) -> str:
     scheme = scheme_of(address)
-    if not scheme:
-        raise UsageError(f"{where}: {address!r} is no address", hint="expected SCHEME://HOST/PATH")
-    if scheme in _LOCAL_SCHEMES and card.catalog != LOCAL:
+    try:
+        is_address = bool(scheme) and urlsplit(address) is not None
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise UsageError(f"{where}: {shown_address(address)!r} is no address", hint="expected SCHEME://HOST/PATH")
+    # file:, git+file:, TOOL+file: reach what is on this machine; a card from elsewhere has no business there.
+    if scheme.rpartition("+")[2] == "file" and card.catalog != LOCAL:
         raise Unsupported(
             f"{where}: a card of the catalog {card.catalog!r} names a file of this machine",
             hint="copy the card into your own catalog with `fairmile catalog update` if you trust it",

@@ -45,7 +45,7 @@ class Attempts:
         """Note that what came was wrong, and plan what to try instead."""
         self._remember(error)
         if len(self._now) > 1 and isinstance(error, Changed):
-            rest = [offer.remote for offer in offers if offer.shown not in error.message]
+            rest = [offer.remote for offer in offers if not error.message.startswith(f"{offer.shown} ")]
             self._groups = [rest, *self._groups]
             self._say(f"{error}; going on without it")
         elif len(self._now) > 1:

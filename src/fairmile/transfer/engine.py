@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairmile.base.digest import ManifestEntry, scan_tree
+from fairmile.base.digest import ManifestEntry, scan_tree, sha256_hex
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
 from fairmile.base.files import Lock
 from fairmile.store.archives import Limits, archive_format, needs_seek, unpack
-from fairmile.store.objects import Batch, Objects
+from fairmile.store.objects import Batch, Objects, Readable
 from fairmile.transfer.attempts import Attempts
+from fairmile.transfer.checks import Digester
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.items import Brought, Failure, Item, Watcher
@@ -196,10 +197,12 @@ class Engine:
         if item.size_bytes is None:
             return self._bring_unsized(item, remotes)
         attempts = Attempts(item, remotes, notes, self._watcher.note)
+        reserved = item.size_bytes  # the first attempt takes the room; the others find it taken
         while (group := attempts.next()) is not None:
             offers = [Offer(number, remote, self._range_fetcher(remote)) for number, remote in enumerate(group)]
             part = Part(folder, item.size_bytes, {"key": item.key, "validators": _validators(item, group)})
-            self._on_landed(item.size_bytes)
+            self._on_landed(reserved)
+            reserved = 0
             self._watcher.bytes(sum(stop - start for start, stop in part.done))
             large = LargeFile(
                 item.path, part, offers, item.checksums, self._settings, self._limiter, self._watcher.bytes
@@ -253,7 +256,7 @@ class Engine:
             return item
         for place, remote in enumerate(remotes):
             if remote.size_bytes is None:
-                with suppress(Transient, SystemFailure):
+                with suppress(FairmileError):  # another source may serve
                     found = self._fetchers.of(remote.address).find(remote.address)
                     if len(found) == 1:
                         headers = {**found[0].headers, **remote.headers}
@@ -318,7 +321,8 @@ class Engine:
     def _bring_folder(
         self, item: Item, remote: Remote, fetcher: FolderFetcher, assembly: Path, notes: list[str]
     ) -> Brought:
-        folder = assembly / "folder"
+        # Each source has its own: what one left must not pass for files of another.
+        folder = assembly / f"folder-{sha256_hex(remote.address.encode('utf-8', 'surrogateescape'))[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
         moved = 0
 
@@ -331,9 +335,14 @@ class Engine:
         entries: list[ManifestEntry] = []
         with self._objects.batch() as batch:
             for entry in scan_tree(folder):
-                self._check_entry(item, remote, entry)
                 with _opened(folder / entry.path, entry) as stream:
-                    sha256, size = batch.add_stream(stream)
+                    checked = _Checked(stream, Digester(item.checksums))
+                    sha256, size = batch.add_stream(checked)
+                try:
+                    checked.digester.check(f"{remote.address}: {entry.path}")
+                except Integrity:
+                    shutil.rmtree(folder, ignore_errors=True)  # else the next attempt would go on from it
+                    raise
                 entries.append(replace(entry, sha256=sha256, size_bytes=size))
         if not entries:
             raise SystemFailure(f"{shown_address(remote.address)} brought no file")
@@ -343,13 +352,6 @@ class Engine:
         if len(entries) == 1 and item.path and not item.into:
             return replace(brought, sha256=entries[0].sha256, entries=(replace(entries[0], path=item.path),))
         return brought
-
-    @staticmethod
-    def _check_entry(item: Item, remote: Remote, entry: ManifestEntry) -> None:
-        if item.sha256 is not None and item.sha256 != entry.sha256:
-            raise Integrity(
-                f"{shown_address(remote.address)}: the sha256 of {entry.path} is {entry.sha256}, expected {item.sha256}"
-            )
 
 
 class _Front(io.RawIOBase):
@@ -382,6 +384,20 @@ class _Front(io.RawIOBase):
         count = self._part.read(self._at, view[: min(len(view), front - self._at)])
         self._at += count
         return count
+
+
+class _Checked:
+    """Digests what is read through it."""
+
+    def __init__(self, stream: Readable, digester: Digester) -> None:
+        self._stream = stream
+        self.digester = digester
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        data = self._stream.read(size)
+        self.digester.update(data)
+        return data
 
 
 def _outcome(future: Future[None]) -> None:

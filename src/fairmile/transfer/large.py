@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fairmile.base.digest import Checksum
@@ -22,6 +23,8 @@ from fairmile.transfer.settings import Settings
 
 _BUFFER = 256 << 10
 _FILL_S = 0.25
+_SMALL_PIECE = 64 << 10
+_GATHER_S = 0.01
 _HASH_BUFFER = 1 << 20
 # Soon at first, so that a process that is killed again and again still gets on; less often later.
 _KEEP_FIRST_S = 0.125
@@ -165,10 +168,7 @@ class LargeFile:
                 self.segments.changed.notify_all()
 
     def _is_wanted(self, offer: Offer, index: int) -> bool:
-        """Tell whether another connection to the source is of use; waits for its first answer to know."""
-        with self.segments.changed:
-            while index and offer.has_ranges is None and offer.fault is None and not self.segments.over:
-                self.segments.changed.wait(0.5)
+        """Tell whether another connection to the source is of use."""
         if offer.fault is not None or self.segments.over:
             return False
         if offer.has_ranges is False:
@@ -192,6 +192,9 @@ class LargeFile:
             self._skip(offer, body, segment.pos - body.start, buffer)
             segment.since = segment.last = self.clock()
             self._receive(offer, segment, body, buffer)
+            # Ranges that others asked for in vain are free by now.
+            while body.is_whole and self.segments.extend(segment):
+                self._receive(offer, segment, body, buffer)
         finally:
             body.close()
 
@@ -209,14 +212,15 @@ class LargeFile:
                 + self._page_note(body),
                 hint="the source holds another file than the one described",
             )
-        with self.segments.changed:
-            if offer.has_ranges is None:
-                offer.has_ranges = not body.is_whole
-                self.segments.changed.notify_all()
-        if not offer.has_ranges or body.is_whole:
-            if any(each.has_ranges and each.fault is None for each in self.offers if each is not offer):
-                raise SystemFailure(f"{offer.shown} cannot send a part of the file, which others can")
-            self.segments.extend(segment)
+        if not body.is_whole:
+            offer.has_ranges = True
+            return
+        is_new, offer.has_ranges = offer.has_ranges is not False, False
+        if any(each.has_ranges and each.fault is None for each in self.offers if each is not offer):
+            raise SystemFailure(f"{offer.shown} cannot send a part of the file, which others can")
+        if is_new and body.start != segment.pos:
+            raise Transient(f"{offer.shown} cannot send a part of the file: one connection has to do")
+        self.segments.extend(segment)
 
     def _page_note(self, body: Body) -> str:
         head = bytearray(512)
@@ -239,7 +243,8 @@ class LargeFile:
         while pos < segment.stop:
             room = segment.stop - pos
             count, trouble = self._fill(segment, body, buffer[:room] if room < _BUFFER else buffer)
-            if pos == 0 and not self.checksums and looks_like_page(bytes(buffer[:512])) and not is_page_name(self.path):
+            head = bytes(buffer[: min(count, 512)]) if pos == 0 and not self.checksums else b""
+            if looks_like_page(head) and not is_page_name(self.path):
                 raise Integrity(
                     f"{offer.shown} answers with a web page instead of {self.path}",
                     hint="it may need a login, or the address is that of a page about the file",
@@ -251,16 +256,22 @@ class LargeFile:
             self.segments.progressed(segment, pos)
             offer.moved_bytes += count
             self.on_bytes(mine)
-            self.limiter.take(offer.remote.address, count, self._stopping.wait)
+            self.limiter.take(offer.remote.address, count, partial(self._rest, segment))
             if trouble is not None:
                 raise trouble
             if count == 0:
                 raise Transient(f"{offer.shown} ended {room:,} bytes early")
 
+    def _rest(self, segment: Segment, seconds: float) -> None:
+        segment.last = float("inf")  # it is we who want nothing now, not the source that is silent
+        self._stopping.wait(seconds)
+        segment.last = self.clock()
+
     def _fill(self, segment: Segment, body: Body, buffer: memoryview) -> tuple[int, Transient | None]:
         """Read until the buffer is full or some time has passed; a long link brings many small pieces."""
         filled = 0
         until = self.clock() + _FILL_S
+        is_far = self.segments.pace(segment.source).latency_s > _NEAR_S
         while filled < len(buffer):
             try:
                 count = body.readinto(buffer[filled:])
@@ -272,6 +283,8 @@ class LargeFile:
             segment.last = self.clock()
             if segment.last > until:
                 break
+            if count < _SMALL_PIECE and filled < len(buffer) and is_far:
+                time.sleep(_GATHER_S)  # more comes meanwhile: each piece costs a switch of threads
         return filled, None
 
     def _hindered(self, offer: Offer, segment: Segment, error: Transient) -> float:
@@ -298,6 +311,8 @@ class LargeFile:
         while (front := self.front(at)) > at:
             while at < front:
                 count = self.part.read(at, buffer[: min(front - at, _HASH_BUFFER)])
+                if not count:
+                    raise DiskFailure(f"{self.part.path} became shorter while it was read")
                 self.digester.update(buffer[:count])
                 at += count
 

@@ -146,7 +146,9 @@ class Planner:
                 remotes[place] = replace(found[0], path=remote.path, headers=remote.headers or found[0].headers)
         if faults and len(faults) == len(remotes) and item.about_bytes is None:
             raise faults[0]
-        size = next((remote.size_bytes for remote in remotes if remote.size_bytes is not None), None)
+        sizes = [remote.size_bytes for remote in remotes if remote.size_bytes is not None]
+        # Where they disagree most of them are right, or the largest: a page about a login is small.
+        size = max(sizes, key=lambda size: (sizes.count(size), size), default=None)
         checksums = item.checksums or next((remote.checksums for remote in remotes if remote.checksums), ())
         return replace(item, sources=tuple(remotes), size_bytes=size, checksums=checksums)
 

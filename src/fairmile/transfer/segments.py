@@ -10,7 +10,7 @@ from typing import Any
 
 _LEAST = 1 << 20
 _LEAST_TAKEN_OVER = 256 << 10
-_AHEAD_S = 2.0  # a range should keep a connection busy for about so long
+_AHEAD_S = 4.0  # a range should keep a connection busy for about so long
 _STALLED_S = 2.0  # without a byte for so long, a connection may be overtaken
 
 
@@ -116,7 +116,7 @@ class Segments:
     def _length(self, source: int) -> int:
         """Return how much to ask for: a share of what is left, and no more than the source brings soon."""
         left = sum(stop - start for start, stop in self._free)
-        length = max(left // (2 * max(self.workers, 1)), _LEAST)
+        length = max(left // max(self.workers, 1), _LEAST)
         rate = self.pace(source).bytes_per_s
         several = len(self.paces) > 1
         if rate:
@@ -203,13 +203,15 @@ class Segments:
             self._advance()
             self.changed.notify_all()
 
-    def extend(self, segment: Segment) -> None:
-        """Let a range grow over what is free behind it, up to the next one that is taken."""
+    def extend(self, segment: Segment) -> bool:
+        """Let a range grow over what is free behind it, up to the next one that is taken; tell whether it grew."""
         with self.changed:
+            before = segment.stop
             for start, stop in list(self._free):
-                if start == segment.stop and segment in self._active:  # else another one has its place by now
+                if start == segment.stop:
                     self._free.remove((start, stop))
                     segment.stop = stop
+            return segment.stop > before
 
     def stop_all(self) -> None:
         """End every wait and every read."""

@@ -149,9 +149,13 @@ class SmallFiles:
     ) -> Brought | Item:
         fetcher = self._fetchers.ranged(remote.address)
         assert fetcher is not None
+        digester = Digester(item.checksums)
         # A range tells the size of a file that is unknown, and keeps a large one from being sent as a whole.
         body = fetcher.open(remote, 0, None if item.size_bytes is not None else LARGE)
-        stream = _Stream(body, item, remote, fetcher, self._wait if alone else _do_not_wait)
+        if body.total_bytes is None and not body.is_whole and item.size_bytes is None:
+            body.close()  # nobody could tell whether the file ends with this part
+            body = fetcher.open(remote, 0, None)
+        stream = _Stream(body, item, remote, fetcher, digester, self._wait if alone else _do_not_wait)
         self._streams.add(stream)
         if self._stop.is_set():
             stream.interrupt()
@@ -207,9 +211,10 @@ class _Stream:
         item: Item,
         remote: Remote,
         fetcher: RangeFetcher,
+        digester: Digester,
         wait: Callable[[int, Transient], bool],
     ) -> None:
-        self.digester = Digester(item.checksums)
+        self.digester = digester
         self.moved = 0
         self.on_bytes: Callable[[int], None] = lambda size_bytes: None
         self._body = body

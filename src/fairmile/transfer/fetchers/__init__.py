@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,6 +83,7 @@ class Fetchers:
         self._context = context
         self._made: dict[str, Fetcher] = {}
         self._ranged: dict[str, RangeFetcher | None] = {}
+        self._making = threading.Lock()
         self._declared = dict(context.settings.fetchers)
 
     def of(self, address: str) -> Fetcher:
@@ -131,10 +133,11 @@ class Fetchers:
 
     def named(self, name: str) -> Fetcher:
         """Return a fetcher by its name."""
-        if name not in self._made:
-            made: Fetcher = FETCHERS[name](self._context)
-            self._made[name] = made
-        return self._made[name]
+        with self._making:  # a second one would keep connections that nobody closes
+            if name not in self._made:
+                made: Fetcher = FETCHERS[name](self._context)
+                self._made[name] = made
+            return self._made[name]
 
     def close(self) -> None:
         """Close what the fetchers keep open."""

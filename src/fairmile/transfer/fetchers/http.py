@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -30,10 +31,15 @@ class Http:
 
 def _file_name(disposition: str, address: str) -> str:
     """Return the name a file goes by: what the server says, else the end of the address."""
-    for part in disposition.split(";"):
-        key, _, value = part.strip().partition("=")
-        if key.lower() == "filename":
-            name = PurePosixPath(value.strip().strip('"').replace("\\", "/")).name
-            if name not in ("", ".", ".."):
-                return name
+    if "filename" in disposition.lower():
+        from email.message import Message  # slow, and seldom needed
+
+        message = Message()
+        message["Content-Disposition"] = disposition
+        given = (message.get_filename() or "").replace("\\", "/")
+        with suppress(UnicodeError):  # browsers take bytes beyond ASCII for UTF-8
+            given = given.encode("latin-1").decode("utf-8")
+        name = "".join(letter for letter in PurePosixPath(given).name if letter.isprintable())
+        if name not in ("", ".", ".."):
+            return name
     return PurePosixPath(unquote(urlsplit(address).path)).name or "index.html"
