@@ -21,6 +21,7 @@ CALLS = {
     "search": ["lake"],
     "show": ["lake-temperatures"],
     "match": ["--model", "cosmoflow"],
+    "fetch": ["lake.jsonld"],
     "doctor": [],
     "catalog check": ["lake.jsonld"],
     "catalog add": ["codemeta.json"],
@@ -135,7 +136,7 @@ def test_the_examples_of_the_help_pages_work(lake: Callable[..., Any], name: str
 
 def test_the_examples_of_the_first_page_work(lake: Callable[..., Any]) -> None:
     found = examples(_group())
-    assert len(found) == 3
+    assert len(found) == 4
     for line in found:
         assert lake(*shlex.split(line)).code == 0
 

@@ -99,11 +99,14 @@ def test_every_public_name_is_on_the_python_page() -> None:
 def test_every_command_is_in_the_documentation() -> None:
     from fairmile.cli.catalog import catalog, source
     from fairmile.cli.main import COMMANDS
+    from fairmile.cli.store import pool, store
 
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     wanted = [
         *COMMANDS,
         *(f"catalog {name}" for name in catalog.commands),
         *(f"catalog source {name}" for name in source.commands),
+        *(f"store {name}" for name in store.commands),
+        *(f"store pool {name}" for name in pool.commands),
     ]
     assert [name for name in wanted if f"fairmile {name}" not in text] == []

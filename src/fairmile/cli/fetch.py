@@ -46,9 +46,8 @@ def fetch(
 
     \b
     Examples:
-      fairmile fetch dataset/mnist
-      fairmile fetch dataset/mnist --to data --dry-run
-      fairmile fetch https://example.org/a.tar.gz --unpack --to data
+      fairmile fetch dataset/mnist --dry-run
+      fairmile fetch ./lake.jsonld --to data
     """
     line = TransferLine(out)
     assets = Workspace.open(on_progress=out.progress, watcher=line).assets

@@ -108,7 +108,7 @@ def _group() -> click.Group:
           fairmile search cosmology kind:model
           fairmile show model/cosmoflow --fair
           fairmile match --model cosmoflow
-          fairmile fetch dataset/mnist --to data
+          fairmile fetch dataset/mnist --dry-run
         """
 
     return fairmile
