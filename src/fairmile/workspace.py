@@ -8,22 +8,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here
 from fairmile.base.config import Config, Option
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
-from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.verbs import Datasets, Models, Workflows
-from fairmile.store.pools import Pools, parse_pools
-from fairmile.store.store import Store
 from fairmile.transfer.credentials import Credentials
-from fairmile.transfer.items import Watcher
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
-from fairmile.transfer.transfer import Transfer
+
+# A search needs neither store nor engine: those are imported by whoever asks for them.
+if TYPE_CHECKING:
+    from fairmile.catalog.assets import Assets
+    from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.store.store import Store
+    from fairmile.transfer.items import Watcher
+    from fairmile.transfer.transfer import Transfer
 
 PROJECT_FILE = "fairmile.yaml"
 _TRANSFER = Settings()
@@ -171,12 +173,17 @@ class Workspace:
 
     @cached_property
     def store(self) -> Store:
+        from fairmile.store.pools import Pools, parse_pools
+        from fairmile.store.store import Store
+
         origins = {name: self.config.origin(f"pools.{name}") for name in self.config["pools"]}
         pools = parse_pools(self.config["pools"], self.home / "store", origins, environ=self.environ)
         return Store(Pools(pools, runner=Here()), runner=Here())
 
     @cached_property
     def assets(self) -> Assets:
+        from fairmile.catalog.assets import Assets
+
         return Assets(self.catalog, self.store, self.transfer, self.home / "views")
 
     @cached_property
@@ -198,16 +205,24 @@ class Workspace:
 
     def transfer(self) -> Transfer:
         """Return a transfer into the store; close it after use."""
+        from fairmile.transfer.transfer import Transfer
+
         return Transfer(self.store, self.context, self.watcher)
 
     @property
     def models(self) -> Models:
+        from fairmile.catalog.verbs import Models
+
         return Models(self.catalog, self.assets)
 
     @property
     def datasets(self) -> Datasets:
+        from fairmile.catalog.verbs import Datasets
+
         return Datasets(self.catalog, self.assets)
 
     @property
     def workflows(self) -> Workflows:
+        from fairmile.catalog.verbs import Workflows
+
         return Workflows(self.catalog, self.assets)

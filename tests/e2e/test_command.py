@@ -79,7 +79,9 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "search",
         "show",
         "match",
+        "fetch",
         "catalog",
+        "store",
         "doctor",
     ]
 

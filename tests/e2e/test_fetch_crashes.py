@@ -373,3 +373,4 @@ def test_a_large_file_needs_little_memory(tmp_path: Path, kind: str) -> None:
     code, peak_kib = done.stdout.split()
     assert (code, done.stderr) == ("0", "")
     assert int(peak_kib) * 1024 <= 150_000_000
+    fairmile.assert_clean()

@@ -175,7 +175,7 @@ def test_a_note_of_an_earlier_attempt_that_was_cut_off_does_no_harm(make: Make, 
         b'["x", [["../../x", 1, "y", 2]], ""]\n',
     ):
         note.write_bytes(text)
-        with pytest.raises(SystemFailure):
+        with pytest.raises(FairmileError, match="nothing there"):
             bring(make(**sources), wanted)
         note.write_bytes(text)
     sources["onea"].trouble = lambda number: None
@@ -191,7 +191,7 @@ def test_a_wrong_byte_counts_more_than_a_missing_answer(make: Make) -> None:
 
 
 def test_the_error_of_a_single_file_is_told_as_it_is(make: Make) -> None:
-    with pytest.raises(NotFound, match="^nothing there$"):
+    with pytest.raises(NotFound, match=r"^nothing there$"):
         bring(make(one=Source(trouble=lambda number: NotFound("nothing there"))), [item(DATA, "one", "a")])
 
 
@@ -212,9 +212,12 @@ def test_room_that_is_gone_meanwhile_is_told_before_a_byte_moves(make: Make, tmp
     transfer.store = store
     planner = Planner(store, transfer.fetchers)
     plan = planner.plan("it", [item(DATA, "one", "a")])
-    with store.pools.reserve(pool, 5 * MIB, "somebody else"):
-        with transfer.turn(plan), pytest.raises(DiskFailure, match=r"it needs 5\.0 MiB; pool 'tight'"):
-            transfer.execute(plan)
+    with (
+        store.pools.reserve(pool, 5 * MIB, "somebody else"),
+        transfer.turn(plan),
+        pytest.raises(DiskFailure, match=r"it needs 5\.0 MiB; pool 'tight'"),
+    ):
+        transfer.execute(plan)
     assert source.asked == []
 
 

@@ -6,19 +6,20 @@ import base64
 import json
 import random
 import re
-import ssl
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.transfer.credentials import shown_address, without_login
 from fairmile.transfer.remote import Context
 from fairmile.transfer.wire import Connection, Endpoint, Head, number
+
+if TYPE_CHECKING:
+    import ssl
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -384,6 +385,8 @@ class Client:
         )
 
     def _new_tls(self) -> ssl.SSLContext:
+        import ssl
+
         environ = self._context.environ
         file, folder = environ.get("SSL_CERT_FILE") or None, environ.get("SSL_CERT_DIR") or None
         try:
@@ -485,6 +488,8 @@ def _retry_after(text: str) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text)
+    from email.utils import parsedate_to_datetime
+
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time()) if text else None
     except (ValueError, TypeError):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import socket
-import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairmile.base.errors import FairmileError, SystemFailure, Transient
 from fairmile.transfer.credentials import shown_address
+
+if TYPE_CHECKING:
+    import ssl
 
 _LONGEST_HEAD = 128 << 10
 _READ = 64 << 10
@@ -73,17 +75,16 @@ class Connection:
                     self._tunnel()
                 assert tls is not None
                 sock = tls.wrap_socket(sock, server_hostname=end.host)
-        except ssl.SSLCertVerificationError as error:
-            sock.close()
-            raise SystemFailure(
-                f"{end} shows a certificate that cannot be trusted: {error.verify_message}",
-                hint="check the address and the clock; SSL_CERT_FILE names another set of authorities",
-            ) from error
         except FairmileError:  # some are OSErrors too
             sock.close()
             raise
         except OSError as error:
             sock.close()
+            if verdict := getattr(error, "verify_message", ""):  # of an ssl.SSLCertVerificationError
+                raise SystemFailure(
+                    f"{end} shows a certificate that cannot be trusted: {verdict}",
+                    hint="check the address and the clock; SSL_CERT_FILE names another set of authorities",
+                ) from error
             raise Transient(f"cannot talk to {end}: {_why(error)}") from error
         except BaseException:
             sock.close()
