@@ -176,10 +176,24 @@ def test_the_line_of_a_damaged_tree_is_right_beyond_the_first_thousand(trees: Tr
 
 def test_the_same_tree_is_stored_once(trees: Trees) -> None:
     root = trees.put([entry("a")])
-    path = trees.root / "trees" / root[:2] / root[2:]
-    inode = path.stat().st_ino
     assert Trees(trees.root).put([entry("a")]) == root
-    assert path.stat().st_ino == inode
+    assert [path.name for path in trees.root.rglob("*") if path.is_file()] == [root[2:]]
+
+
+@pytest.mark.parametrize(
+    "change", [("\t5\t", "\t6\t"), ("a\t", "b\t"), ("a\t", "../x\t")], ids=["size", "name", "climbs"]
+)
+def test_a_tree_that_is_not_what_its_root_says_is_noticed_and_written_anew(
+    trees: Trees, change: tuple[str, str]
+) -> None:
+    root = trees.put([entry("a", size=5)])
+    path = trees.root / "trees" / root[:2] / root[2:]
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace(*change, 1))
+    with pytest.raises(Integrity, match="is damaged"):
+        list(trees.entries(root))
+    trees.put([entry("a", size=5)])
+    assert [each.path for each in trees.entries(root)] == ["a"]
 
 
 FILLS_THE_DISK = """

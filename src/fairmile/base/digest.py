@@ -279,29 +279,30 @@ class _Folder:
             self.files.append(name)
 
 
-def merkle_root(entries: Iterable[ManifestEntry]) -> str:
-    """Return the sha256 in hex that stands for a whole tree of files.
+class MerkleTree:
+    """Computes the digest of a tree from its files, given one after the other, sorted by the bytes of their paths.
 
     The digest of a folder is the sha256 over the lines of its children. A file's line is
     ``name TAB size TAB sha256 TAB octal mode LF``; a folder's line is ``name/ TAB size TAB digest TAB 40000 LF``,
     where size is the sum over all files below it. Names are escaped as in `manifest_text`, and lines are sorted by
     the bytes of the name, a folder's name taken with its slash. Empty folders do not count; an empty tree has the
-    digest of no bytes. A list or tuple is sorted here; any other iterable must come sorted by the bytes of the
-    path, and is then read once with memory that grows with the depth only.
+    digest of no bytes. Memory grows with the depth only.
     """
-    if isinstance(entries, (list, tuple)):
-        entries = sorted(entries, key=lambda entry: _path_bytes(entry.path))
-    stack = [_Folder(b"")]
-    last = b""
-    for entry in entries:
-        path = _path_bytes(entry.path)
+
+    def __init__(self) -> None:
+        self._stack = [_Folder(b"")]
+        self._last = b""
+
+    def add(self, entry: ManifestEntry) -> None:
+        """Take the next file."""
+        stack, path = self._stack, _path_bytes(entry.path)
         *folders, name = path.split(b"/")
         if not all(part not in (b"", b".", b"..") for part in (*folders, name)):
             raise UsageError(f"the path {entry.path!r} is not a plain relative path")
-        if last >= path:
-            problem = "is listed twice" if last == path else "is out of order"
+        if self._last >= path:
+            problem = "is listed twice" if self._last == path else "is out of order"
             raise UsageError(f"the path {entry.path!r} {problem}", hint="sort entries by the bytes of their paths")
-        last = path
+        self._last = path
         same = 0
         while same < min(len(folders), len(stack) - 1) and stack[same + 1].name == folders[same]:
             same += 1
@@ -312,9 +313,25 @@ def merkle_root(entries: Iterable[ManifestEntry]) -> str:
             stack.append(_Folder(part))
         stack[-1].enter(name, False)
         stack[-1].add(name, False, entry.size_bytes, entry.sha256, entry.mode)
-    while len(stack) > 1:
-        _close(stack)
-    return str(stack[0].digest.hexdigest())
+
+    def root(self) -> str:
+        """Return the sha256 in hex that stands for all files; none may follow."""
+        while len(self._stack) > 1:
+            _close(self._stack)
+        return str(self._stack[0].digest.hexdigest())
+
+
+def merkle_root(entries: Iterable[ManifestEntry]) -> str:
+    """Return the sha256 in hex that stands for a whole tree of files; see `MerkleTree`.
+
+    A list or tuple is sorted here; any other iterable must come sorted by the bytes of the path.
+    """
+    if isinstance(entries, (list, tuple)):
+        entries = sorted(entries, key=lambda entry: _path_bytes(entry.path))
+    tree = MerkleTree()
+    for entry in entries:
+        tree.add(entry)
+    return tree.root()
 
 
 def _close(stack: list[_Folder]) -> None:

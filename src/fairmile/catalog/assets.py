@@ -14,6 +14,7 @@ from fairmile.base.words import slug
 from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.sources import LOCAL
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
@@ -58,7 +59,10 @@ class _Target:
 
     @property
     def ref_name(self) -> str:
-        return self.name + (f" limit={self.limit}" if self.limit is not None else "")
+        """What it is called in the store: local cards of several users may bear one handle in a shared pool."""
+        own = f" ({sha256_hex(self.card.iri.encode())[:8]})" if self.card and self.card.catalog == LOCAL else ""
+        unpacked = " unpacked" if self.address is not None and self.address.unpack else ""
+        return self.name + own + unpacked + (f" limit={self.limit}" if self.limit is not None else "")
 
     @cached_property
     def files(self) -> list[Wanted]:
@@ -108,19 +112,36 @@ class Assets:
         sha256: str | None = None,
         unpack: bool = False,
         replace: bool = False,
+        on_fetched: Callable[[Fetched], None] | None = None,
     ) -> list[Fetched]:
         """Bring assets or addresses into the store, and into the folder `to` where given.
 
         What is there already, by source or by content, does not move again unless `fresh` is given. `limit` takes
-        the first n files. `sha256` and `unpack` are for an address, of which no card tells them.
+        the first n files. `sha256` and `unpack` are for an address, of which no card tells them. Of several names,
+        one that fails does not stop the others; its error is raised at the end. `on_fetched` gets each as it comes.
         """
         targets = self._targets(names, limit, sha256, unpack)
+        folders = _folders(targets, to)
+        if pool is not None:
+            _ = self._store.pools[pool]  # NotFound, before anything happens
+        found: list[Fetched] = []
+        failures: list[FairmileError] = []
         transfer = self._new_transfer()
         try:
-            found = [self._fetch(transfer, target, pool, fresh) for target in targets]
+            for target, folder in zip(targets, folders, strict=True):
+                try:
+                    one = self._fetch(transfer, target, pool, fresh)
+                    found.append(self._laid(one, folder, replace) if folder is not None else one)
+                except FairmileError as error:
+                    failures.append(error)
+                    continue
+                if on_fetched is not None:
+                    on_fetched(found[-1])
         finally:
             transfer.close()
-        return [self._laid(one, to, replace, alone=len(found) == 1) for one in found] if to is not None else found
+        if failures:
+            raise failures[0]
+        return found
 
     def load(self, name: str, *, kind: str | None = None, fresh: bool = False, pool: str | None = None) -> LoadedAsset:
         """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
@@ -135,25 +156,30 @@ class Assets:
         for ref in self._store.refs():
             if ref.kind not in ("card", "url") or ref.name.startswith("archive ") or self._store.complete(ref):
                 continue
-            if dry_run:
-                outcome.append((ref.name, "would be fetched again"))
-                continue
-            try:
-                name, _, limit = ref.name.partition(" limit=")
-                # How an address was fetched belongs to what its name stands for.
-                how = {key: ref.details[key] for key in ("sha256", "unpack") if ref.details.get(key)}
-                self.fetch(name, limit=int(limit) if limit else None, **how)
-                outcome.append((ref.name, "repaired"))
-            except FairmileError as error:
-                outcome.append((ref.name, f"failed: {error}"))
+            limit = f" limit={ref.details['limit']}" if ref.details.get("limit") else ""
+            shown = str(ref.details.get("of", ref.name)) + limit
+            outcome.append((shown, "would be fetched again" if dry_run else self._repaired(ref)))
         return outcome
+
+    def _repaired(self, ref: Ref) -> str:
+        # How it was fetched belongs to what its name stands for.
+        how = {key: ref.details[key] for key in ("limit", "sha256", "unpack") if ref.details.get(key)}
+        try:
+            self.fetch(str(ref.details.get("of", ref.name)), **how)
+        except FairmileError as error:
+            return f"failed: {error}"
+        now = self._store.ref(ref.kind, ref.name)
+        return "repaired" if now is not None and self._store.complete(now) else "failed: it is still incomplete"
 
     def is_referred(self, ref: Ref) -> bool:
         """Tell whether a card, a run or a pin still refers to a name of the store."""
         if ref.kind != "card":
             return ref.kind != "url"
+        home = ref.details.get("home")
+        if home not in (None, str(self._catalog.home)) and ref.name.startswith(f"{LOCAL}/"):
+            return True  # a card of another home, which cannot be asked from here
         try:
-            row, _ = self._catalog.resolve(ref.name.partition(" limit=")[0])
+            row, _ = self._catalog.resolve(str(ref.details.get("of", ref.name)))
         except NotFound:
             return False
         return not row.gone
@@ -167,6 +193,8 @@ class Assets:
         return [self._target(name, limit, sha256=sha256, unpack=unpack) for name in each]
 
     def _target(self, name: str, limit: int | None, *, sha256: str | None = None, unpack: bool = False) -> _Target:
+        if not name.strip():
+            raise UsageError("an empty name names nothing", hint="give the name of an asset, an address or a path")
         if limit is not None and limit < 1:
             raise UsageError(f"a limit of {limit} would bring nothing", hint="give a number of files, 1 or more")
         is_address = _is_address(name) and not name.startswith(_OWN_IDS)
@@ -178,6 +206,9 @@ class Assets:
             if not is_address and not Path(name).exists():
                 raise
             return self._address_target(name, limit, sha256, unpack)
+        stated = next((file for file in card.files if file.url == name), None) if is_address else None
+        if stated is not None:  # the address of one file means that file, not all the others of its asset
+            return self._address_target(name, limit, sha256 or stated.sha256, unpack)
         if sha256 is not None or unpack:
             raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
         return _Target("card", str(card.handle), limit, card=card)
@@ -201,7 +232,8 @@ class Assets:
         ref = None if fresh else self._store.ref(target.kind, target.ref_name)
         found = self._found(transfer, target, ref)
         if found is not None:
-            return found
+            elsewhere = pool is not None and found.pool != pool
+            return replace(found, notes=(f"it is in pool {found.pool!r} already",)) if elsewhere else found
         plan = self._plan(transfer, target, pool, fresh)
         with transfer.turn(plan) as was_busy:
             now = None if fresh else self._store.ref(target.kind, target.ref_name)
@@ -230,7 +262,7 @@ class Assets:
         if target.address is None or target.address.checksums:
             return True
         # An address may hold something new; its validator tells without moving a byte of it.
-        found = transfer.planner.find(target.address.addresses[0])
+        found = transfer.planner.probed(transfer.planner.find(target.address.addresses[0]))
         validators = ref.details.get("validators", {})
         remotes = [item.sources[0] for item in found]
         return bool(validators) and all(
@@ -275,7 +307,7 @@ class Assets:
         """Return the items with the digests that an earlier fetch recorded, so that only what is missing comes."""
         try:
             known = {entry.path: entry.sha256 for entry in self._store.tree(ref.root)}
-        except NotFound:
+        except (NotFound, Integrity):
             return items
         return [
             replace(item, checksums=(Checksum("sha256", known[item.path]),))
@@ -290,10 +322,14 @@ class Assets:
         root = self._store.put_tree(entries, plan.pool)
         _check_content(target, entries, root)
         notes = list(outcome.notes)
+        before = self._store.ref(target.kind, target.ref_name)
+        details: dict[str, Any] = {"signature": target.signature, "validators": outcome.validators, "of": target.name}
+        details |= {"limit": target.limit, "home": str(self._catalog.home)}
+        if before is not None and before.root != root and before.details.get("signature") == target.signature:
+            notes.append(f"it differs from what was fetched before, which was {ni(before.root)}")
         if target.card is not None and not all(file.checksums for file in target.files):
             notes.append(f"its card has no digest of every file; recorded {ni(root)}")
         size = sum(entry.size_bytes for entry in entries)
-        details: dict[str, Any] = {"signature": target.signature, "validators": outcome.validators}
         if target.address is not None:
             details["unpack"] = target.address.unpack
             details["sha256"] = next((sum.hex for sum in target.address.checksums), "")
@@ -312,8 +348,7 @@ class Assets:
             notes=tuple(dict.fromkeys(notes)),
         )
 
-    def _laid(self, fetched: Fetched, to: Path, overwrite: bool, *, alone: bool) -> Fetched:
-        folder = to if alone else to / slug(fetched.name.partition("@")[0].rpartition("/")[2])
+    def _laid(self, fetched: Fetched, folder: Path, overwrite: bool) -> Fetched:
         self._store.lay(fetched.root, folder, replace=overwrite)
         return replace(fetched, folder=folder)
 
@@ -324,6 +359,19 @@ class Assets:
 def _is_address(name: str) -> bool:
     scheme = scheme_of(name)
     return bool(scheme) and (("://" in name) or scheme in ("zenodo", "doi", "pypi", "npm"))
+
+
+def _folders(targets: Sequence[_Target], to: Path | None) -> list[Path | None]:
+    """Return where each target is laid out: in `to` itself, or of several each in a folder of its own."""
+    if to is None or len(targets) == 1:
+        return [to] * len(targets)
+    folders = [to / slug(target.name.partition("@")[0].rpartition("/")[2] or target.name) for target in targets]
+    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if twice is not None:
+        raise Conflict(
+            f"two of the names would be laid out in {twice}", hint="fetch them one by one, each --to its own"
+        )
+    return list(folders)
 
 
 def _check_names(items: Sequence[Item], name: str) -> None:

@@ -21,6 +21,8 @@ from fairmile.transfer.plan import check_path
 
 _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
 _EXACT_SIZE = re.compile(r"\s*\d+\s*(B|bytes?)?\s*", re.IGNORECASE)
+_LIMIT = re.compile(r"[1-9][0-9]{0,17}")
+_METHOD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PUBLIC = "public"
 _PLAIN_METHODS = ("", "file", "archive")
 _OWN_PROGRAM = "card-program"  # how the names begin under which programs of cards are declared
@@ -89,8 +91,13 @@ def _from_entry(card: Card, place: int, entry: Mapping[str, Any], unpacked: set[
     given = [
         text for value in as_list(entry.get("contentUrl")) + as_list(entry.get("mirror")) if (text := text_of(value))
     ]
-    addresses = [_trusted(card, recognised(address.strip()), where) for address in given]
+    addresses = [address.strip() for address in given]
     method = text_of(entry.get("fetchMethod")) or ""
+    if method and not _METHOD.fullmatch(method):
+        raise UsageError(f"{where}.fetchMethod: {method[:60]!r} is no name of a way to fetch")
+    for address in addresses:
+        _check_trust(card, address, where)
+    addresses = [recognised(address) for address in addresses]
     name = text_of(entry.get("name")) or ""
     path = check_path(_file_name(name, addresses[0]), where)
     size = text_of(entry.get("contentSize")) or ""
@@ -135,7 +142,8 @@ def _from_repository(card: Card) -> Wanted:
     revision = card.text("version")
     is_revision = bool(re.fullmatch(r"[0-9a-f]{40}|v?\d[\w.+-]*", revision))
     at = f"@{revision}" if is_revision else ""
-    return Wanted("", (_trusted(card, f"git+{address}{at}", f"{card.handle} codeRepository"),))
+    _check_trust(card, f"git+{address}{at}", f"{card.handle} codeRepository")
+    return Wanted("", (f"git+{address}{at}",))
 
 
 def recognised(address: str) -> str:
@@ -156,7 +164,8 @@ def recognised(address: str) -> str:
     return address
 
 
-def _trusted(card: Card, address: str, where: str) -> str:
+def _check_trust(card: Card, address: str, where: str) -> None:
+    """Refuse what is no address, and what a card of somebody else has no business to name."""
     scheme = scheme_of(address)
     try:
         is_address = bool(scheme) and urlsplit(address) is not None
@@ -170,7 +179,6 @@ def _trusted(card: Card, address: str, where: str) -> str:
             f"{where}: a card of the catalog {card.catalog!r} names a file of this machine",
             hint="copy the card into your own catalog with `fairmile catalog update` if you trust it",
         )
-    return address
 
 
 def _checksums(entry: Mapping[str, Any]) -> tuple[Checksum, ...]:
@@ -193,8 +201,9 @@ def _size(text: str) -> int | None:
 
 def _limit(entry: Mapping[str, Any]) -> int | None:
     for extra in as_list(entry.get("additionalProperty")):
-        if isinstance(extra, Mapping) and extra.get("name") == "limit" and str(extra.get("value", "")).isdigit():
-            return int(str(extra["value"]))
+        if isinstance(extra, Mapping) and extra.get("name") == "limit":
+            text = str(extra.get("value", ""))
+            return int(text) if _LIMIT.fullmatch(text) else None
     return None
 
 

@@ -51,30 +51,36 @@ def fetch(
     """
     line = TransferLine(out)
     assets = Workspace.open(on_progress=out.progress, watcher=line).assets
+    shown: list[Fetched] = []
     try:
         if dry_run:
             _show_plans(out, assets.plan(names, pool=pool, fresh=fresh, limit=limit, sha256=sha256, unpack=unpack))
             return
-        fetched = assets.fetch(
-            names, to=to, pool=pool, fresh=fresh, limit=limit, sha256=sha256, unpack=unpack, replace=replace
+        assets.fetch(
+            names,
+            to=to,
+            pool=pool,
+            fresh=fresh,
+            limit=limit,
+            sha256=sha256,
+            unpack=unpack,
+            replace=replace,
+            on_fetched=lambda each: shown.append(each) if out.as_json else _show(out, each, line),
         )
     finally:
         line.clear()
-    _show(out, fetched, line.told)
+        if shown:  # what came is told also where something else failed
+            out.data({"fetched": [each.to_dict() for each in shown]})
 
 
-def _show(out: Out, fetched: list[Fetched], told: set[str]) -> None:
-    if out.as_json:
-        out.data({"fetched": [each.to_dict() for each in fetched]})
-        return
-    for each in fetched:
-        verb = "present" if each.known else "fetched"
-        where = str(each.folder) if each.folder is not None else f"pool {each.pool}"
-        size = format_size(each.size_bytes)
-        out.line(f"{verb:<8} {each.name}  {count(each.files, 'file')}  {size}  {where}")
-        for note in each.notes:
-            if note not in told:
-                out.say(f"note: {note}")
+def _show(out: Out, each: Fetched, line: TransferLine) -> None:
+    line.clear()
+    verb = "present" if each.known else "fetched"
+    where = str(each.folder) if each.folder is not None else f"pool {each.pool}"
+    out.line(f"{verb:<8} {each.name}  {count(each.files, 'file')}  {format_size(each.size_bytes)}  {where}")
+    for note in each.notes:
+        if note not in line.told:
+            out.say(f"note: {note}")
 
 
 def _show_plans(out: Out, plans: list[Plan]) -> None:

@@ -324,7 +324,7 @@ def pool_ls(out: Out) -> int:
 
 def _rank_row(each: Ranked) -> list[str]:
     free, limit = (format_size(each.space.free_bytes), each.space.limited_by) if each.space else ("unknown", "")
-    why = f"cannot be used: {each.trouble}" if each.trouble else each.why
+    why = each.trouble or each.why
     return [each.pool.name, each.speed_class, each.pool.purpose, free, limit, str(each.pool.folder), why]
 
 

@@ -107,6 +107,11 @@ def _sorted_refs(
                 f"{path} cannot be read, so nobody can tell what it refers to: {why}",
                 hint="`fairmile store verify` puts it aside; look at it before you clean up",
             )
+        for path in names.unreadable():
+            raise SystemFailure(
+                f"{path} may not be read by you, so nobody can tell what it refers to",
+                hint=f"ask its owner to run `chmod a+r {path}`; nothing was removed",
+            )
         held += [(pool, ref) for ref in names.all()]
     newest: dict[tuple[str, str], float] = {}
     for _, ref in held:

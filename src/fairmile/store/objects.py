@@ -108,7 +108,8 @@ class Objects:
     def adopt(self, file: Path, sha256: str) -> None:
         """Make a complete file, whose digest the caller has verified, the object; `file` is gone afterwards.
 
-        The file must be on the pool's file system. An object that is there already stays, unless its size is wrong.
+        The file must be on the pool's file system. It takes the place of an object that is there already: its bytes
+        were just verified, while those may have been damaged since.
         """
         target = self._path(sha256)
         if not file.is_file() or file.is_symlink():
@@ -120,9 +121,12 @@ class Objects:
             sync_folder(os.path.dirname(target))
             sync_folder(self._loose)
 
-    def batch(self) -> Batch:
-        """Return a block in which objects are added; they become visible together when it ends well."""
-        return Batch(self)
+    def batch(self, *, anew: bool = False) -> Batch:
+        """Return a block in which objects are added; they become visible together when it ends well.
+
+        `anew` stores also what is there already, which may be damaged.
+        """
+        return Batch(self, anew=anew)
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield every object's digest and size, each once, sorted."""
@@ -450,11 +454,8 @@ def make_folder(root: str | os.PathLike[str], folder: str | os.PathLike[str]) ->
 
 
 def publish(file: str, target: str) -> int:
-    """Move a complete file to its name unless it is there already, and return how many bytes are new."""
+    """Move a complete file to its name, over what is there, and return its size."""
     size = os.lstat(file).st_size
-    if size_of(target) == size:
-        os.unlink(file)
-        return 0
     try:
         os.rename(file, target)
     except FileNotFoundError:

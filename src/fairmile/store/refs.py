@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +107,9 @@ class Refs:
         path, text = self.path(ref.kind, ref.name), ref.to_json()
         with writing(path):
             make_folder(self.folder.parent, path.parent)
-        write_atomic(path, text)
+            shared = stat.S_IMODE(self.folder.parent.stat().st_mode) & stat.S_IWGRP
+        # Whoever may use the pool must be able to read its names, whatever umask their author has.
+        write_atomic(path, text, mode=0o664 if shared else 0o644)
 
     def get(self, kind: Kind, name: str) -> Ref | None:
         """Return what a name stands for; None when it is not here, or its file cannot be understood."""
@@ -120,10 +123,14 @@ class Refs:
                 yield ref
 
     def damaged(self) -> Iterator[tuple[Path, str]]:
-        """Yield every file that cannot be understood, and why."""
+        """Yield every file that cannot be understood, and why; one that may not be read is not damaged."""
         for path in self._files(None):
             if isinstance(why := self._read(path), str):
                 yield path, why
+
+    def unreadable(self) -> Iterator[Path]:
+        """Yield every file that this user may not read."""
+        return (path for path in self._files(None) if not os.access(path, os.R_OK) and path.exists())
 
     def owner(self, ref: Ref) -> int | None:
         """Return the number of the user who wrote a name; None when it is gone."""
@@ -164,7 +171,8 @@ class Refs:
                 ref = Ref.from_json(stream.read(), file=str(path))
                 used = os.fstat(stream.fileno()).st_mtime
         except OSError as error:
-            return None if isinstance(error, _GONE) or not path.exists() else f"cannot be read: {error.strerror}"
+            is_absent = isinstance(error, (*_GONE, PermissionError)) or not path.exists()
+            return None if is_absent else f"cannot be read: {error.strerror}"
         except (UsageError, UnicodeDecodeError) as error:
             return str(error)
         if self.path(ref.kind, ref.name) != path:

@@ -94,10 +94,6 @@ class Shelves:
 
     # Trees
 
-    def has_tree(self, root: str) -> bool:
-        """Tell whether a pool holds the manifest of a tree."""
-        return self._tree_pool(root) is not None
-
     def tree(self, root: str) -> Iterator[ManifestEntry]:
         """Return the entries of a tree, sorted by path; NotFound when no pool holds its manifest."""
         pool = self._tree_pool(root)
@@ -137,6 +133,8 @@ class Shelves:
     def lay(self, target: Ref | str, folder: Path, *, replace: bool = False) -> Laid:
         """Make a tree appear in a folder, by the ways that the pool it lies in allows; see `links.lay`."""
         root = self._root(target)
+        for _ in self.tree(root):  # to its end: a damaged tree must not put a single file in its place
+            pass
         entries, pool = self.tree(root), self._tree_pool(root)
         if isinstance(target, Ref):
             self.touch(target)

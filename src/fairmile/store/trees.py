@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from fairmile.base.digest import ManifestEntry, manifest_text, merkle_root, parse_manifest
+from fairmile.base.digest import ManifestEntry, MerkleTree, manifest_text, merkle_root, parse_manifest
 from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, NotFound, UsageError
 from fairmile.base.files import sync_folder
 from fairmile.store.objects import Damage, fanned_out, fanned_path, make_folder, publish, seal, size_of, unlink, writing
@@ -54,10 +54,13 @@ class Trees:
         return root
 
     def entries(self, root: str) -> Iterator[ManifestEntry]:
-        """Return the files of a tree, sorted by the bytes of their paths, read as they are asked for."""
+        """Return the files of a tree, sorted by the bytes of their paths, read as they are asked for.
+
+        Integrity, at the end at the latest, when they are not those that the root stands for.
+        """
         if root not in self:
             raise NotFound(f"the tree {root} is not in the pool {self.root}", hint="fetch it again")
-        return _read(fanned_path(self._folder, root))
+        return _checked(fanned_path(self._folder, root), root)
 
     def roots(self) -> Iterator[str]:
         """Yield the root of every tree, sorted."""
@@ -111,6 +114,25 @@ def _write(file: str, entries: Iterable[ManifestEntry]) -> str:
 def _read(path: str) -> Iterator[ManifestEntry]:
     with open(path, "rb", buffering=1 << 20) as stream:
         yield from read_manifest(stream, path)
+
+
+def _checked(path: str, root: str) -> Iterator[ManifestEntry]:
+    tree = MerkleTree()
+    for entry in _read(path):
+        try:
+            tree.add(entry)
+        except UsageError as error:
+            raise _damaged(path) from error
+        yield entry
+    if tree.root() != root:
+        raise _damaged(path)
+
+
+def _damaged(path: str) -> Integrity:
+    return Integrity(
+        f"the tree {path} is damaged: its files are not those that its name stands for",
+        hint="fetch it again, or run `fairmile store repair`, which writes it anew",
+    )
 
 
 def read_manifest(stream: Iterable[bytes], name: str) -> Iterator[ManifestEntry]:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from fairmile.base.errors import UsageError
 
 _SECRET_WORDS = re.compile(
-    r"(?i)([?&;#](?:[\w.-]*(?:token|key|secret|signature|passw|pwd|credential|auth|sig)[\w.-]*))=[^&;#\s]*"
+    r"(?i)([?&;#](?:[\w.-]*(?:token|jwt|policy|key|secret|signature|passw|pwd|credential|auth|sig)[\w.-]*))=[^&;#\s]*"
 )
 # A password may hold an @ itself; the last one before the path ends it. Behind a colon that no port follows it may
 # also hold ? and #, though it should not. A path takes one of the two slashes away.

@@ -86,7 +86,7 @@ class Engine:
             some = small[start : start + _BATCH_ITEMS]
             began = time.monotonic()
             files = self._small_files(some, most_s)
-            with self._objects.batch() as batch:
+            with self._objects.batch(anew=self._fresh) as batch:
                 files.bring(batch)
             self._on_landed(sum(each.size_bytes for each in files.brought))
             on_brought(files.brought)
@@ -273,7 +273,7 @@ class Engine:
             attempts.compare(part)
             self._objects.adopt(part.path, sha256)
             return Brought(item, sha256, size, (ManifestEntry(item.path, size, sha256, item.mode),))
-        with self._objects.batch() as batch:
+        with self._objects.batch(anew=self._fresh) as batch:
             members: list[ManifestEntry] | None = None
             trouble: list[BaseException] = []
 
@@ -308,13 +308,13 @@ class Engine:
 
     def _bring_unsized(self, item: Item, remotes: list[Remote]) -> Brought:
         """Bring a file whose size nobody tells, by one connection."""
-        with self._objects.batch() as batch:
+        with self._objects.batch(anew=self._fresh) as batch:
             found = self._small_files([]).bring_one(replace(item, sources=tuple(remotes)), batch)
         if isinstance(found, Item):
             raise SystemFailure(f"{item.path}: its sources do not agree about its size")
         if not item.unpack:
             return found
-        with self._objects.batch() as batch, self._objects.open(found.sha256) as stream:
+        with self._objects.batch(anew=self._fresh) as batch, self._objects.open(found.sha256) as stream:
             members = self._unpack(stream, item, batch)
         return replace(found, entries=_below(item.into, members))
 
@@ -333,7 +333,7 @@ class Engine:
 
         fetcher.bring(remote.address, folder, on_bytes)
         entries: list[ManifestEntry] = []
-        with self._objects.batch() as batch:
+        with self._objects.batch(anew=self._fresh) as batch:
             for entry in scan_tree(folder):
                 with _opened(folder / entry.path, entry) as stream:
                     checked = _Checked(stream, Digester(item.checksums))

@@ -115,6 +115,13 @@ class Planner:
         size = self._store.size(item.sha256)
         return () if size is None else (ManifestEntry(item.path, size, item.sha256, item.mode),)
 
+    def probed(self, items: Sequence[Item]) -> list[Item]:
+        """Return the items with what their sources tell about them now, where that is not known yet."""
+        if all(remote.validator for item in items for remote in item.sources[:1]):
+            return list(items)
+        with ThreadPoolExecutor(_PROBES_AT_ONCE, "fairmile-probe") as pool:
+            return list(pool.map(lambda item: self._probed(item, []), items))
+
     def _with_sizes(self, items: list[Item], notes: list[str]) -> list[Item]:
         """Return the items with the sizes that their sources announce; of very many, a sample is asked."""
         unknown = [place for place, item in enumerate(items) if item.size_bytes is None]

@@ -208,7 +208,7 @@ class Segments:
         with self.changed:
             before = segment.stop
             for start, stop in list(self._free):
-                if start == segment.stop:
+                if start == segment.stop and segment in self._active:  # else another one has its place by now
                     self._free.remove((start, stop))
                     segment.stop = stop
             return segment.stop > before
