@@ -119,8 +119,24 @@ def test_a_source_that_ignores_ranges_sends_the_whole_over_one_connection(run: R
     assert len(source.asked) == 1
 
 
-def test_a_source_that_ignores_ranges_serves_whoever_asks(run: Run) -> None:
+def test_a_source_that_ignores_ranges_does_not_send_the_whole_to_every_connection(run: Run) -> None:
+    together = threading.Barrier(8, timeout=20)
+
+    def all_at_once(number: int) -> None:
+        if number <= 8:
+            together.wait()
+
+    source = Source(ranges=False, trouble=all_at_once)
+    assert run(source, connections=8) == SHA256
+    assert run.content == DATA
+    assert source.sent < 1.2 * len(DATA)
+
+
+def test_a_source_that_ignores_ranges_goes_on_with_what_is_missing(run: Run) -> None:
+    with pytest.raises(SystemFailure):
+        run(Source(trouble=lambda number: SystemFailure("enough") if number > 3 else None))
     assert run(Source(ranges=False), connections=8) == SHA256
+    assert run.done
     assert run.content == DATA
 
 

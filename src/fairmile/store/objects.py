@@ -412,10 +412,11 @@ class Batch:
         for name in names:
             target = self._objects._path(name)
             folder = os.path.dirname(target)
-            if folder not in folders:
-                make_folder(self._objects.root, folder)
-                folders.add(folder)
-            self.stored_bytes += publish(f"{self._folder}/{name}", target)
+            with writing(target):
+                if folder not in folders:
+                    make_folder(self._objects.root, folder)
+                    folders.add(folder)
+                self.stored_bytes += publish(f"{self._folder}/{name}", target)
         for folder in folders:
             sync_folder(folder)
         if folders:

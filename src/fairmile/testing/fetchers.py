@@ -339,7 +339,6 @@ class RangeFetcherTests:
         return len(data) if self.sizes else None
 
 
-
 class FolderFetcherTests:
     """What every FolderFetcher must do."""
 

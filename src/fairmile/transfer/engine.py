@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 from fairmile.base.digest import ManifestEntry, scan_tree, sha256_hex
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
 from fairmile.base.files import Lock
-from fairmile.store.archives import Limits, archive_format, needs_seek, unpack
+from fairmile.base.units import format_size
+from fairmile.store.archives import archive_format, needs_seek, unpack
 from fairmile.store.objects import Batch, Objects, Readable
 from fairmile.transfer.attempts import Attempts
 from fairmile.transfer.checks import Digester
@@ -58,8 +59,7 @@ class Engine:
         self._objects = objects
         self._fresh = fresh
         self._on_landed = on_landed
-        # What an archive unpacks to can only be guessed beforehand; it must stop before the disk is full.
-        self._unpack_limits = Limits() if room_bytes is None else Limits(total_bytes=room_bytes)
+        self._room_bytes = room_bytes
         self._fetchers = fetchers
         self._settings = settings
         self._watcher = watcher
@@ -302,7 +302,8 @@ class Engine:
         return Brought(item, sha256, size, _below(item.into, members))
 
     def _unpack(self, stream: BinaryIO, item: Item, batch: Batch) -> list[ManifestEntry]:
-        members = unpack(stream, item.path, batch, limits=self._unpack_limits, on_note=self._watcher.note)
+        sink = batch if self._room_bytes is None else _Bounded(batch, self._room_bytes, item.path)
+        members = unpack(stream, item.path, sink, on_note=self._watcher.note)
         self._on_landed(sum(entry.size_bytes for entry in members))
         return members
 
@@ -352,6 +353,43 @@ class Engine:
         if len(entries) == 1 and item.path and not item.into:
             return replace(brought, sha256=entries[0].sha256, entries=(replace(entries[0], path=item.path),))
         return brought
+
+
+class _Bounded:
+    """Passes members on to a batch while they fit: what an archive unpacks to can only be guessed beforehand."""
+
+    def __init__(self, batch: Batch, room_bytes: int, archive: str) -> None:
+        self._batch = batch
+        self._room = self._left = room_bytes
+        self._archive = archive
+
+    def add(self, data: bytes, sha256: str | None = None) -> str:
+        self._take(len(data))
+        return self._batch.add(data, sha256)
+
+    def add_stream(self, stream: Readable) -> tuple[str, int]:
+        return self._batch.add_stream(_Counted(stream, self._take))
+
+    def _take(self, size_bytes: int) -> None:
+        self._left -= size_bytes
+        if self._left < 0:
+            raise DiskFailure(
+                f"{self._archive} unpacks to more than the {format_size(self._room)} that are free in the pool",
+                hint="choose another one with `--pool NAME`, or make room with `fairmile store gc`",
+            )
+
+
+class _Counted:
+    """Reads a stream and tells how much came."""
+
+    def __init__(self, stream: Readable, on_bytes: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._on_bytes = on_bytes
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(size)
+        self._on_bytes(len(data))
+        return data
 
 
 class _Front(io.RawIOBase):

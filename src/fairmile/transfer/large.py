@@ -180,7 +180,8 @@ class LargeFile:
     def _bring(self, offer: Offer, segment: Segment, buffer: memoryview) -> None:
         began = self.clock()
         remote = replace(offer.remote, validator=offer.validator)
-        body = offer.fetcher.open(remote, segment.pos, segment.stop if offer.has_ranges is not False else None)
+        wants_part = offer.has_ranges is not False
+        body = offer.fetcher.open(remote, segment.pos, segment.stop if wants_part else None)
         segment.body = body
         try:
             if self.segments.over:  # from here on the one who stops all sees the body and interrupts it
@@ -188,7 +189,7 @@ class LargeFile:
             latency = self.clock() - began
             pace = self.segments.pace(offer.number)
             pace.latency_s = min(pace.latency_s or latency, latency)
-            self._examine(offer, segment, body)
+            self._examine(offer, segment, body, wants_part)
             self._skip(offer, body, segment.pos - body.start, buffer)
             segment.since = segment.last = self.clock()
             self._receive(offer, segment, body, buffer)
@@ -198,7 +199,7 @@ class LargeFile:
         finally:
             body.close()
 
-    def _examine(self, offer: Offer, segment: Segment, body: Body) -> None:
+    def _examine(self, offer: Offer, segment: Segment, body: Body, wants_part: bool) -> None:
         """Check that the answer belongs to the file that is being brought."""
         if body.validator and offer.validator and body.validator != offer.validator:
             raise Changed(
@@ -215,10 +216,10 @@ class LargeFile:
         if not body.is_whole:
             offer.has_ranges = True
             return
-        is_new, offer.has_ranges = offer.has_ranges is not False, False
+        offer.has_ranges = False
         if any(each.has_ranges and each.fault is None for each in self.offers if each is not offer):
             raise SystemFailure(f"{offer.shown} cannot send a part of the file, which others can")
-        if is_new and body.start != segment.pos:
+        if wants_part and body.start != segment.pos:  # all that stands before it would come for nothing
             raise Transient(f"{offer.shown} cannot send a part of the file: one connection has to do")
         self.segments.extend(segment)
 

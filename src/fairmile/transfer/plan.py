@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
@@ -36,10 +37,11 @@ class Plan:
     unpacked_bytes: int
     is_estimate: bool
     notes: tuple[str, ...] = ()
+    held_bytes: int = 0  # that an interrupted attempt left, on disk already
 
     @property
     def need_bytes(self) -> int:
-        return self.download_bytes + self.unpacked_bytes
+        return max(0, self.download_bytes + self.unpacked_bytes - self.held_bytes)
 
     def describe(self) -> str:
         """Return the plan in one sentence."""
@@ -88,8 +90,9 @@ class Planner:
         grown = [self._unpacked(item) for item in todo if item.unpack]
         unpacked = sum(size for size, _ in grown)
         parts = {"download": download, "unpacked": unpacked} if unpacked else None
+        begun, held = self._begun(todo, pool)
         choice = self._store.pools.choose(
-            download + unpacked, wanted=pool, files=max(len(todo), 1), what=what, parts=parts
+            max(0, download + unpacked - held), wanted=begun or pool, files=max(len(todo), 1), what=what, parts=parts
         )
         return Plan(
             what,
@@ -100,7 +103,18 @@ class Planner:
             unpacked,
             estimated or any(guessed for _, guessed in grown),
             (*notes, *choice.notes),
+            held,
         )
+
+    def _begun(self, items: Sequence[Item], wanted: str | None) -> tuple[str | None, int]:
+        """Return the pool where an interrupted attempt left most, and how much: that attempt goes on there."""
+        held = {
+            pool.name: sum(_size_on_disk(self._store.objects(pool).incoming / item.key / "data") for item in items)
+            for pool in self._store.pools
+            if wanted in (None, pool.name)
+        }
+        name, size = max(held.items(), key=lambda each: each[1], default=(None, 0))
+        return (name, size) if size else (None, 0)
 
     def _known(self, item: Item) -> tuple[ManifestEntry, ...]:
         """Return the files of an item whose content is in the store already, under whatever name."""
@@ -190,6 +204,13 @@ class Planner:
         except FairmileError:
             return None  # the transfer itself will tell what is wrong
         return None
+
+
+def _size_on_disk(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
 
 
 def _read(fetcher: RangeFetcher, remote: Remote, start: int, stop: int) -> bytes:
