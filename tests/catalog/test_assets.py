@@ -601,3 +601,46 @@ def test_one_bad_name_among_several_is_told_before_anything_moves(
     with pytest.raises(NotFound):
         workspace.assets.fetch([name, "dataset/nowhere"])
     assert server.sent_bytes == 0
+
+
+def test_what_is_there_is_used_while_its_source_cannot_be_asked(workspace: Workspace) -> None:
+    with web_server({"data.bin": DATA}) as server:
+        address = server.url("data.bin")
+        workspace.assets.fetch(address)
+    (again,) = workspace.assets.fetch(address)
+    assert again.known
+    assert any("what was fetched before is used" in note for note in again.notes)
+
+
+def test_two_names_that_end_alike_do_not_share_a_folder(
+    workspace: Workspace, server: WebServer, tmp_path: Path
+) -> None:
+    server.files |= {"x/data.csv": DATA, "y/data.csv": MORE}
+    with pytest.raises(Conflict, match="two of the names"):
+        workspace.assets.fetch([server.url("x/data.csv"), server.url("y/data.csv")], to=tmp_path / "to")
+    assert server.sent_bytes == 0
+
+
+def test_an_empty_name_names_nothing(workspace: Workspace) -> None:
+    with pytest.raises(UsageError, match="an empty name"):
+        workspace.assets.fetch("")
+
+
+def test_fresh_bytes_replace_a_damaged_object(workspace: Workspace, server: WebServer) -> None:
+    (fetched,) = workspace.assets.fetch(server.url("data.bin"))
+    (found,) = workspace.store.tree(fetched.root)
+    path = workspace.store.path(found.sha256)
+    assert path is not None
+    path.chmod(0o644)
+    path.write_bytes(b"x" * len(DATA))
+    workspace.assets.fetch(server.url("data.bin"), fresh=True)
+    assert path.read_bytes() == DATA
+
+
+def test_a_damaged_tree_is_written_anew(workspace: Workspace, server: WebServer) -> None:
+    (fetched,) = workspace.assets.fetch(server.url("data.bin"))
+    path = workspace.home / "store" / "trees" / fetched.root[:2] / fetched.root[2:]
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace("data", "dato", 1))
+    assert [what for _, what in workspace.assets.repair()] == ["repaired"]
+    assert [each.path for each in workspace.store.tree(fetched.root)] == ["data.bin"]

@@ -376,21 +376,18 @@ def test_adopting_brings_the_file_and_its_folder_to_the_disk(
     assert synced == [str(file), str(objects.root / "objects" / start), str(objects.root / "objects")]
 
 
-def test_an_object_that_is_there_stays_and_one_of_the_wrong_size_is_replaced(objects: Objects, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"da", b"dita", b"data and more"], ids=["short", "flipped", "long"])
+def test_verified_bytes_take_the_place_of_damaged_ones(objects: Objects, tmp_path: Path, damage: bytes) -> None:
     (digest,) = add(objects, b"data")
     path = objects.path(digest)
     assert path is not None
-    inode = path.stat().st_ino
+    path.chmod(0o644)
+    path.write_bytes(damage)
     file = tmp_path / "file"
     file.write_bytes(b"data")
     objects.adopt(file, digest)
-    assert path.stat().st_ino == inode
-    assert not file.exists()
-    path.chmod(0o644)
-    path.write_bytes(b"da")
-    file.write_bytes(b"data")
-    objects.adopt(file, digest)
     assert path.read_bytes() == b"data"
+    assert not file.exists()
 
 
 def test_what_is_no_file_is_not_adopted(objects: Objects, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ class Assets:
         found = self._found(transfer, target, ref)
         if found is not None:
             elsewhere = pool is not None and found.pool != pool
-            return replace(found, notes=(f"it is in pool {found.pool!r} already",)) if elsewhere else found
+            return replace(found, notes=(*found.notes, f"it is in pool {found.pool!r} already")) if elsewhere else found
         plan = self._plan(transfer, target, pool, fresh)
         with transfer.turn(plan) as was_busy:
             now = None if fresh else self._store.ref(target.kind, target.ref_name)
@@ -250,15 +250,24 @@ class Assets:
 
     def _found(self, transfer: Transfer, target: _Target, ref: Ref | None) -> Fetched | None:
         """Return what is there where it is still what the name means."""
-        if ref is None or not self._is_current(transfer, target, ref):
+        if ref is None or not self._is_there(target, ref):
             return None
+        notes: tuple[str, ...] = ()
+        try:
+            if not self._is_current(transfer, target, ref):
+                return None
+        except FairmileError as error:  # its source cannot be asked, which is no reason to go without
+            notes = (f"{error}; what was fetched before is used",)
         self._store.touch(ref)
-        return Fetched(target.name, ref.root, ref.files, ref.size_bytes, self._pool_of(ref), known=True)
+        pool = self._pool_of(ref)
+        return Fetched(target.name, ref.root, ref.files, ref.size_bytes, pool, known=True, notes=notes)
+
+    def _is_there(self, target: _Target, ref: Ref) -> bool:
+        """Tell whether what a name stood for is still complete, and still what its card describes."""
+        return ref.details.get("signature") == target.signature and self._store.complete(ref)
 
     def _is_current(self, transfer: Transfer, target: _Target, ref: Ref) -> bool:
-        """Tell whether what is there is still what the name means."""
-        if ref.details.get("signature") != target.signature or not self._store.complete(ref):
-            return False
+        """Tell whether what is there is still what its source has."""
         if target.address is None or target.address.checksums:
             return True
         # An address may hold something new; its validator tells without moving a byte of it.

@@ -51,12 +51,11 @@ def fetch(
     """
     line = TransferLine(out)
     assets = Workspace.open(on_progress=out.progress, watcher=line).assets
-    shown: list[Fetched] = []
     try:
         if dry_run:
             _show_plans(out, assets.plan(names, pool=pool, fresh=fresh, limit=limit, sha256=sha256, unpack=unpack))
             return
-        assets.fetch(
+        fetched = assets.fetch(
             names,
             to=to,
             pool=pool,
@@ -65,12 +64,12 @@ def fetch(
             sha256=sha256,
             unpack=unpack,
             replace=replace,
-            on_fetched=lambda each: shown.append(each) if out.as_json else _show(out, each, line),
+            on_fetched=None if out.as_json else lambda each: _show(out, each, line),
         )
     finally:
         line.clear()
-        if shown:  # what came is told also where something else failed
-            out.data({"fetched": [each.to_dict() for each in shown]})
+    if out.as_json:
+        out.data({"fetched": [each.to_dict() for each in fetched]})
 
 
 def _show(out: Out, each: Fetched, line: TransferLine) -> None:

@@ -292,7 +292,7 @@ class Batch:
         """Add an object and return its digest; with `sha256` the caller has computed it already."""
         if sha256 is None:
             sha256 = sha256_hex(data)
-        if self._objects._has(sha256):
+        if not self._anew and self._objects._has(sha256):
             return sha256
         if len(data) < self._objects.pack_below_bytes:
             self._add_small(sha256, data)

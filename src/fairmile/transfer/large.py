@@ -41,13 +41,17 @@ class Changed(Integrity):
 
 @dataclass(eq=False)
 class Offer:
-    """One source of the file and how it behaves; `has_ranges` is None until its first answer."""
+    """One source of the file and how it behaves; `has_ranges` is None until its first answer.
+
+    `only` is the one thread that reads it where it cannot send parts.
+    """
 
     number: int
     remote: Remote
     fetcher: RangeFetcher
     validator: str = ""
     has_ranges: bool | None = None
+    only: int | None = None
     failures: int = 0
     fault: FairmileError | None = None
     last_error: FairmileError | None = None
@@ -172,10 +176,19 @@ class LargeFile:
         if offer.fault is not None or self.segments.over:
             return False
         if offer.has_ranges is False:
-            return index == 0
+            with self.segments.changed:  # what the others give back can then come in one go
+                while self._is_only(offer) and offer.workers > 1 and not self.segments.over:
+                    self.segments.changed.wait(0.5)
+            return self._is_only(offer)
         pace = self.segments.pace(offer.number)
         is_near = 0 < pace.latency_s < _NEAR_S and pace.bytes_per_s > _NEAR_BYTES_PER_S
         return index < _NEAR_CONNECTIONS or not is_near
+
+    def _is_only(self, offer: Offer) -> bool:
+        """Tell whether this thread is the one that reads a source which cannot send parts; the first to ask is."""
+        with self.segments.changed:
+            offer.only = offer.only or threading.get_ident()
+            return offer.only == threading.get_ident()
 
     def _bring(self, offer: Offer, segment: Segment, buffer: memoryview) -> None:
         began = self.clock()
@@ -219,7 +232,8 @@ class LargeFile:
         offer.has_ranges = False
         if any(each.has_ranges and each.fault is None for each in self.offers if each is not offer):
             raise SystemFailure(f"{offer.shown} cannot send a part of the file, which others can")
-        if wants_part and body.start != segment.pos:  # all that stands before it would come for nothing
+        # All that stands before its place would come for nothing.
+        if (wants_part and body.start != segment.pos) or not self._is_only(offer):
             raise Transient(f"{offer.shown} cannot send a part of the file: one connection has to do")
         self.segments.extend(segment)
 

@@ -39,6 +39,10 @@ def parse_limit(text: str) -> list[Rule]:
         rate = match["rate"].strip() if match else ""
         if match is None or not rate:
             raise UsageError(f"{text!r} is no limit", hint="write `20 MB/s` or `20 MB/s 08:00-18:00, 200 MB/s`")
+        if match["from"] and _minute(match["from"]) == _minute(match["to"]):
+            raise UsageError(
+                f"{part.strip()!r} never holds: it ends when it begins", hint="write 00:00-24:00 for always"
+            )
         bytes_per_s = None if rate.lower() in ("none", "unlimited") else _rate(rate)
         rules.append(
             Rule(bytes_per_s, _minute(match["from"]), _minute(match["to"])) if match["from"] else Rule(bytes_per_s)

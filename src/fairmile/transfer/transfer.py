@@ -109,7 +109,7 @@ class Transfer:
 
     def _not_yet(self, plan: Plan, record: _Record, outcome: Outcome, fresh: bool) -> list[Item]:
         """Return what is still to come, after an interrupted attempt or another process's work."""
-        done = record.read()
+        done = {} if fresh else record.read()
         todo: list[Item] = []
         for item in plan.items:
             entries, validator = done.get(_name(item), ((), ""))
