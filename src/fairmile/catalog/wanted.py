@@ -20,7 +20,9 @@ from fairmile.transfer.fetchers import FETCHERS, SCHEMES, scheme_of
 from fairmile.transfer.plan import check_path
 
 _CHECKSUMS = ("sha256", "sha512", "sha1", "md5", "crc32c")
-_EXACT_SIZE = re.compile(r"\s*\d+\s*(B|bytes?)?\s*", re.IGNORECASE)
+_EXACT_SIZE = re.compile(r"\s*[0-9]{1,18}\s*(B|bytes?)?\s*", re.IGNORECASE)
+_PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMIT = re.compile(r"[1-9][0-9]{0,17}")
 _METHOD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PUBLIC = "public"
@@ -57,7 +59,8 @@ def wanted(card: Card) -> list[Wanted]:
     entries = [entry for entry in as_list(card.get("distribution")) if isinstance(entry, Mapping)]
     with_address = [entry for entry in entries if any(text_of(value) for value in as_list(entry.get("contentUrl")))]
     unpacked = {id_of(archive) for entry in entries for archive in as_list(entry.get("containedIn"))}
-    found = [_from_entry(card, place, entry, unpacked) for place, entry in enumerate(with_address)]
+    handle = str(card.handle)
+    found = [_from_entry(card, handle, place, entry, unpacked) for place, entry in enumerate(with_address)]
     if not found and card.text("codeRepository"):
         found = [_from_repository(card)]
     if not found:
@@ -86,8 +89,8 @@ def access_steps(card: Card) -> str:
     return f"{steps} See {page}".strip() if page and (steps or not is_public(card)) else steps
 
 
-def _from_entry(card: Card, place: int, entry: Mapping[str, Any], unpacked: set[str | None]) -> Wanted:
-    where = f"{card.handle} distribution[{place}]"
+def _from_entry(card: Card, handle: str, place: int, entry: Mapping[str, Any], unpacked: set[str | None]) -> Wanted:
+    where = f"{handle} distribution[{place}]"
     given = [
         text for value in as_list(entry.get("contentUrl")) + as_list(entry.get("mirror")) if (text := text_of(value))
     ]
@@ -166,6 +169,8 @@ def recognised(address: str) -> str:
 
 def _check_trust(card: Card, address: str, where: str) -> None:
     """Refuse what is no address, and what a card of somebody else has no business to name."""
+    if _PLAIN_ADDRESS.match(address):
+        return
     scheme = scheme_of(address)
     try:
         is_address = bool(scheme) and urlsplit(address) is not None
@@ -182,6 +187,9 @@ def _check_trust(card: Card, address: str, where: str) -> None:
 
 
 def _checksums(entry: Mapping[str, Any]) -> tuple[Checksum, ...]:
+    plain = entry.get("sha256")
+    if isinstance(plain, str) and _SHA256.fullmatch(plain) and not any(name in entry for name in _CHECKSUMS[1:]):
+        return (Checksum("sha256", plain),)  # the usual case, which must be quick: a card may list many files
     stated = ((name, text_of(entry[name])) for name in _CHECKSUMS if name in entry)
     found = [parse_checksum(text, name) for name, text in stated if text]
     return tuple(each for each in found if each is not None)
@@ -193,6 +201,8 @@ def _file_name(name: str, address: str) -> str:
 
 
 def _size(text: str) -> int | None:
+    if _EXACT_SIZE.fullmatch(text):
+        return int(re.sub(r"[^0-9]", "", text))
     try:
         return parse_size(text)
     except UsageError:

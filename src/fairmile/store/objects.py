@@ -72,7 +72,9 @@ class Objects:
                 left = pack.lacking(left)
         except OSError:  # a pack was rewritten meanwhile
             self._packs.forget()
-        return [digest for each in left if (digest := each.hex()) not in self]
+        if not os.path.isdir(self._loose):
+            return [each.hex() for each in left]
+        return [digest for each in left if size_of(self._path(digest := each.hex())) is None]
 
     def path(self, sha256: str) -> Path | None:
         """Return the file that holds exactly this object, or None when it is absent or packed."""

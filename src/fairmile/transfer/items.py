@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from fairmile.base.digest import Checksum, ManifestEntry, sha256_hex
@@ -27,11 +28,11 @@ class Item:
     about_bytes: int | None = None
     mode: int = 0o644
 
-    @property
+    @cached_property
     def sha256(self) -> str | None:
         return next((each.hex for each in self.checksums if each.algorithm == "sha256"), None)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Name of the place where the item is assembled: the same for everyone who wants the same bytes."""
         if self.sha256 is not None:

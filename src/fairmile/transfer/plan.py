@@ -79,8 +79,10 @@ class Planner:
         """Return what must come and where it goes; SystemFailure with the numbers when no pool has the room."""
         present: list[ManifestEntry] = []
         todo: list[Item] = []
+        digests = [item.sha256 for item in items if item.sha256 is not None and not item.unpack]
+        absent = set(digests if fresh else self._store.absent(digests))
         for item in items:
-            known = () if fresh else self._known(item)
+            known = () if fresh or item.sha256 in absent else self._known(item)
             present += known
             if not known:
                 todo.append(item)
@@ -108,11 +110,13 @@ class Planner:
 
     def _begun(self, items: Sequence[Item], wanted: str | None) -> tuple[str | None, int]:
         """Return the pool where an interrupted attempt left most, and how much: that attempt goes on there."""
-        held = {
-            pool.name: sum(_size_on_disk(self._store.objects(pool).incoming / item.key / "data") for item in items)
-            for pool in self._store.pools
-            if wanted in (None, pool.name)
-        }
+        held: dict[str, int] = {}
+        for pool in self._store.pools:
+            if wanted in (None, pool.name):
+                folder = self._store.objects(pool).incoming
+                begun = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+                keys = {item.key for item in items} & begun if begun else set()
+                held[pool.name] = sum(_size_on_disk(folder / key / "data") for key in keys)
         name, size = max(held.items(), key=lambda each: each[1], default=(None, 0))
         return (name, size) if size else (None, 0)
 

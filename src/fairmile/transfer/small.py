@@ -21,6 +21,9 @@ from fairmile.transfer.settings import Settings
 
 LARGE = 8 << 20  # beyond this, several connections share a file
 _IN_MEMORY = 1 << 20
+_NEAR_CONNECTIONS = 4
+_NEAR_S = 0.005
+_LOOK_S = 0.05
 _BUFFER = 256 << 10
 
 
@@ -55,6 +58,8 @@ class SmallFiles:
         self._until = float("inf")
         self._streams: set[_Stream] = set()
         self._stop = threading.Event()
+        self._slow = threading.Event()
+        self._answers = self._slow_answers = 0
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
 
@@ -67,9 +72,12 @@ class SmallFiles:
         self._until = time.monotonic() + self._most_s
         try:
             for worker in workers:
+                # Where answers come at once, few connections do as much, and more only hinder one another.
+                if len(started) == _NEAR_CONNECTIONS and not self._is_far(started):
+                    break
                 worker.start()
                 started.append(worker)
-            for worker in workers:
+            for worker in started:
                 while worker.is_alive():  # a signal that comes just before a wait is seen only after it
                     worker.join(0.5)
         except BaseException:
@@ -85,6 +93,21 @@ class SmallFiles:
         if self._stop.is_set():
             self.failures += [Failure(item, self.failures[0].error) for item in self.left]
             self.left = []
+
+    def _is_far(self, started: Sequence[threading.Thread]) -> bool:
+        """Wait until an answer was slow, and tell so; False when the work was done before."""
+        while not self._slow.wait(_LOOK_S):
+            if not any(worker.is_alive() for worker in started):
+                return False
+        return True
+
+    def _judge(self, latency_s: float) -> None:
+        """Note how long an answer took; when most of them are slow, the source is far away."""
+        with self._lock:
+            self._answers += 1
+            self._slow_answers += latency_s > _NEAR_S
+            if self._answers >= 2 * _NEAR_CONNECTIONS and 2 * self._slow_answers > self._answers:
+                self._slow.set()
 
     def _guarded(self, batch: Batch) -> None:
         try:
@@ -151,7 +174,10 @@ class SmallFiles:
         assert fetcher is not None
         digester = Digester(item.checksums)
         # A range tells the size of a file that is unknown, and keeps a large one from being sent as a whole.
+        began = time.monotonic()
         body = fetcher.open(remote, 0, None if item.size_bytes is not None else LARGE)
+        if not self._slow.is_set():
+            self._judge(time.monotonic() - began)
         if body.total_bytes is None and not body.is_whole and item.size_bytes is None:
             body.close()  # nobody could tell whether the file ends with this part
             body = fetcher.open(remote, 0, None)

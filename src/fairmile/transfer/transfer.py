@@ -111,10 +111,12 @@ class Transfer:
         """Return what is still to come, after an interrupted attempt or another process's work."""
         done = {} if fresh else record.read()
         todo: list[Item] = []
+        digests = [item.sha256 for item in plan.items if item.sha256 is not None]
+        absent = set(digests if fresh else self.store.absent(digests))
         for item in plan.items:
-            entries, validator = done.get(_name(item), ((), ""))
+            entries, validator = done.get(_name(item), ((), "")) if done else ((), "")
             if not entries or _has_changed(item, validator):
-                entries, validator = () if fresh else self._present(item), ""
+                entries, validator = () if fresh or item.sha256 in absent else self._present(item), ""
             if entries and all(entry.sha256 in self.store for entry in entries):
                 outcome.entries += entries
                 if validator:
