@@ -169,8 +169,9 @@ class _Record:
         return found
 
     def add(self, brought: Sequence[Brought]) -> None:
-        """Add items whose bytes are safe in the store."""
-        self._append([(_name(each.item), each.entries, each.validator) for each in brought])
+        """Add items whose bytes are safe in the store; those with a digest are found by it the next time."""
+        news = [each for each in brought if each.item.sha256 is None or each.item.unpack]
+        self._append([(_name(each.item), each.entries, each.validator) for each in news])
 
     def hold(self, entries: Sequence[ManifestEntry]) -> None:
         """Keep a clean-up away from files that are there already; no item has an empty name."""
