@@ -169,9 +169,11 @@ class _Record:
         return found
 
     def add(self, brought: Sequence[Brought]) -> None:
-        """Add items whose bytes are safe in the store; those with a digest are found by it the next time."""
+        """Add items whose bytes are safe in the store; those with a digest are found by it, and only held."""
         news = [each for each in brought if each.item.sha256 is None or each.item.unpack]
         self._append([(_name(each.item), each.entries, each.validator) for each in news])
+        chosen = {id(each) for each in news}
+        self.hold([entry for each in brought if id(each) not in chosen for entry in each.entries])
 
     def hold(self, entries: Sequence[ManifestEntry]) -> None:
         """Keep a clean-up away from files that are there already; no item has an empty name."""
