@@ -108,7 +108,8 @@ class Fairmile:
             os.utime(path, (0, 0))  # a clean-up leaves alone what may still be in use
         store.gc(keep=lambda ref: False, older_than_s=0, grace_s=0)
         left = [path.relative_to(folder) for folder in folders for path in folder.rglob("*") if path.is_file()]
-        assert [path for path in left if path.parts[0] in _BYTES] == []
+        remaining = [str(path) for path in left if path.parts[0] in _BYTES]
+        assert remaining == [], remaining
         assert [path for path in left if path.parts[0] == "reserved" and not path.name.startswith(".")] == []
 
 

@@ -283,15 +283,20 @@ class _Sweep:
 
     def remove_objects(self, spared: DigestSet) -> None:
         """Remove the objects that nothing refers to: files first, since they make room for writing packs anew."""
-        loose = (each for each in self._unmarked if each not in spared and self._objects.path(each) is not None)
-        while chunk := list(itertools.islice(loose, _AT_ONCE)):
-            self._objects.remove(chunk)
+        self._remove_files(spared)
         for pack in self._packs.current():
             with contextlib.suppress(FileNotFoundError):  # written anew meanwhile; the next clean-up sees to it
                 held = (place.digest.hex() for place in pack.places())
                 unwanted = [each for each in held if each in self._unmarked and each not in spared]
                 if unwanted:
                     self._objects.remove(unwanted)
+        # What is left of a pack that became small is kept as files, of which some may go as well.
+        self._remove_files(spared)
+
+    def _remove_files(self, spared: DigestSet) -> None:
+        loose = (each for each in self._unmarked if each not in spared and self._objects.path(each) is not None)
+        while chunk := list(itertools.islice(loose, _AT_ONCE)):
+            self._objects.remove(chunk)
 
     def remove_leftovers(self) -> None:
         """Remove what is half done, each under its lock, and what was put aside."""
