@@ -123,9 +123,9 @@ class Engine:
                 raise
         return failures
 
-    def _count(self) -> None:
+    def _count(self, number: int = 1) -> None:
         with self._lock:
-            self._done += 1
+            self._done += number
             self._watcher.item(self._done, self._total)
 
     def _small_files(self, items: Sequence[Item], most_s: float = float("inf")) -> SmallFiles:
@@ -193,7 +193,7 @@ class Engine:
             size = self._objects.size(item.sha256)  # another process may have brought it while we waited
             if size is not None:
                 return Brought(item, item.sha256, size, (ManifestEntry(item.path, size, item.sha256, item.mode),))
-        item = self._sized(item, remotes)
+        item = self._sized(item, remotes, notes)
         if item.size_bytes is None:
             return self._bring_unsized(item, remotes)
         attempts = Attempts(item, remotes, notes, self._watcher.note)
@@ -250,7 +250,7 @@ class Engine:
         assert fetcher is not None
         return fetcher
 
-    def _sized(self, item: Item, remotes: list[Remote]) -> Item:
+    def _sized(self, item: Item, remotes: list[Remote], notes: list[str]) -> Item:
         """Return the item with the size its sources announce where it is unknown."""
         if item.size_bytes is not None:
             return item

@@ -149,7 +149,7 @@ class LargeFile:
         buffer = memoryview(bytearray(_BUFFER))
         try:
             while self._is_wanted(offer, index):
-                segment = self.segments.take(offer.number, whole=offer.has_ranges is False)
+                segment = self.segments.take(offer.number, whole=not offer.has_ranges and offer.has_ranges is not None)
                 if segment is None:
                     return
                 pause = 0.0
@@ -310,10 +310,10 @@ class LargeFile:
                 return 0.0
             offer.failures += 1
             offer.last_error = error
-            rounds = offer.failures // max(offer.workers, 1)
-            # A source that never answered is given up sooner than one whose connections fail now and then.
-            tried = offer.failures if offer.has_ranges is None else rounds
-            if tried >= self.settings.retries:
+            rounds, rest = divmod(offer.failures, max(offer.workers, 1))
+            if rounds >= self.settings.retries or (
+                rounds + bool(rest) and offer.has_ranges is None and offer.failures >= self.settings.retries
+            ):
                 offer.fault = offer.fault or error
                 return 0.0
         return pause_s(rounds, error)

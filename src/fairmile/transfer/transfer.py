@@ -225,7 +225,7 @@ def _failed(failures: Sequence[Failure], total: int) -> FairmileError:
     worst = next((each for each in failures if isinstance(each.error, Integrity)), failures[0])
     if total == 1:
         return worst.error
-    kind = Integrity if isinstance(worst.error, Integrity) else SystemFailure
+    kind = type(worst.error) if type(worst.error) in (Integrity,) else SystemFailure
     rest = f" (and {len(failures) - 1:,} more)" if len(failures) > 1 else ""
     message = f"{len(failures):,} of {total:,} files could not be brought: {worst.item.path}: {worst.error}{rest}"
     return kind(message, hint=worst.error.hint or "the others are kept; fetch again to bring the rest")
