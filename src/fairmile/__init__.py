@@ -1,9 +1,8 @@
 """Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
 
 `import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`) and nouns (`fm.catalog`,
-`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`), all of the workspace that the settings name.
-Code that
-works with another one opens it: `fm.Workspace.open(...)`.
+`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`, `fm.jobs`), all of the
+workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`.
 """
 
 from __future__ import annotations
@@ -16,16 +15,20 @@ __version__ = "0.1.0"
 __all__ = [
     "Card",
     "FairmileError",
+    "JobSpec",
     "Workspace",
     "assets",
     "catalog",
     "datasets",
+    "envs",
     "fetch",
+    "jobs",
     "match",
     "models",
     "search",
     "show",
     "store",
+    "systems",
     "workflows",
 ]
 
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
     from fairmile.catalog.match import Match
     from fairmile.catalog.results import SearchResult
     from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.envs.envs import Envs
+    from fairmile.jobs.machines import Machines
+    from fairmile.jobs.queue import Jobs
+    from fairmile.jobs.spec import JobSpec
     from fairmile.store.store import Store
     from fairmile.workspace import Workspace
 
@@ -50,8 +57,11 @@ if TYPE_CHECKING:
     models: Models
     datasets: Datasets
     workflows: Workflows
+    systems: Machines
+    envs: Envs
+    jobs: Jobs
 
-_NOUNS = ("catalog", "models", "datasets", "workflows", "assets", "store")
+_NOUNS = ("catalog", "models", "datasets", "workflows", "assets", "store", "systems", "envs", "jobs")
 
 
 def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> SearchResult:
@@ -101,6 +111,10 @@ def __getattr__(name: str) -> Any:
         from fairmile.catalog.card import Card
 
         return Card
+    if name == "JobSpec":
+        from fairmile.jobs.spec import JobSpec
+
+        return JobSpec
     if name == "FairmileError":
         from fairmile.base.errors import FairmileError
 

@@ -23,6 +23,8 @@ from fairmile.transfer.settings import Settings
 if TYPE_CHECKING:
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.jobs.machines import Machines
+    from fairmile.jobs.queue import Jobs
     from fairmile.store.store import Store
     from fairmile.transfer.items import Watcher
     from fairmile.transfer.transfer import Transfer
@@ -98,6 +100,7 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "catalog.base": Option("", _text, "address below which new cards get their ids; empty: urn:uuid"),
         "sources": Option({}, _mapping, "catalogs of others: name: location, or name: {location, type, revision}"),
         "pools": Option({}, _mapping, "folders for data: name: folder, or name: {folder, capacity, purge, speed, …}"),
+        "systems": Option({}, _mapping, "how you reach systems: name: host, or name: {host, folder, account, file, …}"),
         "transfer.connections": Option(_TRANSFER.connections, _count, "connections to one source of a large file"),
         "transfer.segment": Option(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
         "transfer.stall": Option(_TRANSFER.stall_s, _seconds, "a connection without a byte for so long is given up"),
@@ -208,6 +211,19 @@ class Workspace:
         from fairmile.transfer.transfer import Transfer
 
         return Transfer(self.store, self.context, self.watcher)
+
+    @cached_property
+    def systems(self) -> Machines:
+        from fairmile.jobs.machines import Machines
+
+        folders = [Path("/etc/fairmile/systems"), self.home / "systems"]
+        return Machines(folders, self.home / "jobs", reaches=self.config["systems"])
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        from fairmile.jobs.queue import Jobs
+
+        return Jobs(self.home / "jobs", self.systems)
 
     @property
     def models(self) -> Models:

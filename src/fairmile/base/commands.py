@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import IO, Protocol, Self
 
@@ -47,7 +48,7 @@ class Runner(Protocol):
         *,
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
-        input: str | bytes | None = None,
+        input: str | bytes | mmap | None = None,
         timeout_s: float | None = None,
         check: bool = True,
         on_line: Callable[[str], None] | None = None,
@@ -77,7 +78,7 @@ class Here:
         *,
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
-        input: str | bytes | None = None,
+        input: str | bytes | mmap | None = None,
         timeout_s: float | None = None,
         check: bool = True,
         on_line: Callable[[str], None] | None = None,
@@ -94,7 +95,8 @@ class Here:
 class Ssh:
     """Run programs on another machine, with the system's own ssh and its settings, never asking for a password.
 
-    The variables of `env` are visible in the process list over there. After a timeout or Ctrl-C the process
+    The variables of `env` are visible in the process list over there. With `shared`, a folder of the user alone, all
+    calls share one connection, which stays open for a minute after the last. After a timeout or Ctrl-C the process
     group over there is ended as well, over a second connection.
     """
 
@@ -104,6 +106,7 @@ class Ssh:
         *,
         options: Sequence[str] = (),
         config: Path | None = None,
+        shared: Path | None = None,
         capture_bytes: int = 64 * _MIB,
         grace_s: float = 5.0,
     ) -> None:
@@ -112,6 +115,7 @@ class Ssh:
         self.host = host
         self.options = tuple(options)
         self.config = config
+        self.shared = shared
         self.capture_bytes = capture_bytes
         self.grace_s = grace_s
 
@@ -120,6 +124,9 @@ class Ssh:
         # ssh takes the first value it meets for an option, so the caller's come before our defaults.
         config = ["-F", str(self.config)] if self.config is not None else []
         defaults = ["-o", f"ConnectTimeout={_CONNECT_S}", "-o", "ServerAliveInterval=15"]
+        if self.shared is not None:
+            master = ("ControlMaster=auto", f"ControlPath={self.shared}/%C", "ControlPersist=60")
+            defaults += [word for option in master for word in ("-o", option)]
         return ["ssh", "-T", *config, "-o", "BatchMode=yes", *self.options, *defaults, "--", self.host, command]
 
     def run(
@@ -128,7 +135,7 @@ class Ssh:
         *,
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
-        input: str | bytes | None = None,
+        input: str | bytes | mmap | None = None,
         timeout_s: float | None = None,
         check: bool = True,
         on_line: Callable[[str], None] | None = None,
@@ -202,7 +209,7 @@ def _checked(argv: Sequence[str], env: Mapping[str, str] | None) -> tuple[str, .
     return command
 
 
-def _bytes(text: str | bytes | None) -> bytes | None:
+def _bytes(text: str | bytes | mmap | None) -> bytes | mmap | None:
     return text.encode() if isinstance(text, str) else text
 
 
@@ -345,7 +352,7 @@ class _Process:
                     _close_quietly(pipe)
 
     def finish(
-        self, data: bytes | None, timeout_s: float | None, *, shown: tuple[str, ...] = (), where: str = ""
+        self, data: bytes | mmap | None, timeout_s: float | None, *, shown: tuple[str, ...] = (), where: str = ""
     ) -> Result:
         """Feed `data`, collect the output until the program ends, and return its result."""
         deadline = self._began + timeout_s if timeout_s is not None else float("inf")
@@ -386,43 +393,46 @@ class _Process:
                 ) from error
             raise SystemFailure(f"cannot run {self.argv[0]!r}: {error.strerror}") from error
 
-    def _exchange(self, data: bytes, deadline: float) -> None:
+    def _exchange(self, data: bytes | mmap, deadline: float) -> None:
         """Move bytes in both directions until both outputs are closed, or the program ended and fell silent."""
+        # A map of a file must not be closed while somebody still holds a view of it.
+        with memoryview(data) as left, selectors.DefaultSelector() as selector:
+            self._move(left, selector, deadline)
+
+    def _move(self, left: memoryview, selector: selectors.BaseSelector, deadline: float) -> None:
         popen = self._popen
         assert popen.stdin is not None and popen.stdout is not None and popen.stderr is not None
-        left = memoryview(data)
         ended_at = float("inf")
-        with selectors.DefaultSelector() as selector:
-            selector.register(popen.stderr, selectors.EVENT_READ, self._notes or self._err)
-            if self._notes is None:
+        selector.register(popen.stderr, selectors.EVENT_READ, self._notes or self._err)
+        if self._notes is None:
+            selector.register(popen.stdout, selectors.EVENT_READ, self._out)
+        os.set_blocking(popen.stdin.fileno(), False)
+        selector.register(popen.stdin, selectors.EVENT_WRITE)
+        still_open, listening = 2, self._notes is None
+        while still_open:
+            now = time.monotonic()
+            if now >= deadline:
+                raise subprocess.TimeoutExpired(self.argv, deadline - self._began)
+            if ended_at == float("inf") and popen.poll() is not None:
+                ended_at = now
+            ready = selector.select(min(0.1, max(0.0, deadline - now)))
+            if not ready and now - ended_at > _QUIET_S:
+                return
+            for key, _ in ready:
+                if key.data is None:
+                    left = _write_some(popen.stdin, left)
+                    if not left:
+                        selector.unregister(popen.stdin)
+                        _close_quietly(popen.stdin)
+                elif chunk := os.read(key.fd, _READ):
+                    key.data.feed(chunk)
+                else:
+                    selector.unregister(key.fileobj)
+                    still_open -= 1
+            # A line of output must not be seen before the note on what to end if its reader fails.
+            if not listening and (self.notes or still_open < 2):
                 selector.register(popen.stdout, selectors.EVENT_READ, self._out)
-            os.set_blocking(popen.stdin.fileno(), False)
-            selector.register(popen.stdin, selectors.EVENT_WRITE)
-            still_open, listening = 2, self._notes is None
-            while still_open:
-                now = time.monotonic()
-                if now >= deadline:
-                    raise subprocess.TimeoutExpired(self.argv, deadline - self._began)
-                if ended_at == float("inf") and popen.poll() is not None:
-                    ended_at = now
-                ready = selector.select(min(0.1, max(0.0, deadline - now)))
-                if not ready and now - ended_at > _QUIET_S:
-                    return
-                for key, _ in ready:
-                    if key.data is None:
-                        left = _write_some(popen.stdin, left)
-                        if not left:
-                            selector.unregister(popen.stdin)
-                            _close_quietly(popen.stdin)
-                    elif chunk := os.read(key.fd, _READ):
-                        key.data.feed(chunk)
-                    else:
-                        selector.unregister(key.fileobj)
-                        still_open -= 1
-                # A line of output must not be seen before the note on what to end if its reader fails.
-                if not listening and (self.notes or still_open < 2):
-                    selector.register(popen.stdout, selectors.EVENT_READ, self._out)
-                    listening = True
+                listening = True
 
     def _kill(self) -> None:
         """End the process group: TERM, then KILL for whatever is left of it after the grace."""

@@ -30,7 +30,12 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 
 
 def write_atomic(
-    path: str | os.PathLike[str], data: bytes | str, *, mode: int | None = None, exclusive: bool = False
+    path: str | os.PathLike[str],
+    data: bytes | str,
+    *,
+    mode: int | None = None,
+    exclusive: bool = False,
+    sync: bool = True,
 ) -> None:
     """Write `data` to `path` so that any reader sees the old file or the whole new one, even after a power cut.
 
@@ -38,6 +43,7 @@ def write_atomic(
     umask, so that a group can share a folder. A symbolic link at `path` is replaced, not followed. With
     `exclusive` an existing target raises FileExistsError and is left alone. On a file system without hard
     links an exclusive write claims the name with an empty file for the instant before the content arrives.
+    Without `sync` a power cut may leave an empty file: for what can be found out again.
     """
     target = os.fspath(path)
     if isinstance(data, str):
@@ -52,12 +58,13 @@ def write_atomic(
     except OSError as error:
         raise write_failure(folder, error) from error
     try:
-        _write_new(temporary, data, mode if exclusive else _mode_to_keep(target, mode), sync=True)
+        _write_new(temporary, data, mode if exclusive else _mode_to_keep(target, mode), sync=sync)
         if exclusive:
             _publish_exclusive(temporary, target)
         else:
             os.replace(temporary, target)
-        sync_folder(folder)
+        if sync:
+            sync_folder(folder)
     except FileExistsError:
         _remove(temporary)
         raise

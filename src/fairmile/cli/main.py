@@ -28,6 +28,9 @@ COMMANDS = {
     "fetch": Entry("fairmile.cli.fetch", "fetch", "Bring the bytes of assets or addresses, verified, once."),
     "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change and exchange cards; manage sources."),
     "store": Entry("fairmile.cli.store", "store", "Look after the bytes: list, verify, repair, clean up, pin, pools."),
+    "system": Entry("fairmile.cli.system", "system", "Know machines: describe, probe, certify, modules, job scripts."),
+    "env": Entry("fairmile.cli.env", "env", "Build what a program needs, once, proven, side by side."),
+    "job": Entry("fairmile.cli.job", "job", "Submit programs anywhere, follow them, find them again."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, catalogs, and what is missing."),
 }
 

@@ -1,0 +1,289 @@
+"""`fairmile job`: submit programs anywhere, follow them, find them again."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairmile.base.units import format_duration, format_size, parse_duration
+from fairmile.cli.job_options import job_options, spec_from
+from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.out import Out, count, json_option
+from fairmile.jobs.diagnosis import Diagnosis
+from fairmile.jobs.queue import JobStatus
+from fairmile.jobs.states import State
+from fairmile.workspace import Workspace
+
+_COLOURS = {State.DONE: "green", State.RUNNING: "green", State.QUEUED: "yellow", State.HELD: "yellow"}
+_SHOWN_TASKS = 20
+
+
+@click.group(cls=LazyGroup)
+def job() -> None:
+    """Submit programs anywhere, follow them, find them again.
+
+    JOB is an id that `fairmile job ls` shows, or the start or end of one. Jobs go on
+    when you log out; everything about them is in a folder, so any later
+    command finds them.
+    """
+
+
+@job.command()
+@job_options
+@click.option("--environment", default="", help="An environment that `fairmile env ls` shows.")
+@click.option("--wait", is_flag=True, help="Wait for its end, show its output, and end with its exit code.")
+@click.option("--dry-run", is_flag=True, help="Print the script; submit nothing.")
+@json_option
+def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **options: Any) -> int:
+    """Submit a program to a system, or start it here.
+
+    \b
+    Examples:
+      fairmile job submit -- echo hello
+      fairmile job submit --array 10 --wait -- sh -c 'echo $FAIRMILE_ARRAY_INDEX'
+      fairmile job submit --on jureca --software ddp --nodes 2 --time 1:00:00 --account me --dry-run -- python train.py
+    """
+    workspace = Workspace.open()
+    spec = spec_from(options)
+    if environment:
+        spec = workspace.jobs.equipped(spec, workspace.envs.equipment(environment), on=on)
+    if dry_run:
+        script = workspace.systems[on].script(spec)
+        if out.as_json:
+            out.data({"script": script.text, "notes": list(script.notes)})
+        else:
+            out.document(script.text)
+            for note in script.notes:
+                out.say(note)
+        return 0
+    status = workspace.jobs.submit(spec, on=on)
+    if not wait:
+        _told(out, status, f"submitted {status.id}", hint=f"`fairmile job show {status.id}` tells how it goes")
+        return 0
+    out.say(f"submitted {status.id}")
+    if not out.as_json and spec.array is None:
+        for piece in workspace.jobs.follow(status.id):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.flush()
+    return _waited(workspace, out, [status.id], None)
+
+
+@job.command()
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--at-once", type=click.IntRange(min=1), help="How many run at the same time.  [default: cores]")
+@job_options(program=False)
+@click.option("--wait", is_flag=True, help="Wait for the end of all.")
+@json_option
+def pack(out: Out, file: Path, at_once: int | None, on: str, wait: bool, **options: Any) -> int:
+    """Run many short commands, one a line of FILE, in one job.
+
+    Each has its own output and exit code. Submitted again with the same --key, or
+    restarted by the scheduler, it leaves out those that succeeded.
+
+    \b
+    Example:
+      fairmile job pack commands.txt --at-once 4 --wait
+    """
+    workspace = Workspace.open()
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    status = workspace.jobs.pack(text, spec_from(options), at_once=at_once, on=on)
+    if not wait:
+        _told(out, status, f"submitted {status.id} with {count(len(status.tasks), 'command')}")
+        return 0
+    return _waited(workspace, out, [status.id], None)
+
+
+def _told(out: Out, status: JobStatus, text: str, hint: str = "") -> None:
+    if out.as_json:
+        out.data(_document(status))
+        return
+    out.line(text)
+    if hint:
+        out.hint(hint)
+
+
+def _document(status: JobStatus) -> dict[str, Any]:
+    return dataclasses.asdict(status) | {"state": status.state}
+
+
+def _waited(workspace: Workspace, out: Out, jobs: list[str], timeout_s: float | None) -> int:
+    ended = workspace.jobs.wait(jobs, timeout_s=timeout_s)
+    failed = [each for each in ended if each.is_over and each.state is not State.DONE]
+    if out.as_json:
+        out.data({"jobs": [_document(each) for each in ended]})
+    else:
+        for each in ended:
+            out.line(f"{each.id}: {out.colour(each.state, _COLOURS.get(each.state, 'red'))}{_because(each)}")
+        for each in failed:
+            _render_diagnosis(workspace.jobs.explain(each.id), out)
+    return 1 if failed or not all(each.is_over for each in ended) else 0
+
+
+def _because(status: JobStatus) -> str:
+    return f", {status.standing.sentence}" if status.standing.sentence else ""
+
+
+def _render_diagnosis(diagnosis: Diagnosis | None, out: Out) -> None:
+    if diagnosis is None:
+        return
+    out.say(f"why: {diagnosis.what}")
+    if diagnosis.line:
+        out.say(f"     {diagnosis.line}")
+    out.hint(diagnosis.advice)
+
+
+@job.command()
+@click.option("--live", is_flag=True, help="Only those that have not ended.")
+@json_option
+def ls(out: Out, live: bool) -> int:
+    """List jobs, the newest first."""
+    found = Workspace.open().jobs.ls(live=live)
+    if out.as_json:
+        out.data({"jobs": [_document(each) for each in found]})
+        return 0
+    columns = ["job", "system", "id there", "state", "tasks", "submitted", "why"]
+    out.table(columns, [_row(each, out) for each in found], shrink=["why"])
+    if not found:
+        out.say("no jobs yet")
+        out.hint("`fairmile job submit -- PROGRAM …` starts one")
+    return 0
+
+
+def _row(status: JobStatus, out: Out) -> list[str]:
+    done = status.counts().get(State.DONE, 0)
+    tasks = f"{done}/{len(status.tasks)}" if status.tasks else ""
+    when = datetime.fromtimestamp(status.created, UTC).strftime("%Y-%m-%d %H:%M")
+    state = out.colour(status.state, _COLOURS.get(status.state, "red"))
+    return [status.id, status.system, status.scheduler_id, state, tasks, when, status.standing.sentence]
+
+
+@job.command()
+@click.argument("job")
+@json_option
+def show(out: Out, job: str) -> int:
+    """Show where a job stands, what it used, and why it failed."""
+    workspace = Workspace.open()
+    status = workspace.jobs.get(job)
+    diagnosis = workspace.jobs.explain(status.id)
+    if out.as_json:
+        out.data(_document(status) | {"diagnosis": dataclasses.asdict(diagnosis) if diagnosis else None})
+        return 0
+    out.heading(f"{status.id}: {status.state}")
+    out.items(_facts(status))
+    bad = {index: task for index, task in status.tasks.items() if task.state not in (State.DONE, State.QUEUED)}
+    rows = [[index, task.state, task.exit_code, task.sentence] for index, task in sorted(bad.items())]
+    out.table(["task", "state", "exit code", "why"], rows[:_SHOWN_TASKS], shrink=["why"])
+    if len(rows) > _SHOWN_TASKS:
+        out.say(f"and {len(rows) - _SHOWN_TASKS} more")
+    if status.trouble:
+        out.say(f"this may be out of date: {status.trouble}")
+    _render_diagnosis(diagnosis, out)
+    return 0
+
+
+def _facts(status: JobStatus) -> list[tuple[str, str]]:
+    standing = status.standing
+    usage = standing.usage
+    facts = {
+        "system": status.system,
+        "id there": status.scheduler_id,
+        "why": standing.sentence,
+        "exit code": "" if standing.exit_code is None else str(standing.exit_code),
+        "nodes": standing.nodes,
+        "starts again": str(standing.restarts) if standing.restarts else "",
+        "attempts": str(status.attempt) if status.attempt > 1 else "",
+        "tasks": ", ".join(f"{number} {state}" for state, number in status.counts().items()),
+        "folder": status.folder,
+    }
+    if usage is not None:
+        used = {
+            "elapsed": "" if usage.elapsed_s is None else format_duration(usage.elapsed_s),
+            "CPU time": "" if usage.cpu_s is None else format_duration(usage.cpu_s),
+            "largest memory": "" if usage.max_rss_bytes is None else format_size(usage.max_rss_bytes),
+            "energy": "" if usage.energy_j is None else f"{usage.energy_j:,.0f} J",
+        }
+        facts |= {name: f"{text} ({usage.source})" for name, text in used.items() if text}
+    return [(name, text) for name, text in facts.items() if text]
+
+
+@job.command()
+@click.argument("job")
+@click.option("--task", type=click.IntRange(min=0), help="The output of one task of an array or pack.")
+@click.option("--err", "errors", is_flag=True, help="What it wrote to stderr.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@json_option
+def log(out: Out, job: str, task: int | None, errors: bool, follow: bool) -> int:
+    """Print the output of a job, also while it runs."""
+    jobs = Workspace.open().jobs
+    if out.as_json:
+        out.data({"log": jobs.log(job, task=task, errors=errors).decode(errors="replace")})
+        return 0
+    pieces = jobs.follow(job, task=task, errors=errors) if follow else [jobs.log(job, task=task, errors=errors)]
+    for piece in pieces:
+        out.document(piece)
+        sys.stdout.flush()
+    return 0
+
+
+@job.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--timeout", help="Give up waiting after so long, such as 90, 10m or 2h.")
+@json_option
+def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
+    """Wait for the end of jobs; the exit code is 1 unless all succeeded."""
+    return _waited(Workspace.open(), out, list(jobs), parse_duration(timeout) if timeout else None)
+
+
+@job.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Say what would be cancelled; cancel nothing.")
+@json_option
+def cancel(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
+    """End jobs that wait or run."""
+    queue = Workspace.open().jobs
+    found = [queue.get(each) for each in jobs] if dry_run else queue.cancel(jobs)
+    if out.as_json:
+        out.data({"jobs": [_document(each) for each in found]})
+        return 0
+    for each in found:
+        out.line(f"{each.id}: {each.state}" + (", would be cancelled" if dry_run and not each.is_over else ""))
+    return 0
+
+
+@job.command()
+@click.argument("job")
+@click.option("--to", type=click.Path(path_type=Path), default=Path(), help="The folder to put them in.  [default: .]")
+@json_option
+def bring(out: Out, job: str, to: Path) -> int:
+    """Copy the declared outputs of a job here, from wherever it ran."""
+    brought = Workspace.open().jobs.bring(job, to)
+    if out.as_json:
+        out.data({"files": [str(path) for path in brought]})
+        return 0
+    for path in brought:
+        out.line(f"brought  {path}")
+    if not brought:
+        out.say("the job declared no outputs")
+        out.hint("`fairmile job submit --output-file NAME …` declares one")
+    return 0
+
+
+@job.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
+@json_option
+def rm(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
+    """Forget jobs that have ended, with their folders."""
+    queue = Workspace.open().jobs
+    removed = [queue.get(each).id for each in jobs] if dry_run else queue.rm(jobs)
+    if out.as_json:
+        out.data({"removed": removed})
+        return 0
+    for id in removed:
+        out.line(f"{'would remove' if dry_run else 'removed'}  {id}")
+    return 0

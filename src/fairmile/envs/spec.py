@@ -1,0 +1,393 @@
+"""What an environment is made of, as a person writes it; every file it names is an absolute path once it is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
+from fairmile.base.git import refuse_commands
+from fairmile.base.words import did_you_mean, slug
+from fairmile.base.yaml import load_located
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@/-]*")
+# A line of modules goes into shells as it stands, for `$OTHERSTAGES` must mean something: so it can hold nothing
+# that starts a command, redirects or quotes.
+_MODULE_LINE = re.compile(r"(?:module|ml|source|\.) [A-Za-z0-9 ._+@/:,=~${}-]+")
+_PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@", re.IGNORECASE)
+_RELEASE = re.compile(r"\d+(?:\.\d+){0,2}")
+_LONGEST_NAME = 64
+
+
+def _line(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError(f"expected one line of printable text, found {text!r}")
+    return text
+
+
+def _module(text: str) -> str:
+    if not (_MODULE.fullmatch(text) or _MODULE_LINE.fullmatch(text)):
+        raise ValueError(
+            f"expected a module such as GCC/11.2.0 or a line such as 'module use /apps/stages', found {text!r}"
+        )
+    return text
+
+
+def _file(text: str, info: ValidationInfo) -> str:
+    """Return the absolute path of a file that the specification names, relative to the folder it stands in."""
+    path = Path(_line(text)).expanduser()
+    folder = (info.context or {}).get("folder")
+    if path.is_absolute():
+        return str(path)
+    if folder is None:
+        raise ValueError(f"{text!r} is a relative path, but this specification stands in no folder")
+    return str(Path(folder) / path)
+
+
+def _archive(text: str, info: ValidationInfo) -> str:
+    """Return the address of an archive; one without a scheme is a file."""
+    return _address(text) if "://" in text else _file(text, info)
+
+
+def _address(text: str) -> str:
+    _line(text)
+    if _PASSWORD.match(text):
+        raise ValueError("an address must not hold a password; leave it to git's or the system's own settings")
+    refuse_commands(text)
+    return text
+
+
+def _plain_text(value: Any) -> Any:
+    if isinstance(value, (bool, float)):
+        raise ValueError(f"expected a text, found {value!r}; put it in quotes")
+    return str(value) if isinstance(value, int) else value
+
+
+def _version(value: Any) -> Any:
+    # YAML reads 3.10 as the number 3.1.
+    if isinstance(value, (int, float)):
+        raise ValueError(f"expected a text, found the number {value!r}; write it in quotes, as in '3.11'")
+    return value
+
+
+def _package(text: str, info: ValidationInfo) -> str:
+    """Return a requirement, or the absolute path of a package file or folder."""
+    if text.startswith((".", "/", "~")):
+        return _file(text, info)
+    try:
+        requirement = Requirement(_line(text))
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{text!r} is no requirement such as 'numpy>=2': {reason}") from error
+    if requirement.url:
+        _address(requirement.url)
+    return text
+
+
+def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
+    for name, text in values.items():
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is no name for an environment variable")
+        if text and not text.isprintable():
+            raise ValueError(f"{name} is set to {text!r}, expected one line of printable text")
+    return values
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=_LONGEST_NAME)]
+Line = Annotated[str, AfterValidator(_line)]
+File = Annotated[str, AfterValidator(_file)]
+Address = Annotated[str, AfterValidator(_address)]
+Archive = Annotated[str, AfterValidator(_archive)]
+Package = Annotated[str, AfterValidator(_package)]
+Module = Annotated[str, AfterValidator(_module)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+# A value may refer to others as in `$CUDA_HOME/lib64`; it is kept as written and filled in by the shell.
+Variables = Annotated[Mapping[str, Annotated[str, BeforeValidator(_plain_text)]], AfterValidator(_variables)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PythonSpec(_Part):
+    """Python and what is installed into it."""
+
+    version: Annotated[str, BeforeValidator(_version)] = ""  # '3.11' or a specifier such as '>=3.10,<3.13'
+    packages: tuple[Package, ...] = ()
+    requirements: File | None = None
+    project: File | None = None  # a folder with a pyproject.toml
+    extras: tuple[Name, ...] = ()  # of the project
+    system_packages: bool = False  # see also what the interpreter itself has, as where a module brings torch
+    managed: bool = False  # let uv download an interpreter where none here will do
+
+    @field_validator("version")
+    @classmethod
+    def _is_a_version(cls, value: str) -> str:
+        try:
+            SpecifierSet(f"=={value}.*" if _RELEASE.fullmatch(value) else value)
+        except InvalidSpecifier as error:
+            raise ValueError(f"{value!r} is no version such as '3.11' or '>=3.10,<3.13'") from error
+        return value
+
+    @model_validator(mode="after")
+    def _extras_have_a_project(self) -> PythonSpec:
+        if self.extras and self.project is None:
+            raise ValueError("extras are those of a project, but none is given")
+        return self
+
+    @property
+    def versions(self) -> SpecifierSet:
+        """The versions of Python that will do."""
+        return SpecifierSet(f"=={self.version}.*" if _RELEASE.fullmatch(self.version) else self.version)
+
+
+class CondaSpec(_Part):
+    """Packages of conda; where `python` is among them, Python packages are installed into that Python."""
+
+    channels: tuple[Address, ...] = ("conda-forge",)  # names or addresses, the first wins
+    packages: tuple[Line, ...] = Field(min_length=1)  # match specs, as in `hdf5 >=1.14,<2`
+
+
+class BuildSpec(_Part):
+    """A program or library that is built from its source into the prefix."""
+
+    name: Name
+    git: Address | None = None
+    archive: Archive | None = None  # an address, or a file
+    folder: File | None = None
+    revision: Address = "HEAD"  # of git; a commit stays what it is, a branch moves
+    sha256: Sha256 | None = None  # of the archive
+    subfolder: str = ""  # where the sources lie inside
+    system: Literal["cmake", "make", "autotools", "commands"] = "cmake"
+    options: tuple[Line, ...] = ()  # of cmake, configure or make
+    targets: tuple[Name, ...] = ()  # what is made, in this order; empty: everything, then `install`
+    commands: tuple[Line, ...] = ()  # lines for the shell; $PREFIX, $JOBS and the compilers are set
+    patches: tuple[File, ...] = ()
+    variables: Variables = {}
+    after_python: bool = False  # built after the Python packages, which it needs, and not before them
+
+    @field_validator("subfolder")
+    @classmethod
+    def _stays_inside(cls, value: str) -> str:
+        if value and (value.startswith("/") or any(part in ("", ".", "..") for part in value.split("/"))):
+            raise ValueError(f"{value!r} is no folder inside the sources")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> BuildSpec:
+        given = [name for name in ("git", "archive", "folder") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of git, archive and folder, found {' and '.join(given) or 'none'}")
+        if self.sha256 is not None and self.archive is None:
+            raise ValueError("sha256 is that of an archive, but none is given")
+        if self.revision != "HEAD" and self.git is None:
+            raise ValueError("revision is that of a git repository, but none is given")
+        if (self.system == "commands") != bool(self.commands):
+            raise ValueError("commands belong to `system: commands`, and the other way round")
+        return self
+
+
+class ContainerSpec(_Part):
+    """The image in which programs run; the rest of the environment is bound into it."""
+
+    image: Line | None = None  # a reference such as docker.io/library/python:3.12, or the path of an image
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    runtime: Literal["apptainer", "podman", "docker", "charliecloud"] | None = None  # None: the first one found
+    binds: tuple[Line, ...] = ()  # folder, folder:inside or folder:inside:rw; read-only unless rw stands there
+    definition: File | None = None  # a Dockerfile or Apptainer definition that makes the image
+    gpus: bool | Literal["nvidia", "amd"] = False  # true means nvidia
+    options: tuple[Line, ...] = ()  # of the command that runs a program in the image, such as --network=none
+    build_options: tuple[Line, ...] = ()  # of the command that makes the image from its definition
+    program_options: tuple[Line, ...] = ()  # before the command, such as podman's --root=/scratch/images
+
+    @model_validator(mode="after")
+    def _has_an_image(self) -> ContainerSpec:
+        if (self.image is None) == (self.definition is None):
+            raise ValueError("expected either image or definition")
+        return self
+
+
+class CheckSpec(_Part):
+    """A command that must end with 0 in the finished environment, and what it must print."""
+
+    run: Line | Annotated[tuple[str, ...], Field(min_length=1)]  # a line for the shell, or argv
+    expect: str = ""  # RE2 regular expression, searched in all that it prints
+    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+
+    @field_validator("expect")
+    @classmethod
+    def _is_an_expression(cls, value: str) -> str:
+        compile_expression(value)
+        return value
+
+
+class EnvironmentSpec(_Part):
+    """An environment: what is there when a program starts in it."""
+
+    name: Name
+    description: str = ""
+    modules: tuple[Module, ...] = ()  # names, or lines `module …`, `ml …`, `source FILE`; loaded first, in this order
+    conda: CondaSpec | None = None
+    python: PythonSpec | None = None
+    builds: tuple[BuildSpec, ...] = ()
+    container: ContainerSpec | None = None
+    variables: Variables = {}
+    checks: tuple[CheckSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _builds_have_names_of_their_own(self) -> EnvironmentSpec:
+        names = [build.name for build in self.builds]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two builds are called {twice!r}")
+        return self
+
+
+def compile_expression(text: str) -> Any:
+    """Return a regular expression that takes time linear in the text it searches; ValueError when it is none."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = 8 << 20
+    try:
+        return re2.compile(text, options)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"/{text}/ is no regular expression: {reason}") from error
+
+
+def load_spec(path: Path) -> EnvironmentSpec:
+    """Return the specification in a file (YAML or JSON), or raise InvalidDocument that names the lines."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise SystemFailure(f"cannot read the environment file {path}: {reason}") from error
+    located = load_located(text, file=str(path))
+    reader = _Reader(str(path), located.line)
+    return reader.read(located.data, path.absolute().parent, slug(path.stem, keep_case=True)[:_LONGEST_NAME])
+
+
+def parse_spec(data: Mapping[str, Any], *, origin: str = "", folder: Path | None = None) -> EnvironmentSpec:
+    """Return the specification that plain data holds; without `folder` it can name files by absolute paths only."""
+    return _Reader(origin, lambda _: None).read(dict(data), folder, "")
+
+
+class _Reader:
+    """Turns what pydantic says into problems of the file, each with its line."""
+
+    def __init__(self, file: str, line: Callable[[Sequence[str | int]], int | None]) -> None:
+        self._file = file
+        self._line = line
+
+    def read(self, data: Any, folder: Path | None, name: str) -> EnvironmentSpec:
+        if not isinstance(data, dict):
+            found = "nothing" if data is None else repr(data)[:80]
+            raise InvalidDocument(
+                [Problem(f"expected an environment as keys with values, found {found}", file=self._file)],
+                hint="the shortest one is `python: {packages: [numpy]}`",
+            )
+        given = {"name": name, **data} if name else data
+        try:
+            return EnvironmentSpec.model_validate(given, context={"folder": folder})
+        except ValidationError as error:
+            problems: dict[tuple[str | int, ...], Problem] = {}
+            for entry in error.errors(include_url=False):
+                steps = _in_file(entry["loc"], data)
+                problems.setdefault(steps, self._problem(steps, entry))
+            raise InvalidDocument(sorted(problems.values(), key=lambda each: each.line or 0)) from error
+
+    def _problem(self, steps: tuple[str | int, ...], entry: Any) -> Problem:
+        kind, given = entry["type"], entry["input"]
+        hint = ""
+        if kind == "missing":
+            message = "is missing"
+        elif kind == "extra_forbidden":
+            fields = _fields(steps)
+            near = did_you_mean(str(steps[-1]), fields)
+            message, hint = "no such field" + (f"; {near}" if near else ""), f"known here: {', '.join(fields)}"
+        elif kind == "value_error":
+            message = str(entry["ctx"]["error"])
+        else:
+            near = did_you_mean(given, re.findall(r"'([^']+)'", _expected(entry))) if isinstance(given, str) else ""
+            message = f"expected {_expected(entry)}, found {given!r:.80}" + (f"; {near}" if near else "")
+        return Problem(message, field=_shown(steps), file=self._file, line=self._line(steps), hint=hint)
+
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "greater": "a number above 0",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "mapping": "keys with values",
+    "dict": "keys with values",
+    "model": "keys with values",
+    "too": "at least one",
+}
+
+
+def _expected(entry: Any) -> str:
+    if entry["type"] == "literal_error":
+        return str(entry["ctx"]["expected"])
+    if entry["type"] == "string_pattern_mismatch":
+        pattern = entry["ctx"]["pattern"]
+        if "64" in pattern:
+            return f"{'sha256: and ' if 'sha256' in pattern else ''}64 lower-case hex digits"
+        return "a name of letters, digits, '.', '_' and '-'"
+    if entry["type"] == "string_too_long":
+        return f"at most {entry['ctx']['max_length']} letters"
+    return _KINDS.get(entry["type"].split("_")[0], "something else")
+
+
+def _in_file(location: Sequence[str | int], data: Any) -> tuple[str | int, ...]:
+    """Return where something stands in the file; pydantic's location also names the forms that it tried."""
+    steps: list[str | int] = []
+    here = data
+    for place, step in enumerate(location):
+        if isinstance(step, int) and isinstance(here, list) and step < len(here):
+            steps.append(step)
+            here = here[step]
+        elif isinstance(here, dict) and (step in here or place == len(location) - 1) and step != "[key]":
+            steps.append(step)
+            here = here.get(step)
+    return tuple(steps)
+
+
+def _shown(steps: Sequence[str | int]) -> str:
+    shown = ""
+    for step in steps:
+        shown += f"[{step}]" if isinstance(step, int) else f".{step}" if shown else step
+    return shown
+
+
+def _fields(steps: Sequence[str | int]) -> list[str]:
+    """Return the names of the fields that may stand where a field that is none stands."""
+    forms: dict[str, type[BaseModel]] = {
+        "python": PythonSpec,
+        "conda": CondaSpec,
+        "builds": BuildSpec,
+        "container": ContainerSpec,
+        "checks": CheckSpec,
+    }
+    form = forms.get(str(steps[0]), EnvironmentSpec) if len(steps) > 1 else EnvironmentSpec
+    return list(form.model_fields)

@@ -1,0 +1,166 @@
+"""What became of a job: its own notes and its scheduler's words, weighed. No input or output here."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairmile.jobs.states import Observed, State, Usage
+
+# How long a job may be missing from every list before it counts as lost: accounting lags behind.
+_LOST_AFTER_S = 120.0
+_SIGNAL_CODES = 128
+MODULES_FAILED = 78
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a job, or one task of an array, stands; times are seconds since the epoch."""
+
+    state: State
+    sentence: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    nodes: str = ""
+    restarts: int = 0
+    started: float | None = None
+    ended: float | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about one job or task.
+
+    `current` is what the scheduler lists, `past` what its accounting remembers; `asked` says whether the scheduler was
+    asked at all. `missing_s` is for how long it has been on no list.
+    """
+
+    started: str = ""
+    ended: str = ""
+    current: Observed | None = None
+    past: Observed | None = None
+    asked: bool = False
+    missing_s: float = 0.0
+    cancelled: bool = False
+    keeps_accounts: bool = True  # a scheduler that knows why a job ended; plain processes have none
+
+
+def judge(evidence: Evidence) -> Standing:
+    """Return where a job stands."""
+    starts = _lines(evidence.started)
+    first = starts[-1] if starts else {}
+    end = next(iter(_lines(evidence.ended)[-1:]), None)
+    told = evidence.current if evidence.current is not None else evidence.past
+    standing = _from_notes(evidence, end, told) if end is not None else _from_scheduler(evidence, bool(starts), told)
+    standing = replace(
+        standing,
+        started=_number(first.get("time")),
+        ended=_number(end.get("time")) if end and standing.state.is_end else None,
+        restarts=max(len(starts) - 1, told.restarts if told else 0, 0),
+        nodes=(told.nodes if told else "") or str(first.get("host", "")),
+    )
+    return replace(standing, usage=_usage(standing, told))
+
+
+def wants_word(standing: Standing, evidence: Evidence) -> bool:
+    """Tell whether the scheduler could say more than the job's own notes do."""
+    if not standing.state.is_end:
+        return True
+    return evidence.keeps_accounts and not evidence.asked and _needs_reason(standing)
+
+
+def _needs_reason(standing: Standing) -> bool:
+    """Tell whether a job was ended from outside, which only the scheduler can explain."""
+    return bool(standing.signal) or (standing.exit_code or 0) > _SIGNAL_CODES
+
+
+def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | None) -> Standing:
+    code = _number(end.get("exit_code"))
+    exit_code = int(code) if code is not None else None
+    caught = str(end.get("signal") or "")
+    if exit_code == 0 and not caught:
+        return Standing(State.DONE, exit_code=0)
+    if end.get("dependency"):
+        return Standing(State.CANCELLED, "the job that it waited for did not end as it had to", exit_code)
+    if not caught and (exit_code is None or exit_code <= _SIGNAL_CODES):
+        sentence = (
+            "a module could not be loaded" if exit_code == MODULES_FAILED else f"ended with exit code {exit_code}"
+        )
+        return Standing(State.FAILED, sentence, exit_code)
+    killed = caught or _signal_name(exit_code or 0)
+    if told is not None and not told.state.is_end and evidence.keeps_accounts and not _is_leaving(told):
+        # Stopped and put back into the queue: a requeued job keeps its id.
+        return Standing(told.state, told.sentence or f"stopped by {killed}, waits to start again", signal=killed)
+    if told is not None and told.state not in (State.FAILED, State.DONE) and told.state.is_end:
+        return Standing(told.state, told.sentence or _words(told.state), exit_code, killed)
+    if evidence.cancelled:
+        return Standing(State.CANCELLED, "cancelled on request", exit_code, killed)
+    why = "; this is often the end of a process that used too much memory" if killed == "KILL" else ""
+    return Standing(State.FAILED, f"ended by signal {killed}{why}", exit_code, killed)
+
+
+def _is_leaving(told: Observed) -> bool:
+    return told.state in (State.ENDING, State.RUNNING, State.UNKNOWN)
+
+
+def _from_scheduler(evidence: Evidence, has_started: bool, told: Observed | None) -> Standing:
+    if told is not None:
+        code = told.exit_code
+        if told.state is State.DONE or told.state is State.FAILED:
+            sentence = told.sentence or ("" if told.state is State.DONE else f"ended with exit code {code}")
+            if evidence.cancelled and told.state is State.FAILED:
+                return Standing(State.CANCELLED, "cancelled on request", code)
+            return Standing(told.state, sentence, code)
+        return Standing(told.state, told.sentence or _words(told.state), code)
+    if evidence.cancelled and evidence.asked:
+        return Standing(State.CANCELLED, "cancelled on request")
+    if evidence.asked and (evidence.missing_s > _LOST_AFTER_S or not evidence.keeps_accounts):
+        return Standing(State.LOST, "it vanished without a note of its end: the machine went down, or it was killed")
+    return Standing(State.RUNNING if has_started else State.QUEUED)
+
+
+def _words(state: State) -> str:
+    return {
+        State.TIMED_OUT: "reached its time limit",
+        State.OUT_OF_MEMORY: "used more memory than it was given",
+        State.NODE_FAILED: "a node it ran on failed",
+        State.PREEMPTED: "had to make room for another job",
+        State.CANCELLED: "was cancelled",
+        State.HELD: "is held back",
+    }.get(state, "")
+
+
+def _usage(standing: Standing, told: Observed | None) -> Usage | None:
+    if told is not None and told.usage is not None:
+        return told.usage
+    if standing.started is None or standing.ended is None:
+        return None
+    return Usage("clock of the node", elapsed_s=max(standing.ended - standing.started, 0.0))
+
+
+def _lines(text: str) -> list[Mapping[str, Any]]:
+    """Return the JSON objects of a note; a line that a dying machine left unfinished counts for nothing."""
+    found: list[Mapping[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _signal_name(exit_code: int) -> str:
+    try:
+        return signal.Signals(exit_code - _SIGNAL_CODES).name.removeprefix("SIG")
+    except ValueError:
+        return str(exit_code - _SIGNAL_CODES)

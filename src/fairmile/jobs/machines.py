@@ -1,0 +1,153 @@
+"""A system and the way to it: the modules, scripts and commands of a machine under one name."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.commands import Here, Runner, Ssh
+from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.words import did_you_mean
+from fairmile.jobs.places import FarPlace, NearPlace, Place
+from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
+from fairmile.jobs.script import Script, make_script
+from fairmile.jobs.spec import JobSpec
+from fairmile.systems.blocks import Block, Evaluation, evaluate, module_block
+from fairmile.systems.model import System
+from fairmile.systems.registry import Systems
+
+_FAR_FOLDER = ".fairmile/jobs"
+_REACH_FIELDS = ("host", "folder", "account", "partition", "ssh_config", "file")
+_ADDRESS = "ssh://"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How a user works on a system: where ssh finds it, which folder jobs go to, which account pays.
+
+    `file` describes the system where no catalog of systems does.
+    """
+
+    host: str = ""
+    folder: str = ""
+    account: str = ""
+    partition: str = ""
+    ssh_config: str = ""
+    file: str = ""
+
+    @classmethod
+    def parse(cls, name: str, given: Any) -> Reach:
+        """Read the setting `systems.NAME`: a host, or a mapping of fields."""
+        if isinstance(given, str):
+            return cls(host=given)
+        if not isinstance(given, Mapping):
+            raise UsageError(f"systems.{name}: expected a host or fields such as host, folder and account")
+        for field, value in given.items():
+            if field not in _REACH_FIELDS:
+                near = did_you_mean(str(field), _REACH_FIELDS)
+                raise UsageError(f"systems.{name}: no field named {field!r}" + (f"; {near}" if near else ""))
+            if not isinstance(value, str):
+                raise UsageError(f"systems.{name}.{field}: expected a text, found {value!r}")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A system, and how its commands are run and its files reached."""
+
+    system: System
+    scheduler: Scheduler
+    runner: Runner
+    place: Place
+    reach: Reach = Reach()
+
+    def modules(self, *software: str, partition: str = "") -> Block:
+        """Return the module block of some software."""
+        return module_block(self.system, software, partition)
+
+    def script(self, spec: JobSpec) -> Script:
+        """Return the batch script of a job, with the account and partition of the settings filled in."""
+        return make_script(self.filled(spec), self.system)
+
+    def filled(self, spec: JobSpec) -> JobSpec:
+        """Return the job with what the settings say for this system, where it says nothing itself."""
+        resources = spec.resources
+        changes = {
+            name: value
+            for name in ("account", "partition")
+            if (value := getattr(self.reach, name)) and not getattr(resources, name)
+        }
+        return spec.model_copy(update={"resources": resources.model_copy(update=changes)}) if changes else spec
+
+
+class Machines:
+    """All systems by name; `ssh://[USER@]HOST` is any machine without a scheduler."""
+
+    def __init__(self, folders: Sequence[Path], root: Path, *, reaches: Mapping[str, Any] | None = None) -> None:
+        self._reaches = {name: Reach.parse(name, given) for name, given in (reaches or {}).items()}
+        files = {name: Path(reach.file).expanduser() for name, reach in self._reaches.items() if reach.file}
+        self.registry = Systems(folders, files)
+        self._root = root
+        self._known: dict[str, Machine] = {}
+
+    def __getitem__(self, name: str) -> Machine:
+        if name not in self._known:
+            self._known[name] = self._machine(name)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.registry.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.registry
+
+    def names(self) -> list[str]:
+        """Return the names of all systems."""
+        return self.registry.names()
+
+    def evaluate(
+        self,
+        text: str,
+        *,
+        to: str = "",
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        partition: str = "",
+        file: str = "",
+    ) -> Evaluation:
+        """Bring the module blocks of a script up to date, move them to another system, add or remove software."""
+        return evaluate(text, self.registry, to=to, add=add, remove=remove, partition=partition, file=file)
+
+    def _machine(self, name: str) -> Machine:
+        if name.startswith(_ADDRESS):
+            host, _, folder = name.removeprefix(_ADDRESS).partition("/")
+            system = self.registry["laptop"]
+            reach = Reach(host=host, folder=f"/{folder}" if folder else "")
+        else:
+            system = self.registry[name]
+            reach = self._reaches.get(name) or self._reaches.get(system.name) or Reach()
+        scheduler = SCHEDULERS[system.scheduler.dialect]()
+        if not reach.host:
+            return Machine(system, scheduler, Here(), NearPlace(Path(reach.folder or self._root)), reach)
+        config = Path(reach.ssh_config).expanduser() if reach.ssh_config else None
+        runner = Ssh(reach.host, config=config, shared=connections_folder())
+        return Machine(system, scheduler, runner, FarPlace(reach.folder or _FAR_FOLDER, runner), reach)
+
+
+def connections_folder() -> Path:
+    """Return a folder of the user alone, with a path short enough for sockets, where connections are shared."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = Path(base if base and len(base) < 40 else tempfile.gettempdir(), f"fairmile-ssh-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise SystemFailure(f"cannot keep ssh connections below {folder}: {error.strerror}") from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise SystemFailure(f"{folder} is not a folder of yours alone", hint="remove it, or set XDG_RUNTIME_DIR")
+    return folder

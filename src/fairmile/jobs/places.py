@@ -1,0 +1,310 @@
+"""Where jobs keep their files: a folder of this machine, or one of a machine that ssh reaches."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import mmap
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fairmile.base.commands import Result, Runner
+from fairmile.base.digest import sha256_file
+from fairmile.base.errors import Integrity, NotFound, SystemFailure
+from fairmile.base.files import safe_join, write_atomic, write_failure
+
+Notes = dict[str, str]
+_STAGED = ".staged"
+_PATIENCE_S = 60.0
+_UPLOAD_S = 24 * 3600.0
+_MARK = "fairmile-file:"
+
+
+class Place(Protocol):
+    """The folder below which every job of a system has a folder of its own."""
+
+    @property
+    def root(self) -> str:
+        """The folder, as an absolute path."""
+        ...
+
+    def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
+        """Make a job's folder with these files in it and return its path; inputs that are there do not move again."""
+        ...
+
+    def write(self, job: str, name: str, text: str) -> None:
+        """Put one more small file into a job's folder."""
+        ...
+
+    def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
+        """Return what the scripts of many jobs noted: their files `started*` and `ended*`, by name."""
+        ...
+
+    def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
+        """Return a piece of a file; nothing where there is none. A negative offset counts from the end."""
+        ...
+
+    def bring(self, job: str, name: str, target: Path) -> None:
+        """Copy a file out of a job's folder."""
+        ...
+
+    def forget(self, job: str) -> None:
+        """Remove what the script of a job noted, before it runs once more."""
+        ...
+
+    def remove(self, job: str) -> None:
+        """Remove a job's folder."""
+        ...
+
+
+def _is_note(name: str) -> bool:
+    return name.startswith(("started", "ended"))
+
+
+class NearPlace:
+    """A folder of this machine, or of a file system that it shares with the nodes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root.absolute())
+
+    @property
+    def root(self) -> str:
+        """See `Place.root`."""
+        return self._root
+
+    def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
+        """See `Place.make`."""
+        folder = Path(self.root, job)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, source in inputs.items():
+                self._lay(folder, name, source)
+            for name, text in texts.items():
+                target = safe_join(folder, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, encoding="utf-8", errors="surrogateescape")
+        except OSError as error:
+            raise write_failure(str(folder), error) from error
+        return str(folder)
+
+    @staticmethod
+    def _lay(folder: Path, name: str, source: Path) -> None:
+        target = safe_join(folder, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+            shutil.copymode(source, target)
+
+    def write(self, job: str, name: str, text: str) -> None:
+        """See `Place.write`."""
+        write_atomic(safe_join(Path(self.root, job), name), text)
+
+    def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
+        """See `Place.look`."""
+        found: dict[str, Notes] = {}
+        for job in jobs:
+            folder = os.path.join(self.root, job)
+            with contextlib.suppress(FileNotFoundError):
+                names = [name for name in os.listdir(folder) if _is_note(name)]
+                found[job] = {name: Path(folder, name).read_text(errors="replace") for name in names}
+        return found
+
+    def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
+        """See `Place.read`."""
+        try:
+            with open(safe_join(Path(self.root, job), name), "rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                stream.seek(max(size + offset, 0) if offset < 0 else offset)
+                return stream.read(most_bytes)
+        except FileNotFoundError:
+            return b""
+
+    def bring(self, job: str, name: str, target: Path) -> None:
+        """See `Place.bring`."""
+        source = safe_join(Path(self.root, job), name)
+        if not source.exists():
+            raise NotFound(f"job {job} left no file {name!r} behind", hint=f"its folder is {self.root}/{job}")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+            else:
+                aside = target.with_name(f".{target.name}.{os.getpid()}")
+                shutil.copyfile(source, aside)
+                os.replace(aside, target)
+        except OSError as error:
+            raise write_failure(str(target), error) from error
+
+    def forget(self, job: str) -> None:
+        """See `Place.forget`."""
+        folder = Path(self.root, job)
+        for name in os.listdir(folder):
+            if _is_note(name):
+                (folder / name).unlink(missing_ok=True)
+
+    def remove(self, job: str) -> None:
+        """See `Place.remove`."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(safe_join(Path(self.root), job))
+
+
+class FarPlace:
+    """A folder of a machine that a runner reaches.
+
+    Input files are kept there under their sha256, so that the next job that needs one finds it.
+    """
+
+    def __init__(self, root: str, runner: Runner) -> None:
+        self._given = root
+        self._runner = runner
+        self._root = ""
+
+    @property
+    def root(self) -> str:
+        """The folder as an absolute path, which only the machine itself knows; made at the first call."""
+        if not self._root:
+            said = self._sh(f"mkdir -p -- {_home_path(self._given)} && cd -- {_home_path(self._given)} && pwd -P")
+            self._root = said.stdout.strip()
+            if not self._root.startswith("/"):
+                raise SystemFailure(f"the other machine does not say where {self._given} is: {said.stdout[:200]!r}")
+        return self._root
+
+    def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
+        """See `Place.make`."""
+        folder = f"{self.root}/{job}"
+        lines = [f"mkdir -p -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit 1"]
+        for name, source in self._files(inputs):
+            digest = sha256_file(source)
+            kept = self._stage(source, digest)
+            mode = "755" if os.access(source, os.X_OK) else "644"
+            # A copy, since a job may write into what it was given.
+            lines.append(
+                _inside(name) + f"cp -- {kept} {shlex.quote('./' + name)} && chmod {mode} {_word(name)} || exit 1"
+            )
+        body = ""
+        for name, text in texts.items():
+            data = text.encode(errors="surrogateescape")
+            lines.append(_inside(name) + f"head -c {len(data)} > {_word(name)} || exit 1")
+            body += text
+        self._sh("\n".join(lines), input=body.encode(errors="surrogateescape"))
+        return folder
+
+    @staticmethod
+    def _files(inputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
+        found: list[tuple[str, Path]] = []
+        for name, source in inputs.items():
+            if source.is_dir():
+                inner = sorted(path for path in source.rglob("*") if path.is_file())
+                found += [(f"{name}/{path.relative_to(source).as_posix()}", path) for path in inner]
+            else:
+                found.append((name, source))
+        return found
+
+    def _stage(self, source: Path, digest: str) -> str:
+        """Bring a file over unless it is there, and return its quoted path."""
+        folder = f"{self.root}/{_STAGED}"
+        kept = shlex.quote(f"{folder}/{digest}")
+        if self._sh(f"test -f {kept} && touch -- {kept} && echo there || true").stdout.strip() == "there":
+            return kept
+        with open(source, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            try:
+                said = self._sh(
+                    f"mkdir -p -- {shlex.quote(folder)} && find {shlex.quote(folder)} -name '*.*' -mtime +1 -delete; "
+                    f'umask 077; a={kept}.$$; cat > "$a" && d=$(sha256sum < "$a" | cut -c1-64) && echo "$d"; '
+                    f'if [ "$d" = {digest} ]; then mv -- "$a" {kept}; else rm -f -- "$a"; fi',
+                    input=data,
+                    timeout_s=_UPLOAD_S,
+                )
+            finally:
+                if isinstance(data, mmap.mmap):
+                    data.close()
+        if said.stdout.split()[:1] != [digest]:
+            raise Integrity(
+                f"{source} did not arrive as it was sent", hint="try again; if it goes on, check the disk there"
+            )
+        return kept
+
+    def write(self, job: str, name: str, text: str) -> None:
+        """See `Place.write`."""
+        folder = shlex.quote(f"{self.root}/{job}")
+        word = _word(name)
+        self._sh(f"cd -- {folder} && cat > {word}.$$ && mv -- {word}.$$ {word}", input=text.encode())
+
+    def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
+        """See `Place.look`."""
+        script = (
+            f"cd -- {shlex.quote(self.root)} || exit 1\n"
+            'while read -r job; do for f in "$job"/started* "$job"/ended*; do '
+            f'[ -f "$f" ] && {{ printf "%s%s\\n" {_MARK} "$f"; cat -- "$f"; echo; }}; done; done; exit 0'
+        )
+        said = self._sh(script, input="".join(f"{job}\n" for job in jobs).encode())
+        found: dict[str, Notes] = {job: {} for job in jobs}
+        for part in said.stdout.split(_MARK)[1:]:
+            path, _, text = part.partition("\n")
+            job, _, name = path.partition("/")
+            found.setdefault(job, {})[name] = text
+        return found
+
+    def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
+        """See `Place.read`."""
+        path = shlex.quote(f"{self.root}/{job}/{name}")
+        start = f"-c {-offset}" if offset < 0 else f"-c +{offset + 1}"
+        # base64 keeps the bytes whole on their way through a text.
+        said = self._sh(f"[ -f {path} ] && tail {start} -- {path} | head -c {most_bytes} | base64; exit 0")
+        return base64.b64decode(said.stdout)
+
+    def bring(self, job: str, name: str, target: Path) -> None:
+        """See `Place.bring`."""
+        path = f"{self.root}/{job}/{name}"
+        said = self._sh(f"[ -f {shlex.quote(path)} ] && sha256sum -- {shlex.quote(path)} | cut -c1-64; exit 0")
+        digest = said.stdout.strip().lstrip("\\")
+        if not digest:
+            raise NotFound(f"job {job} left no file {name!r} behind", hint=f"its folder is {self.root}/{job}")
+        aside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(aside, "wb") as stream:
+                offset = 0
+                while piece := self.read(job, name, offset, 8 << 20):
+                    stream.write(piece)
+                    offset += len(piece)
+            if sha256_file(aside) != digest:
+                raise Integrity(f"{path} changed while it was brought", hint="bring it again once the job has ended")
+            os.replace(aside, target)
+        except OSError as error:
+            raise write_failure(str(target), error) from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def forget(self, job: str) -> None:
+        """See `Place.forget`."""
+        self._sh(f"cd -- {shlex.quote(f'{self.root}/{job}')} && rm -f -- started* ended*")
+
+    def remove(self, job: str) -> None:
+        """See `Place.remove`."""
+        self._sh(f"rm -rf -- {shlex.quote(f'{self.root}/{job}')}")
+
+    def _sh(self, script: str, *, input: bytes | mmap.mmap | None = None, timeout_s: float = _PATIENCE_S) -> Result:
+        return self._runner.run(["sh", "-c", script], input=input, timeout_s=timeout_s)
+
+
+def _home_path(folder: str) -> str:
+    """Return the folder as a word of a shell, seen from the home folder unless absolute."""
+    return shlex.quote(folder) if folder.startswith("/") else f'"$HOME"/{shlex.quote(folder)}'
+
+
+def _word(name: str) -> str:
+    return shlex.quote(f"./{name}")
+
+
+def _inside(name: str) -> str:
+    folder = os.path.dirname(name)
+    return f"mkdir -p -- {_word(folder)} && " if folder else ""

@@ -1,0 +1,509 @@
+"""Jobs carried through: submitted once, followed politely, cancelled, tried again where that makes sense."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.files import safe_join, write_atomic
+from fairmile.jobs.diagnosis import Diagnosis, diagnose
+from fairmile.jobs.judge import Evidence, Standing, judge, wants_word
+from fairmile.jobs.machines import Machine, Machines
+from fairmile.jobs.places import Notes
+from fairmile.jobs.records import Known, Record, Records
+from fairmile.jobs.request import JobFiles
+from fairmile.jobs.resolve import resolve
+from fairmile.jobs.schedulers import Question
+from fairmile.jobs.script import write_script
+from fairmile.jobs.spec import After, JobSpec
+from fairmile.jobs.states import Observed, State
+
+T = TypeVar("T")
+
+_SCRIPT = "script.sh"
+_ASKED = ".asked"
+_PATIENCE_S = 60.0
+_TAIL_BYTES = 64 << 10
+_PIECE_BYTES = 1 << 20
+# Batch systems are asked for the state of their jobs once in so long, however many there are and whoever asks.
+_ASK_EVERY_S = 30.0
+_ASK_PROCESSES_EVERY_S = 1.0
+_LONGEST_PAUSE_S = 600.0
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
+_FAR_LOOK_S = 5.0
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job and where it stands; `tasks` are those of an array or the commands packed into it."""
+
+    id: str
+    name: str
+    system: str
+    scheduler_id: str
+    created: float
+    attempt: int
+    folder: str
+    standing: Standing
+    tasks: dict[int, Standing]
+    trouble: str = ""  # why what is said here may be out of date
+
+    @property
+    def state(self) -> State:
+        return self.standing.state
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.is_end
+
+    def counts(self) -> dict[State, int]:
+        """Return how many tasks are in which state."""
+        found: dict[State, int] = {}
+        for task in self.tasks.values():
+            found[task.state] = found.get(task.state, 0) + 1
+        return found
+
+
+class Jobs:
+    """All jobs of one user, on every system.
+
+    `clock` gives seconds since the epoch, `sleep` waits; a batch system is asked at most once in `ask_every_s`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        machines: Machines,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        ask_every_s: float = _ASK_EVERY_S,
+    ) -> None:
+        self.root = root
+        self.machines = machines
+        self._records = Records(root)
+        self._clock = clock
+        self._sleep = sleep
+        self._ask_every_s = ask_every_s
+
+    # Submitting
+
+    def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
+        """Hand a job over and return at once; the same `key` a second time gives the job it gave the first time."""
+        machine = self.machines[on]
+        spec = machine.filled(spec)
+        request = resolve(spec, machine.system)
+        for name, source in spec.inputs.items():
+            if not Path(source).exists():
+                raise UsageError(f"inputs.{name}: there is no file {source}")
+        self._dependencies(spec.after, on)  # what cannot be met is said before anything is made
+        record, is_new = self._records.create(spec, on, self._clock())
+        if is_new or not record.submitted:
+            record = self._hand_over(record, machine)
+        del request
+        return self._status(record, Known(Standing(State.QUEUED)))
+
+    def _hand_over(self, record: Record, machine: Machine) -> Record:
+        """Submit a job's next attempt; an answer that was lost on the way is looked for."""
+        spec = record.spec
+        after = self._dependencies(spec.after, record.system)
+        folder = f"{machine.place.root}/{record.id}"
+        is_array = spec.array is not None
+        files = JobFiles(
+            folder,
+            spec.folder or folder,
+            stdout="out.{index}.log" if is_array else "out.log",
+            stderr="err.{index}.log" if is_array else "err.log",
+            key=record.key,
+            after=tuple((other.scheduler_id, each.condition) for each, other in after),
+            after_folders=tuple(f"{machine.place.root}/{other.id}" for _, other in after),
+        )
+        text = write_script(resolve(spec, machine.system), files, machine.scheduler, machine.system)
+        inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
+        machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
+        question = machine.scheduler.submit(f"{folder}/{_SCRIPT}", files)
+        try:
+            scheduler_id = self._run(machine, question)
+        except (Transient, SystemFailure) as error:
+            found = self._search(machine, record, error)
+            if found is None:
+                raise
+            scheduler_id = found
+        return self._records.note_submission(record, scheduler_id, self._clock())
+
+    def _search(self, machine: Machine, record: Record, error: FairmileError) -> str | None:
+        """Ask whether a submission without an answer arrived; where nobody answers, keep the question for later."""
+        try:
+            return self._run(machine, machine.scheduler.find(record.key))
+        except FairmileError:
+            message = f"{error}; whether it arrived is not known"
+            self._records.remember(record, Known(Standing(State.UNKNOWN, message), trouble=message))
+            raise Transient(
+                f"job {record.id} was handed over, but {record.system} did not answer: {error}",
+                hint=f"`fairmile job show {record.id}` asks again; it will not be submitted twice",
+            ) from error
+
+    def _dependencies(self, after: Sequence[After], system: str) -> list[tuple[After, Record]]:
+        """Return the jobs that are still to be waited for; raise for one that can no longer end as wanted."""
+        found = []
+        for each in after:
+            other = self._records.get(each.job)
+            if other.system != system:
+                raise UsageError(
+                    f"after: job {other.id} runs on {other.system}, this one on {system}",
+                    hint="a job can wait only for jobs of its own system",
+                )
+            known = self._records.known(other)
+            if known is None or not known.is_over:
+                found.append((each, other))
+                continue
+            has_failed = known.standing.state is not State.DONE
+            if each.condition != "any" and has_failed != (each.condition == "failed"):
+                raise UsageError(f"after: job {other.id} has ended already: {known.standing.state}")
+        return found
+
+    # Looking
+
+    def get(self, reference: str) -> JobStatus:
+        """Return where a job stands now."""
+        return self.refresh([self._records.get(reference)])[0]
+
+    def ls(self, *, live: bool = False) -> list[JobStatus]:
+        """Return all jobs, the newest first; only those that have not ended with `live`."""
+        found = sorted(self.refresh(list(self._records)), key=lambda job: job.created, reverse=True)
+        return [job for job in found if not (live and job.is_over)]
+
+    def refresh(self, records: Iterable[Record]) -> list[JobStatus]:
+        """Find out where jobs stand: their own notes first, then one question to each scheduler that may be asked."""
+        records = list(records)
+        by_system: dict[str, list[tuple[Record, Known | None]]] = {}
+        done: dict[str, JobStatus] = {}
+        for record in records:
+            known = self._records.known(record)
+            if known is not None and known.is_over and not self._may_try_again(record, known):
+                done[record.id] = self._status(record, known)
+            else:
+                by_system.setdefault(record.system, []).append((record, known))
+        for system, live in by_system.items():
+            for status in self._refresh_system(system, live):
+                done[status.id] = status
+        return [done[record.id] for record in records]
+
+    def _refresh_system(self, system: str, live: list[tuple[Record, Known | None]]) -> list[JobStatus]:
+        try:
+            machine = self.machines[system]
+            notes = machine.place.look([record.id for record, _ in live])
+        except (Transient, SystemFailure, NotFound) as error:
+            return [self._troubled(record, known, str(error)) for record, known in live]
+        weighed = [self._weigh(record, known, notes.get(record.id, {}), machine) for record, known in live]
+        unclear = [each for each in weighed if each.wants_word and each.record.submitted]
+        if unclear and self._may_ask(machine):
+            self._ask(machine, unclear)
+        return [self._settle(each, machine) for each in weighed]
+
+    def _weigh(self, record: Record, known: Known | None, notes: Notes, machine: Machine) -> _Weighed:
+        return _Weighed(record, known, notes, keeps_accounts=machine.scheduler.name != "shell")
+
+    def _ask(self, machine: Machine, unclear: list[_Weighed]) -> None:
+        """Ask the scheduler once about many jobs, and its accounting about those it no longer lists."""
+        ids = [each.record.scheduler_id for each in unclear]
+        commands = 1
+        try:
+            listed = self._run(machine, machine.scheduler.status(ids))
+            absent = [each.record.scheduler_id for each in unclear if each.is_missing_from(listed)]
+            past: dict[str, Observed] = {}
+            question = machine.scheduler.history(absent) if absent and self._keeps_history(machine) else None
+            if question is not None:
+                commands += 1
+                try:
+                    past = self._run(machine, question)
+                except Unsupported:
+                    self._note_asked(machine, commands, history=False)
+        except (Transient, SystemFailure) as error:
+            for each in unclear:
+                each.trouble = str(error)
+            self._note_asked(machine, commands, failed=True)
+            return
+        now = self._clock()
+        for each in unclear:
+            each.hear(listed, past, now)
+        self._note_asked(machine, commands)
+
+    def _settle(self, each: _Weighed, machine: Machine) -> JobStatus:
+        """Keep what was found out; submit once more where the failure may pass."""
+        known = each.verdict()
+        if known != each.known:
+            self._records.remember(each.record, known)
+        record = each.record
+        if known.is_over and self._may_try_again(record, known):
+            try:
+                machine.place.forget(record.id)
+                record = self._hand_over(record, machine)
+                known = Known(Standing(State.QUEUED, f"submitted again, since {known.standing.sentence}"))
+                self._records.remember(record, known)
+            except FairmileError as error:
+                known = replace(known, trouble=f"it could not be submitted again: {error}")
+        return self._status(record, known)
+
+    @staticmethod
+    def _may_try_again(record: Record, known: Known) -> bool:
+        is_passing = known.standing.state.is_transient and not record.cancelled
+        return is_passing and 0 < len(record.submitted) <= record.spec.retries
+
+    def _troubled(self, record: Record, known: Known | None, trouble: str) -> JobStatus:
+        known = known or Known(Standing(State.UNKNOWN, "nobody could be asked yet"))
+        return self._status(record, replace(known, trouble=trouble))
+
+    def _status(self, record: Record, known: Known) -> JobStatus:
+        return JobStatus(
+            record.id,
+            record.spec.name,
+            record.system,
+            record.scheduler_id,
+            record.created,
+            len(record.submitted),
+            str(record.folder),
+            known.standing,
+            known.tasks,
+            known.trouble,
+        )
+
+    # How often a scheduler is asked, whoever asks
+
+    def _may_ask(self, machine: Machine) -> bool:
+        return self._clock() >= float(self._asked(machine).get("next", 0.0))
+
+    def _keeps_history(self, machine: Machine) -> bool:
+        return bool(self._asked(machine).get("history", True)) and machine.system.scheduler.accounting
+
+    def _asked(self, machine: Machine) -> dict[str, float]:
+        try:
+            found = json.loads((self.root / _ASKED / machine.system.name).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _note_asked(
+        self, machine: Machine, commands: int, *, failed: bool = False, history: bool | None = None
+    ) -> None:
+        before = self._asked(machine)
+        every_s = _ASK_PROCESSES_EVERY_S if machine.scheduler.name == "shell" else self._ask_every_s
+        pause_s = min(max(before.get("pause", every_s), every_s) * 2, _LONGEST_PAUSE_S) if failed else every_s
+        now = self._clock()
+        document = {"next": now + pause_s * commands, "pause": pause_s, "history": before.get("history", True)}
+        if history is not None:
+            document["history"] = history
+        write_atomic(self.root / _ASKED / machine.system.name, json.dumps(document), sync=False)
+
+    def _run(self, machine: Machine, question: Question[T]) -> T:
+        result = machine.runner.run(question.argv, input=question.input, timeout_s=_PATIENCE_S, check=False)
+        return question.read(result)
+
+    # Waiting, ending, reading
+
+    def wait(self, references: Sequence[str], *, timeout_s: float | None = None) -> list[JobStatus]:
+        """Wait until jobs have ended and return where they stand; with a time-out, perhaps before that."""
+        deadline = self._clock() + timeout_s if timeout_s is not None else float("inf")
+        pause_s = _FIRST_LOOK_S
+        over: dict[str, JobStatus] = {}
+        ids = [self._records.get(reference).id for reference in references]
+        while True:
+            for job in self.refresh([self._records.get(id) for id in ids if id not in over]):
+                if job.is_over:
+                    over[job.id] = job
+                    pause_s = _FIRST_LOOK_S
+            now = self._clock()
+            if len(over) == len(set(ids)) or now >= deadline:
+                return [over.get(id) or self.get(id) for id in ids]
+            is_far = any(self.machines[self._records.get(id).system].reach.host for id in ids if id not in over)
+            pause_s = min(pause_s * 1.5, _LAST_LOOK_S)
+            self._sleep(min(_FAR_LOOK_S if is_far else pause_s, max(deadline - now, 0.0)))
+
+    def cancel(self, references: Sequence[str]) -> list[JobStatus]:
+        """Ask for the end of jobs; those that have ended stay as they are."""
+        records = [self._records.get(reference) for reference in references]
+        live = [job.id for job in self.refresh(records) if not job.is_over]
+        by_system: dict[str, list[Record]] = {}
+        for record in records:
+            if record.id in live:
+                by_system.setdefault(record.system, []).append(self._records.note_cancel(record))
+        for system, group in by_system.items():
+            machine = self.machines[system]
+            self._run(machine, machine.scheduler.cancel([record.scheduler_id for record in group if record.submitted]))
+        return self.refresh([self._records.get(record.id) for record in records])
+
+    def log(self, reference: str, *, task: int | None = None, errors: bool = False, tail: bool = False) -> bytes:
+        """Return the output of a job, or of one of its tasks; only its end with `tail`."""
+        record = self._records.get(reference)
+        name = self._log_name(record, task, errors)
+        place = self.machines[record.system].place
+        if tail:
+            return place.read(record.id, name, -_TAIL_BYTES, _TAIL_BYTES)
+        return b"".join(self._pieces(record, name, 0))
+
+    def follow(self, reference: str, *, task: int | None = None, errors: bool = False) -> Iterator[bytes]:
+        """Yield the output of a job as it comes, until the job has ended."""
+        record = self._records.get(reference)
+        name = self._log_name(record, task, errors)
+        is_far = bool(self.machines[record.system].reach.host)
+        offset = 0
+        while True:
+            is_over = self.get(record.id).is_over
+            for piece in self._pieces(record, name, offset):
+                offset += len(piece)
+                yield piece
+            if is_over:
+                return
+            self._sleep(2.0 if is_far else 0.2)
+
+    def _pieces(self, record: Record, name: str, offset: int) -> Iterator[bytes]:
+        place = self.machines[record.system].place
+        while piece := place.read(record.id, name, offset, _PIECE_BYTES):
+            offset += len(piece)
+            yield piece
+
+    @staticmethod
+    def _log_name(record: Record, task: int | None, errors: bool) -> str:
+        stem = "err" if errors else "out"
+        has_tasks = record.spec.array is not None or record.spec.parts is not None
+        if record.spec.array is not None and task is None:
+            task = 0
+        if task is not None and not has_tasks:
+            raise UsageError(f"job {record.id} is no array: it has no task {task}")
+        return f"{stem}.log" if task is None else f"{stem}.{task}.log"
+
+    def explain(self, reference: str) -> Diagnosis | None:
+        """Say why a job failed and what to do about it; None where it did not."""
+        job = self.get(reference)
+        if not job.is_over or job.state is State.DONE:
+            return None
+        task = next((index for index, each in sorted(job.tasks.items()) if each.state is not State.DONE), None)
+        standing = job.standing if task is None else job.tasks[task]
+        said = ""
+        with contextlib.suppress(FairmileError):
+            for errors in (False, True):
+                said += self.log(job.id, task=task, errors=errors, tail=True).decode(errors="replace")
+        return diagnose(standing, said, self._records.get(job.id).spec)
+
+    def bring(self, reference: str, to: Path) -> list[Path]:
+        """Copy the declared outputs of a job into a folder and return where they are."""
+        record = self._records.get(reference)
+        place = self.machines[record.system].place
+        brought = []
+        for name in record.spec.outputs:
+            target = safe_join(to, name)
+            place.bring(record.id, name, target)
+            brought.append(target)
+        return brought
+
+    def rm(self, references: Sequence[str]) -> list[str]:
+        """Forget jobs that have ended, with their folders here and there."""
+        records = [self._records.get(reference) for reference in references]
+        for job in self.refresh(records):
+            if not job.is_over and job.scheduler_id:
+                raise Conflict(f"job {job.id} is {job.state}", hint=f"`fairmile job cancel {job.id}` ends it")
+        for record in records:
+            self.machines[record.system].place.remove(record.id)
+            self._records.remove(record)
+        return [record.id for record in records]
+
+
+@dataclass
+class _Weighed:
+    """One job while its evidence is collected."""
+
+    record: Record
+    known: Known | None
+    notes: Notes
+    keeps_accounts: bool
+    asked: bool = False
+    listed: dict[str, Observed] = dataclasses.field(default_factory=dict)
+    past: dict[str, Observed] = dataclasses.field(default_factory=dict)
+    missing_since: float | None = None
+    now: float = 0.0
+    trouble: str = ""
+
+    def __post_init__(self) -> None:
+        self.asked = self.known.asked if self.known else False
+        self.missing_since = self.known.missing_since if self.known else None
+
+    @property
+    def indices(self) -> range | None:
+        spec = self.record.spec
+        return range(spec.array.count) if spec.array else range(spec.parts) if spec.parts else None
+
+    def hear(self, listed: dict[str, Observed], past: dict[str, Observed], now: float) -> None:
+        """Take in what the scheduler said."""
+        self.asked, self.listed, self.past, self.now = True, listed, past, now
+        is_missing = self.is_missing_from(listed) and self.is_missing_from(past)
+        self.missing_since = (self.missing_since or now) if is_missing else None
+
+    def is_missing_from(self, listed: dict[str, Observed]) -> bool:
+        id = self.record.scheduler_id
+        return id not in listed and not any(other.startswith(f"{id}_") for other in listed)
+
+    @property
+    def wants_word(self) -> bool:
+        return any(wants_word(judge(evidence), evidence) for evidence in self._evidence())
+
+    def _evidence(self) -> list[Evidence]:
+        if self.record.spec.array is None:
+            return [self._evidence_of("", self.record.scheduler_id)]
+        return [self._evidence_of(f".{n}", f"{self.record.scheduler_id}_{n}") for n in self.indices or ()]
+
+    def _evidence_of(self, suffix: str, id: str) -> Evidence:
+        whole = self.record.scheduler_id
+        return Evidence(
+            self.notes.get(f"started{suffix}", ""),
+            self.notes.get(f"ended{suffix}", ""),
+            self.listed.get(id) or self.listed.get(whole),
+            self.past.get(id) or self.past.get(whole),
+            self.asked,
+            self.now - self.missing_since if self.missing_since is not None and self.now else 0.0,
+            self.record.cancelled,
+            self.keeps_accounts,
+        )
+
+    def verdict(self) -> Known:
+        """Return where the job and its tasks stand."""
+        if not self.record.submitted:
+            standing = self.known.standing if self.known else Standing(State.UNKNOWN, "it was never handed over")
+            return Known(standing, trouble=self.trouble)
+        if self.record.spec.array is not None:
+            tasks = {index: judge(each) for index, each in enumerate(self._evidence())}
+            return Known(_together(tasks), tasks, self.asked, self.missing_since, self.trouble)
+        standing = judge(self._evidence()[0])
+        tasks = {}
+        for index in self.indices or ():
+            evidence = Evidence(self.notes.get(f"started.{index}", ""), self.notes.get(f"ended.{index}", ""))
+            task = judge(evidence)
+            # A part that never started ended with its job.
+            tasks[index] = (
+                replace(task, state=State.CANCELLED) if standing.state.is_end and not task.state.is_end else task
+            )
+        return Known(standing, tasks, self.asked, self.missing_since, self.trouble)
+
+
+def _together(tasks: dict[int, Standing]) -> Standing:
+    """Return where an array stands as a whole: it goes on while one task does, and fails with the first that failed."""
+    live = [task for task in tasks.values() if not task.state.is_end]
+    times = [task.started for task in tasks.values() if task.started is not None]
+    started = min(times, default=None)
+    if live:
+        running = [task for task in live if task.state is State.RUNNING]
+        return replace((running or live)[0], started=started, exit_code=None)
+    ends = [task.ended for task in tasks.values() if task.ended is not None]
+    bad = [(index, task) for index, task in sorted(tasks.items()) if task.state is not State.DONE]
+    whole = Standing(State.DONE, exit_code=0, started=started, ended=max(ends, default=None))
+    if not bad:
+        return whole
+    index, first = bad[0]
+    sentence = f"{len(bad)} of {len(tasks)} tasks did not succeed; the first is task {index}: {first.sentence}"
+    return replace(whole, state=first.state, sentence=sentence, exit_code=first.exit_code, signal=first.signal)

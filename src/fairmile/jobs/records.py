@@ -1,0 +1,206 @@
+"""What we remember of a job: a folder with its specification, its submissions and its last known standing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.digest import sha256_hex
+from fairmile.base.errors import NotFound, SystemFailure
+from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.words import did_you_mean
+from fairmile.jobs.judge import Standing
+from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.states import State, Usage
+
+_JOB = "job.json"
+_STANDING = "standing.json"
+_SUBMITTED = "submitted.json"
+_CANCELLED = "cancelled"
+_KEYS = ".keys"
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+@dataclass(frozen=True)
+class Known:
+    """The last known standing of a job and of its tasks, and whether the scheduler was asked about it."""
+
+    standing: Standing
+    tasks: dict[int, Standing] = dataclasses.field(default_factory=dict)
+    asked: bool = False
+    missing_since: float | None = None
+    trouble: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.standing.state.is_end and all(task.state.is_end for task in self.tasks.values())
+
+
+@dataclass(frozen=True)
+class Record:
+    """One job of ours."""
+
+    id: str
+    spec: JobSpec
+    system: str
+    created: float
+    folder: Path
+    submitted: tuple[str, ...] = ()  # the scheduler's ids, one for each attempt
+    cancelled: bool = False
+
+    @property
+    def scheduler_id(self) -> str:
+        return self.submitted[-1] if self.submitted else ""
+
+    @property
+    def key(self) -> str:
+        """What the scheduler is told, so that a submission whose answer was lost is found again."""
+        return f"fairmile:{self.id}:{len(self.submitted)}"
+
+
+class Records:
+    """All jobs below one folder; thousands of processes may each add their own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self, spec: JobSpec, system: str, now: float) -> tuple[Record, bool]:
+        """Return the record of a new job, or of the one that had the same key first, and whether it is new."""
+        while True:
+            id = f"{spec.name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
+            folder = self.root / id
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise write_failure(str(folder), error) from error
+            break
+        record = Record(id, spec, system, now, folder)
+        document = {"id": id, "system": system, "created": now, "spec": spec.model_dump(mode="json")}
+        write_atomic(folder / _JOB, json.dumps(document, indent=1))
+        if spec.key and (first := self._claim(spec.key, id)) != id:
+            with contextlib.suppress(OSError):
+                (folder / _JOB).unlink()
+                folder.rmdir()
+            return self.get(first), False
+        return record, True
+
+    def _claim(self, key: str, id: str) -> str:
+        """Return the id of the job that took a key first, which may be this one."""
+        file = self.root / _KEYS / sha256_hex(key.encode())
+        file.parent.mkdir(exist_ok=True)
+        try:
+            write_atomic(file, id, exclusive=True)
+        except FileExistsError:
+            first = file.read_text()
+            if (self.root / first / _JOB).exists():
+                return first
+            write_atomic(file, id)  # its job was removed
+        return id
+
+    def get(self, reference: str) -> Record:
+        """Return the job that an id, or the unique start or end of one, means."""
+        if not (self.root / reference / _JOB).is_file() or "/" in reference:
+            reference = self._complete(reference)
+        folder = self.root / reference
+        document = _read(folder / _JOB)
+        attempts = _read(folder / _SUBMITTED).get("attempts", []) if (folder / _SUBMITTED).exists() else []
+        try:
+            return Record(
+                document["id"],
+                JobSpec.model_validate(document["spec"]),
+                document["system"],
+                document["created"],
+                folder,
+                tuple(attempt["id"] for attempt in attempts),
+                (folder / _CANCELLED).exists(),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SystemFailure(f"{folder / _JOB} is damaged: {str(error).splitlines()[0]}") from error
+
+    def _complete(self, reference: str) -> str:
+        names = self.ids()
+        found = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise NotFound(f"{reference!r} may be any of {', '.join(sorted(found)[:5])}", hint="write more of the id")
+        near = did_you_mean(reference, names)
+        raise NotFound(
+            f"no job named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile job ls` lists all"
+        )
+
+    def ids(self) -> list[str]:
+        """Return the ids of all jobs."""
+        try:
+            with os.scandir(self.root) as entries:
+                return sorted(e.name for e in entries if not e.name.startswith(".") and (self.root / e / _JOB).exists())
+        except FileNotFoundError:
+            return []
+
+    def __iter__(self) -> Iterator[Record]:
+        for id in self.ids():
+            with contextlib.suppress(NotFound):  # removed by somebody meanwhile
+                yield self.get(id)
+
+    def note_submission(self, record: Record, scheduler_id: str, now: float) -> Record:
+        """Remember the scheduler's id of one more attempt."""
+        file = record.folder / _SUBMITTED
+        attempts = _read(file).get("attempts", []) if file.exists() else []
+        attempts.append({"id": scheduler_id, "time": now})
+        write_atomic(file, json.dumps({"attempts": attempts}))
+        (record.folder / _STANDING).unlink(missing_ok=True)
+        return dataclasses.replace(record, submitted=(*record.submitted, scheduler_id))
+
+    def note_cancel(self, record: Record) -> Record:
+        """Remember that somebody wanted the end of a job."""
+        write_atomic(record.folder / _CANCELLED, "")
+        return dataclasses.replace(record, cancelled=True)
+
+    def known(self, record: Record) -> Known | None:
+        """Return the last known standing of a job, or None for one that nobody looked at yet."""
+        try:
+            document = _read(record.folder / _STANDING)
+        except FileNotFoundError:
+            return None
+        return Known(
+            _standing(document["standing"]),
+            {int(index): _standing(task) for index, task in document["tasks"].items()},
+            document["asked"],
+            document["missing_since"],
+            document["trouble"],
+        )
+
+    def remove(self, record: Record) -> None:
+        """Forget a job."""
+        shutil.rmtree(record.folder, ignore_errors=True)
+
+    def remember(self, record: Record, known: Known) -> None:
+        """Keep the standing of a job."""
+        write_atomic(record.folder / _STANDING, json.dumps(dataclasses.asdict(known)), sync=known.is_over)
+
+
+def _standing(document: dict[str, Any]) -> Standing:
+    usage = document.pop("usage")
+    return Standing(**document | {"state": State(document["state"]), "usage": Usage(**usage) if usage else None})
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    if not isinstance(value, dict):
+        raise SystemFailure(f"{file} is damaged: expected an object")
+    return value

@@ -1,0 +1,140 @@
+"""No scheduler: processes of the machine itself, each a session of its own that outlives whoever started it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from fairmile.base.commands import Result
+from fairmile.base.errors import SystemFailure
+from fairmile.jobs.request import JobFiles, Request
+from fairmile.jobs.schedulers import Question
+from fairmile.jobs.states import Observed, State
+
+# An id is PID-START@HOST: a process number alone may be somebody else's by now.
+_START = r"""
+start_of() { start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1; set -- ${line##*) }; start=${20}; }
+"""
+_SUBMIT = """
+cd -- "$2" || exit 1
+setsid bash "$1" </dev/null >/dev/null 2>&1 &
+start_of $! || start=0
+echo "$!-$start@$(uname -n)"
+"""
+_STATUS = """
+host=$(uname -n)
+for id; do
+  where=${id##*@}; id=${id%@*}; pid=${id%%-*}
+  if [ "$where" != "$host" ]; then echo "$id@$where|elsewhere"
+  elif start_of "$pid" && [ "$start" = "${id#*-}" ]; then echo "$id@$where|running"
+  fi
+done
+"""
+_CANCEL = """
+host=$(uname -n)
+for id; do
+  where=${id##*@}; id=${id%@*}; pid=${id%%-*}
+  [ "$where" = "$host" ] || { echo "$id runs on $where" >&2; continue; }
+  start_of "$pid" && [ "$start" = "${id#*-}" ] || continue
+  kill -TERM -- "-$pid" 2>/dev/null
+  # What does not heed it is ended for good, by a process that waits for it after we are gone.
+  setsid sh -c 'sleep 15; kill -KILL -- "-$1" 2>/dev/null' sh "$pid" </dev/null >/dev/null 2>&1 &
+done
+exit 0
+"""
+
+
+class Shell:
+    """Processes of the machine itself.
+
+    An array is a script that starts itself once for each task, as many at once as asked for or as there are cores.
+    """
+
+    name = "shell"
+    variables: Mapping[str, str] = {
+        "FAIRMILE_JOB_ID": "$FAIRMILE_JOB_ID",
+        "FAIRMILE_ARRAY_INDEX": "$FAIRMILE_ARRAY_INDEX",
+        "FAIRMILE_NODES": "$HOSTNAME",
+    }
+
+    def header(self, request: Request, files: JobFiles) -> list[str]:
+        """Return the lines that turn the output to its files, wait for other jobs and start the tasks of an array."""
+        log = f"exec >>'{files.stdout}' 2>>'{files.stderr}'"
+        lines = ['if [ -z "${FAIRMILE_JOB_ID:-}" ]; then', "  export FAIRMILE_JOB_ID=$$"]
+        if files.after:
+            lines.append(_START.strip())
+        for folder, (id, condition) in zip(files.after_folders, files.after, strict=True):
+            lines += [f"  {line}" for line in _wait_for(folder, id, condition)]
+        if request.array is None:
+            return [*lines, "fi", log]
+        at_once = request.array.at_once or "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)"
+        return [
+            *lines,
+            f"  slots={at_once}; running=0",
+            f"  for ((index = 0; index < {request.array.count}; index++)); do",
+            "    if ((running >= slots)); then wait -n; running=$((running - 1)); fi",
+            '    FAIRMILE_ARRAY_INDEX=$index bash "$0" & running=$((running + 1))',
+            "  done",
+            "  wait; exit 0",
+            "fi",
+            log.replace("{index}", "'\"$FAIRMILE_ARRAY_INDEX\"'"),
+        ]
+
+    def submit(self, script: str, files: JobFiles) -> Question[str]:
+        """See `Scheduler.submit`."""
+
+        def read(result: Result) -> str:
+            if result.exit_code or "@" not in result.stdout:
+                raise SystemFailure(f"the job could not be started: {(result.stderr or result.stdout).strip()[:300]}")
+            return result.stdout.strip()
+
+        return Question(("sh", "-c", _START + _SUBMIT, "sh", script, files.folder), read)
+
+    def find(self, key: str) -> Question[str | None]:
+        """See `Scheduler.find`; a process that started always said so, so there is nothing to look for."""
+        return Question(("true",), lambda result: None)
+
+    def status(self, ids: Sequence[str]) -> Question[dict[str, Observed]]:
+        """See `Scheduler.status`; processes that ended are not listed."""
+        return Question(("sh", "-c", _START + _STATUS, "sh", *ids), _read_status)
+
+    def history(self, ids: Sequence[str]) -> None:
+        """Return None: nobody keeps accounts."""
+        return None
+
+    def cancel(self, ids: Sequence[str]) -> Question[None]:
+        """See `Scheduler.cancel`."""
+        return Question(("sh", "-c", _START + _CANCEL, "sh", *ids), lambda result: None)
+
+
+def _read_status(result: Result) -> dict[str, Observed]:
+    found: dict[str, Observed] = {}
+    for line in result.stdout.splitlines():
+        id, bar, word = line.rpartition("|")
+        if bar and word == "running":
+            found[id] = Observed(State.RUNNING, word)
+        elif bar:
+            host = id.rpartition("@")[2]
+            found[id] = Observed(State.UNKNOWN, word, sentence=f"it was started on {host}: only there it can be seen")
+    return found
+
+
+def _wait_for(folder: str, id: str, condition: str) -> list[str]:
+    """Return lines that wait for the end of another job, and end this one where its condition is not met."""
+    there = shlex.quote(folder)
+    pid, _, start = id.partition("@")[0].partition("-")
+    lines = [
+        f'while [ ! -e {there}/ended ] && start_of {shlex.quote(pid)} && [ "$start" = {shlex.quote(start)} ]; do',
+        "  sleep 0.2",
+        "done",
+    ]
+    if condition == "any":
+        return lines
+    not_met = "" if condition == "failed" else "! "
+    return [
+        *lines,
+        f"ends=$(cat {there}/ended {there}/ended.* 2>/dev/null)",
+        f'if {not_met}{{ [ -n "$ends" ] && ! grep -qvE \'"exit_code": ?0[,}}]\' <<< "$ends"; }}; then',
+        '  echo \'{"exit_code": 77, "dependency": true}\' > ended; exit 77',
+        "fi",
+    ]

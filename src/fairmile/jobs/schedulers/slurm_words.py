@@ -1,0 +1,227 @@
+"""Slurm's own words for states, reasons and refusals, and what they mean to a person.
+
+The states and reasons are those of Slurm's documentation, https://slurm.schedmd.com/job_state_codes.html and
+https://slurm.schedmd.com/job_reason_codes.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairmile.jobs.states import Observed, State
+
+# A requeued job keeps its id and is listed as PENDING again: NODE_FAIL and PREEMPTED are ends only while they are
+# what is listed.
+STATES: Mapping[str, State] = {
+    "BOOT_FAIL": State.NODE_FAILED,
+    "CANCELLED": State.CANCELLED,
+    "COMPLETED": State.DONE,
+    "COMPLETING": State.ENDING,
+    "CONFIGURING": State.QUEUED,
+    "DEADLINE": State.TIMED_OUT,
+    "EXPEDITING": State.QUEUED,
+    "FAILED": State.FAILED,
+    "LAUNCH_FAILED": State.FAILED,
+    "NODE_FAIL": State.NODE_FAILED,
+    "OUT_OF_MEMORY": State.OUT_OF_MEMORY,
+    "PENDING": State.QUEUED,
+    "POWER_UP_NODE": State.QUEUED,
+    "PREEMPTED": State.PREEMPTED,
+    "RECONFIG_FAIL": State.NODE_FAILED,
+    "REQUEUED": State.QUEUED,
+    "REQUEUE_FED": State.QUEUED,
+    "REQUEUE_HOLD": State.HELD,
+    "RESIZING": State.RUNNING,
+    "RESV_DEL_HOLD": State.HELD,
+    "REVOKED": State.UNKNOWN,
+    "RUNNING": State.RUNNING,
+    "SIGNALING": State.RUNNING,
+    "SPECIAL_EXIT": State.HELD,
+    "STAGE_OUT": State.ENDING,
+    "STOPPED": State.RUNNING,
+    "SUSPENDED": State.RUNNING,
+    "TIMEOUT": State.TIMED_OUT,
+    "UPDATE_DB": State.ENDING,
+}
+
+HELD_REASONS = (
+    "JobHeldUser",
+    "JobHeldAdmin",
+    "JobHoldMaxRequeue",
+    "launch failed requeued held",
+    "job requeued in held state",
+    "job requeued in special exit state",
+    "ReservationDeleted",
+)
+
+_STATE_SENTENCES: Mapping[str, str] = {
+    "BOOT_FAIL": "Its nodes did not come up. Submit it again.",
+    "CANCELLED": "Somebody cancelled it.",
+    "COMPLETED": "It ended as it should.",
+    "COMPLETING": "It is ending: its processes are being cleared away.",
+    "CONFIGURING": "It has its nodes, and they are being made ready.",
+    "DEADLINE": "Its deadline passed before it could end. Give a later one, or ask for less time.",
+    "LAUNCH_FAILED": "Slurm could not start it on its nodes. Submit it again, and tell the site if it comes back.",
+    "NODE_FAIL": "A node that it ran on failed. Submit it again, or let Slurm requeue it.",
+    "OUT_OF_MEMORY": "It needed more memory than it was given. Ask for more memory or fewer tasks on a node.",
+    "PREEMPTED": "A job of higher priority took its nodes. Submit it again, or let Slurm requeue it.",
+    "RECONFIG_FAIL": "Its nodes could not be set up for it. Submit it again.",
+    "REQUEUED": "It goes back into the queue and starts again by itself.",
+    "REQUEUE_FED": "It goes back into the queue of the federation and starts again by itself.",
+    "REQUEUE_HOLD": "It went back into the queue and is held. Release it with `scontrol release`, or cancel it.",
+    "RESV_DEL_HOLD": "Its reservation was deleted, so it is held. Release it with `scontrol release`, or cancel it.",
+    "REVOKED": "Another cluster of the federation took it over. Ask for it there.",
+    "SPECIAL_EXIT": "It asked to be held after its exit code. Release it with `scontrol release`, or cancel it.",
+    "STAGE_OUT": "It ended, and its burst buffer is being written back.",
+    "STOPPED": "It was stopped by a signal and keeps its nodes. `scancel --signal=CONT` lets it go on.",
+    "SUSPENDED": "It is suspended, and its nodes are lent to other jobs. It goes on when they are free again.",
+    "TIMEOUT": "It reached its time limit. Ask for more time, or let it save its state before the end.",
+}
+
+_REASONS: Mapping[str, str] = {
+    "AccountNotAllowed": "Its partition does not take its account. Choose another account or partition.",
+    "AssociationJobLimit": "Your account has as many jobs as it may have. It starts when others have ended.",
+    "AssociationResourceLimit": "Your account uses as much as it may at once. It starts when other jobs have ended.",
+    "AssociationTimeLimit": "The computing time of your account is spent. Use another account, or ask for more.",
+    "BadConstraints": "No node has what it asks for. Cancel it and change its constraint, memory or GPUs.",
+    "BeginTime": "Its earliest start is not reached yet; after a requeue Slurm waits a little. It starts by itself.",
+    "BurstBufferOperation": "Its burst buffer could not be set up. Check its burst buffer options.",
+    "BurstBufferResources": "It waits for space in the burst buffer. It starts by itself.",
+    "BurstBufferStageIn": "Its data are being copied into the burst buffer. It starts by itself.",
+    "Cleaning": "It was requeued, and its last run is still being cleared away. It starts by itself.",
+    "DeadLine": "It cannot end before its deadline any more. Submit it with a later one.",
+    "Dependency": "It waits for another job to end.",
+    "DependencyNeverSatisfied": "The job it waits for did not end as needed, so it will never start. Cancel it.",
+    "FedJobLock": "The clusters of the federation are agreeing on who runs it. It starts by itself.",
+    "InactiveLimit": "It did nothing for longer than the site allows, and was ended.",
+    "InvalidAccount": "Its account is not known or not yours. Cancel it and submit it with another.",
+    "InvalidQOS": "Its QOS is not known or not yours. Cancel it and submit it with another.",
+    "JobArrayTaskLimit": "As many tasks of its array run as you allowed at once. It starts when another has ended.",
+    "JobHeldAdmin": "The site holds it. Ask its support why; only they can release it.",
+    "JobHeldUser": "It is held. Release it with `scontrol release`.",
+    "JobHoldMaxRequeue": "It was requeued too often and is held. Look into its logs, then release or cancel it.",
+    "JobLaunchFailure": "It could not be started, or its script was killed. Look into its logs.",
+    "Licenses": "It waits for a licence that others use. It starts by itself.",
+    "MaxBBPerAccount": "Your account uses as much burst buffer as it may. It starts when other jobs have ended.",
+    "NodeDown": "A node that it needs is down. It starts when the node is back, or ask for other nodes.",
+    "OutOfMemory": "It needed more memory than it was given. Ask for more memory or fewer tasks on a node.",
+    "PartitionConfig": "It asks for more than its partition may give. Cancel it and ask for less, or choose another.",
+    "PartitionDown": "Its partition is closed for new starts. It starts when the site opens it, or choose another.",
+    "PartitionInactive": "Its partition is switched off. It starts when the site opens it, or choose another.",
+    "PartitionNodeLimit": "It asks for more nodes than its partition gives, or they are down. Ask for fewer.",
+    "PartitionTimeLimit": "It asks for more time than its partition allows. Cancel it and ask for less time.",
+    "Priority": "Other jobs go before it. It starts when its turn comes.",
+    "Prolog": "The nodes are being prepared for it. It starts by itself.",
+    "QOSJobLimit": "Your QOS has as many jobs as it may have. It starts when others have ended.",
+    "QOSNotAllowed": "Its account or partition does not take its QOS. Choose another QOS.",
+    "QOSResourceLimit": "Your QOS uses as much as it may at once. It starts when other jobs have ended.",
+    "QOSTimeLimit": "It asks for more time than its QOS allows. Cancel it and ask for less time.",
+    "QOSUsageThreshold": "Your recent use is above what its QOS allows. It starts when that has faded.",
+    "ReqNodeNotAvail": "Nodes that it could use are down, drained or reserved, often for maintenance.",
+    "Reservation": "It waits for the start of its reservation.",
+    "ReservationDeleted": "Its reservation was deleted. Cancel it, or give it another one.",
+    "Resources": "It is next in line and waits for enough free nodes.",
+    "SchedDefer": "Slurm looks at it in its next round. It starts by itself.",
+    "SystemFailure": "Slurm itself, its network or a file system failed. Submit it again.",
+    "TimeLimit": "It reached its time limit. Ask for more time, or let it save its state before the end.",
+    "launch failed requeued held": "It could not be started on its node, was requeued and is held. Release it with "
+    "`scontrol release`, and tell the site's support if it comes back.",
+    "job requeued in held state": "It was requeued and is held. Release it with `scontrol release`, or cancel it.",
+    "job requeued in special exit state": "It asked to be held after its exit code. Release it with "
+    "`scontrol release`, or cancel it.",
+    "Nodes required for job are DOWN, DRAINED or reserved": "Nodes that it needs are down, drained or kept for jobs "
+    "of higher priority. It starts when they are free, or ask for other nodes.",
+}
+
+# Parts of what Slurm says when asking again makes sense; all in lower case.
+TRANSIENT = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "resource temporarily unavailable",
+    "temporarily unable to",
+    "zero bytes were transmitted",
+    "communication connection failure",
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "transport endpoint is not connected",
+    "standby mode",
+    "problem talking to the database",
+    "unable to connect to database",
+    "protocol authentication error",
+    "munge encode failed",
+    "maxsubmitjob",  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit: there is room when jobs have ended
+)
+
+# What Slurm has against a job (part of it, in lower case), and what to do. The first that fits counts.
+WRONG: tuple[tuple[str, str], ...] = (
+    ("invalid account", "give an account that you may use here: `sacctmgr show associations user=$USER` lists them"),
+    ("invalid partition", "choose a partition of this system: `sinfo -s` lists them"),
+    ("invalid qos", "give a QOS that your account may use: `sacctmgr show associations user=$USER` lists them"),
+    ("user's group not permitted", "choose a partition that your group may use"),
+    ("memory specification can not be satisfied", "no node has that much memory: ask for less, or for more nodes"),
+    (
+        "requested node configuration is not available",
+        "no node of the partition has these cores, GPUs and memory together: ask for less, or choose another partition",
+    ),
+    ("more processors requested than permitted", "ask for fewer nodes or tasks, or choose another partition"),
+    ("node count specification invalid", "ask for as many nodes as the partition gives, or choose another partition"),
+    ("requested time limit is invalid", "ask for a time within the partition's limit: `sinfo -o '%P %l'` lists them"),
+    ("time limit specification required", "say how long the job may run"),
+    ("requested partition configuration not available", "the partition is closed, or does not take you or this size"),
+    ("invalid feature specification", "no node has the constraint: `sinfo -o '%P %f'` lists what there is"),
+    ("requested reservation is invalid", "give a reservation that you may use: `scontrol show reservation` lists them"),
+    ("reservation", "check that the reservation is active and that your account may use it"),
+    ("invalid node name", "leave the choice of nodes to Slurm, or name nodes of this system"),
+    ("invalid job array specification", "the array is larger than this Slurm takes: split it"),
+    ("job dependency problem", "the job that it waits for is not known here any more"),
+    ("invalid generic resource", "this system names its GPUs differently: check its system file"),
+    ("violates accounting/qos policy", "ask for fewer nodes or less time, or choose another account or QOS"),
+    ("account/partition combination", "choose another account or partition"),
+    ("does not look like a batch script", "a script begins with #! and a shell"),
+    ("dos line breaks", "write the script with line ends of Unix"),
+    ("unable to open file", "the script is not there on the machine that submits it"),
+    ("unrecognized option", "this Slurm does not know an option in the header: check the job's own options"),
+    ("invalid --", "Slurm cannot read the value of an option: check the job's own options"),
+    ("access/permission denied", "the job is not yours, or you may not use this system"),
+)
+
+
+def explain(seen: Observed) -> str:
+    """Say to a person what Slurm's words for a job mean and what to do; empty where there is nothing to say."""
+    if seen.state in (State.QUEUED, State.HELD) and seen.reason:
+        return _explain_reason(seen.reason)
+    if seen.state is State.FAILED:
+        if seen.signal:
+            return f"It was ended by signal {seen.signal}. Look into its logs."
+        if seen.exit_code:
+            return f"It ended with exit code {seen.exit_code}. Look into its logs."
+        return _explain_reason(seen.reason) if seen.reason else "It failed. Look into its logs."
+    if seen.native not in STATES and seen.native:
+        return f"Slurm says {seen.native}, a state that is not known here."
+    return _STATE_SENTENCES.get(seen.native, "")
+
+
+def _explain_reason(reason: str) -> str:
+    word = reason.strip("()")
+    if word in _REASONS:
+        return _REASONS[word]
+    for start, sentence in _REASONS.items():  # `ReqNodeNotAvail, UnavailableNodes:n2`
+        if word.startswith(start) and not word[len(start)].isalnum():
+            return f"{sentence} Slurm says: {word}."
+    return _explain_limit(word) or f"Slurm gives as the reason: {word}."
+
+
+def _explain_limit(word: str) -> str:
+    """Explain the limits of an association or a QOS, whose names say what they limit: QOSMaxGRESPerUser."""
+    if word.startswith("Assoc"):
+        whose = "your account"
+    elif word.startswith("QOS") or (word.startswith("Max") and "PerAccount" in word):
+        whose = "its QOS"
+    else:
+        return ""
+    if "Minutes" in word and "Run" not in word:
+        return f"The computing time of {whose} ({word}) does not last for it. Ask for less, or for more computing time."
+    if "Grp" in word or "PerUser" in word or "PerAccount" in word or "MaxJobs" in word:
+        return f"A limit of {whose} ({word}) is reached. It starts when other jobs have ended."
+    return f"It asks for more than {whose} allows for one job ({word}). Cancel it and ask for less."

@@ -1,0 +1,65 @@
+"""The states of a job, and what is known about one at a moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a job is; those behind `DONE` are its ends."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    RUNNING = "running"
+    ENDING = "ending"
+    UNKNOWN = "unknown"  # the scheduler said a word that we do not know: not an end
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_FAILED = "node_failed"
+    PREEMPTED = "preempted"
+    LOST = "lost"  # no scheduler and no file knows how it ended
+
+    @property
+    def is_end(self) -> bool:
+        return self in _ENDS
+
+    @property
+    def is_transient(self) -> bool:
+        """Tell whether the same job may well succeed when it is run once more."""
+        return self in (State.NODE_FAILED, State.PREEMPTED, State.LOST)
+
+
+_ENDS = frozenset(list(State)[list(State).index(State.DONE) :])
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a job used, as far as its scheduler tells; `source` names who counted."""
+
+    source: str
+    elapsed_s: float | None = None
+    cpu_s: float | None = None
+    max_rss_bytes: int | None = None
+    energy_j: float | None = None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a scheduler says of a job, or of one task of an array, at a moment.
+
+    `native` is its own word for the state and `reason` its own word for why; `sentence` says it to a person.
+    """
+
+    state: State
+    native: str = ""
+    reason: str = ""
+    sentence: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: str = ""
+    restarts: int = 0
+    usage: Usage | None = None

@@ -1,0 +1,316 @@
+"""Module blocks: the lines between `# MODULES BEGIN system software…` and `# MODULES END`, made and kept up to date."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.words import did_you_mean
+from fairmile.systems.headers import Header, refusals
+from fairmile.systems.model import Partition, SoftwareSet, System
+from fairmile.systems.module_lines import merge
+
+BEGIN = "# MODULES BEGIN"
+END = "# MODULES END"
+_MARKER = re.compile(r"(?P<indent>[ \t]*)#[ \t]*MODULES[ \t]+(?:BEGIN(?P<words>(?:[ \t][^\r\n]*)?)|END[ \t]*)\r?\n?")
+
+
+class Known(Protocol):
+    """Where systems are looked up by name."""
+
+    def __getitem__(self, name: str) -> System: ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """A module block, and what its reader should know: one sentence each."""
+
+    system: str
+    software: tuple[str, ...]
+    lines: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The block with its two markers, each line ended."""
+        return "".join(f"{line}\n" for line in (self.begin, *self.lines, END))
+
+    @property
+    def begin(self) -> str:
+        return " ".join([BEGIN, self.system, *self.software])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A script with its blocks brought up to date, and how that differs from what it was."""
+
+    text: str
+    diff: str
+    changed: bool
+    blocks: tuple[Block, ...]
+    notes: tuple[str, ...]
+
+
+def module_block(system: System, software: Sequence[str], partition: str = "") -> Block:
+    """Return the block that sets up `software` on a system, for a partition or where its jobs go by default.
+
+    The lines are those of the system's file, whatever published rules say; the notes tell where they disagree.
+    Lines of several frameworks are merged; those that cannot stand together raise Conflict.
+    """
+    names = tuple(dict.fromkeys(software))
+    if not names:
+        raise UsageError("a module block needs at least one framework", hint=_has(system))
+    chosen = choose_sets(system, names, partition)
+    lines, decisions = merge([(name, each.lines) for name, each in zip(names, chosen, strict=True)])
+    notes = [note for name, each in zip(names, chosen, strict=True) for note in _about(system, name, each, partition)]
+    return Block(system.name, names, tuple(lines), tuple(dict.fromkeys([*_trust(system), *decisions, *notes])))
+
+
+def choose_sets(system: System, software: Sequence[str], partition: str = "") -> list[SoftwareSet]:
+    """Return one software set for each framework, the first that fit the partition, or one another's partitions."""
+    if partition and partition not in system.partitions:
+        raise _unknown("partition", partition, system, list(system.partitions))
+    candidates: list[list[SoftwareSet]] = []
+    for name in software:
+        if name not in system.software:
+            raise _unknown("software", name, system, list(system.software))
+        sets = [each for each in system.software[name] if not partition or _fits(each, partition)]
+        if not sets:
+            places = dict.fromkeys(place for each in system.software[name] for place in each.partitions)
+            raise Conflict(
+                f"{name} on {system.name} is known for {', '.join(places)}, not for partition {partition!r}",
+                hint="name one of these partitions, or none",
+            )
+        candidates.append(sets)
+    for sets_together in itertools.product(*candidates):
+        if any(all(_fits(each, place) for each in sets_together) for place in system.partitions):
+            return list(sets_together)
+    told = "; ".join(f"{name} runs on {_places(sets)}" for name, sets in zip(software, candidates, strict=True))
+    raise Conflict(f"no partition of {system.name} has all of {', '.join(software)}: {told}")
+
+
+def _fits(each: SoftwareSet, partition: str) -> bool:
+    return not each.partitions or partition in each.partitions
+
+
+def _places(sets: Sequence[SoftwareSet]) -> str:
+    return ", ".join(dict.fromkeys(place for each in sets for place in each.partitions)) or "every partition"
+
+
+def _unknown(kind: str, name: str, system: System, known: list[str]) -> NotFound:
+    near = did_you_mean(name, known)
+    hint = _has(system) if kind == "software" else f"its partitions: {', '.join(known)}"
+    return NotFound(f"no {kind} {name!r} on {system.name}" + (f"; {near}" if near else ""), hint=hint)
+
+
+def _has(system: System) -> str:
+    if not system.software:
+        return f"nothing is known of software on {system.name}; add it to a system file of your own"
+    return f"{system.name} has: {', '.join(system.software)}"
+
+
+def _trust(system: System) -> Iterator[str]:
+    if system.retired:
+        yield f"{system.name} was retired on {system.retired}."
+    if system.verified is None:
+        yield f"Nobody has verified what is known of {system.name}."
+
+
+def _about(system: System, name: str, chosen: SoftwareSet, partition: str) -> Iterator[str]:
+    sets = system.software[name]
+    rivals = [each for each in sets if each is not chosen and (not partition or _fits(each, partition))]
+    if rivals:
+        yield f"{name} on {system.name} has {len(sets)} sets of lines; taken: {_known_by(chosen)}."
+        yield from (f"Not taken for {name}: {_known_by(each)}." for each in rivals)
+    if not chosen.lines:
+        yield f"{name} needs no modules on {system.name}."
+    if _doubted(system, name, sets.index(chosen)):
+        yield f"Nobody has verified the lines of {name} on {system.name}."
+    for sentence in chosen.disagrees:
+        yield f"{name} on {system.name}: {sentence} The system's file is followed."
+    if chosen.note:
+        yield f"{name} on {system.name}: {chosen.note}"
+
+
+def _known_by(each: SoftwareSet) -> str:
+    told = [f"for {', '.join(each.partitions)}" if each.partitions else "", each.note.rstrip("."), each.source]
+    return "; ".join(filter(None, told)) or "for every partition"
+
+
+def _doubted(system: System, name: str, place: int) -> bool:
+    return any(system.is_unverified(f"software.{name}{at}.lines") for at in ("", f"[{place}]"))
+
+
+# Scripts
+
+
+@dataclass(frozen=True)
+class _Span:
+    """A block as it stands in a script: the first and the last of its lines, counted from 0."""
+
+    first: int
+    last: int
+    indent: str
+    system: str
+    software: tuple[str, ...]
+
+
+def evaluate(
+    text: str,
+    systems: Known,
+    *,
+    to: str = "",
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    partition: str = "",
+    file: str = "",
+) -> Evaluation:
+    """Return a script with each of its module blocks as it ought to be today.
+
+    `to` moves every block to another system, `add` and `remove` change the software they name. Without `partition`
+    the one that the script's own `#SBATCH` lines ask for is taken where it is known. Nothing outside the markers is
+    changed; with `to`, the notes tell which of the lines there the new system would refuse. Markers that do not
+    pair, and names that are not known, raise InvalidDocument with every such line.
+    """
+    lines = _lines(text)
+    spans = _spans(lines, file)
+    if not spans:
+        raise UsageError(
+            f"{file or 'the script'} has no module block",
+            hint=f"put the output of `fairmile system modules SYSTEM SOFTWARE` where the modules belong ({BEGIN} …)",
+        )
+    _refuse_absent(remove, spans, file)
+    inside = {at for span in spans for at in range(span.first, span.last + 1)}
+    header = Header.read([(at + 1, line) for at, line in enumerate(lines) if at not in inside])
+    blocks: list[Block] = []
+    notes: list[str] = []
+    problems: list[Problem] = []
+    for span in spans:
+        try:
+            system = systems[to or span.system]
+            names = _wanted(span, add, remove)
+            block, told = _block_for(system, names, partition, header)
+        except (NotFound, Conflict, UsageError) as error:
+            if isinstance(error, InvalidDocument):
+                raise
+            problems.append(Problem(str(error), file=file, line=span.first + 1, hint=error.hint or ""))
+            continue
+        blocks.append(block)
+        notes += [*told, *block.notes, *_already(span, add)]
+    if problems:
+        raise InvalidDocument(problems)
+    if to:
+        notes += refusals(header, systems[to], _partition_of(systems[to], blocks[0], partition, header))
+    changed = "".join(_replaced(lines, spans, blocks))
+    return Evaluation(changed, _diff(text, changed, file), changed != text, tuple(blocks), tuple(dict.fromkeys(notes)))
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines with their ends; only a line feed ends one."""
+    return [line for line in re.split(r"(?<=\n)", text) if line]
+
+
+def _spans(lines: Sequence[str], file: str) -> list[_Span]:
+    spans: list[_Span] = []
+    problems: list[Problem] = []
+    begun: tuple[int, str, list[str]] | None = None
+    for at, line in enumerate(lines):
+        marker = _MARKER.fullmatch(line)
+        if marker is None:
+            continue
+        if marker["words"] is not None:
+            if begun is not None:
+                told = f"a module block begins inside the one that began in line {begun[0] + 1}"
+                problems.append(Problem(told, file=file, line=at + 1, hint=f"end the first one with '{END}'"))
+            begun = at, marker["indent"], marker["words"].split()
+            if not begun[2]:
+                told = "the marker names no system"
+                problems.append(Problem(told, file=file, line=at + 1, hint=f"write '{BEGIN} SYSTEM SOFTWARE…'"))
+        elif begun is None:
+            told = "a module block ends here that never began"
+            problems.append(Problem(told, file=file, line=at + 1, hint="remove the line, or the marker is missing"))
+        else:
+            first, indent, words = begun
+            spans.append(_Span(first, at, indent, "".join(words[:1]), tuple(words[1:])))
+            begun = None
+    if begun is not None:
+        told = "the module block never ends"
+        problems.append(Problem(told, file=file, line=begun[0] + 1, hint=f"put '{END}' behind its last line"))
+    if problems:
+        raise InvalidDocument(problems)
+    return spans
+
+
+def _refuse_absent(remove: Sequence[str], spans: Sequence[_Span], file: str) -> None:
+    named = dict.fromkeys(name for span in spans for name in span.software)
+    for name in remove:
+        if name not in named:
+            near = did_you_mean(name, named)
+            raise NotFound(
+                f"no module block of {file or 'the script'} names {name!r}, so it cannot be removed"
+                + (f"; {near}" if near else ""),
+                hint=f"named there: {', '.join(named) or 'nothing'}",
+            )
+
+
+def _wanted(span: _Span, add: Sequence[str], remove: Sequence[str]) -> list[str]:
+    names = [name for name in dict.fromkeys((*span.software, *add)) if name not in remove]
+    if not names and span.software:
+        raise UsageError("nothing would be left in the block", hint="delete the block instead, or add other software")
+    if not names:
+        raise UsageError("the marker names no software", hint=f"write '{BEGIN} {span.system} SOFTWARE…'")
+    return names
+
+
+def _already(span: _Span, add: Sequence[str]) -> Iterator[str]:
+    for name in add:
+        if name in span.software:
+            yield f"The block in line {span.first + 1} names {name} already."
+
+
+def _block_for(system: System, names: Sequence[str], partition: str, header: Header) -> tuple[Block, list[str]]:
+    if partition or header.partition not in system.partitions:
+        return module_block(system, names, partition), []
+    try:
+        block = module_block(system, names, header.partition)
+    except Conflict:
+        # Names that are not known and lines that cannot stand together raise here as well.
+        block = module_block(system, names)
+        told = f"Line {header.partition_line} asks for {header.partition}, where these lines are not known to be right."
+        return block, [told]
+    plain = module_block(system, names)
+    told = f"The lines are those for {header.partition}, which line {header.partition_line} asks for."
+    return block, [told] if plain.lines != block.lines else []
+
+
+def _partition_of(system: System, block: Block, partition: str, header: Header) -> tuple[str, Partition] | None:
+    """Return the partition that the jobs of a moved script go to."""
+    chosen = partition or (header.partition if header.partition in system.partitions else "")
+    if not chosen:
+        homes = [each.partition for each in choose_sets(system, block.software)]
+        chosen = next(filter(None, homes), system.default_partition)
+    return (chosen, system.partitions[chosen]) if chosen else None
+
+
+def _replaced(lines: Sequence[str], spans: Sequence[_Span], blocks: Sequence[Block]) -> Iterator[str]:
+    at = 0
+    for span, block in zip(spans, blocks, strict=True):
+        yield from lines[at : span.first]
+        begin, end = lines[span.first], lines[span.last]
+        ending = begin[len(begin.rstrip("\r\n")) :]
+        yield from (f"{span.indent}{line}{ending}" for line in (block.begin, *block.lines))
+        # The last line of a file may have no end, and keeps having none.
+        yield f"{span.indent}{END}{end[len(end.rstrip(chr(13) + chr(10))) :]}"
+        at = span.last + 1
+    yield from lines[at:]
+
+
+def _diff(old: str, new: str, file: str) -> str:
+    name = file or "script"
+    told = difflib.unified_diff(_lines(old), _lines(new), name, name)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in told)

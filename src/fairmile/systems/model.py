@@ -1,0 +1,225 @@
+"""What a system file says; every value that was not checked on the machine itself is named in `unverified`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from fairmile.base.units import parse_duration
+
+Steps: TypeAlias = tuple[str | int, ...]  # where a value stands in a system file
+
+
+def _one_line(text: str) -> str:
+    if text != text.strip() or not text.isprintable():
+        raise ValueError(f"expected one line of printable text, found {text!r}")
+    return text
+
+
+def _shell_line(text: str) -> str:
+    if not _one_line(text):
+        raise ValueError("expected a line for the shell, found an empty text")
+    return text
+
+
+def _option(text: str) -> str:
+    if not text.startswith("-") or not text.isprintable():
+        raise ValueError(f"expected an option such as '--hint=nomultithread', found {text!r}")
+    return text
+
+
+def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
+    for name, text in values.items():
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is no environment variable that can be set")
+        if not text.isprintable():
+            raise ValueError(f"{name!r} is set to {text!r}, expected one line of printable text")
+    return values
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+Dialect = Literal["slurm", "lsf", "pbs", "flux", "shell"]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+# These become words of a header line or of a command, where nothing quotes them.
+Word = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._:+@-]*)?$")]
+Suffix = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")]
+Line = Annotated[str, AfterValidator(_one_line)]
+ShellLine = Annotated[str, AfterValidator(_shell_line)]
+Option = Annotated[str, AfterValidator(_option)]
+Variables = Annotated[Mapping[str, str], AfterValidator(_variables)]
+Seconds = Annotated[float, BeforeValidator(parse_duration)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Contradictions(ValueError):
+    """Values that fit one by one but not together: where each stands, and what is wrong with it."""
+
+    def __init__(self, found: Sequence[tuple[Steps, str]]) -> None:
+        super().__init__("; ".join(message for _, message in found))
+        self.found = tuple(found)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gpu(_Part):
+    """The accelerators of one node."""
+
+    count: Count
+    model: Line
+    memory_gib: Gib | None = None
+    vendor: Literal["nvidia", "amd", "intel", "graphcore", "other"] = "nvidia"
+
+
+class Partition(_Part):
+    """A kind of node and the limits of the queue that gives it out; None means not known."""
+
+    nodes: Count | None = None
+    cores: Count | None = None  # physical, of one node, as many as a job can ask for
+    threads_per_core: Count = 1
+    sockets: Count | None = None
+    processor: Line = ""
+    memory_gib: Gib | None = None
+    gpu: Gpu | None = None
+    interconnect: Line = ""
+    max_time: Seconds | None = None
+    max_nodes: Count | None = None
+    min_nodes: Count = 1
+    qos: Word = ""  # a quality of service that jobs here must name
+    named: bool = True  # whether a job's header names the partition; elsewhere its options choose the nodes
+    options: tuple[Option, ...] = ()  # further header options of every job here, such as `--constraint=gpu`
+    purpose: Literal["batch", "devel", "interactive", "login"] = "batch"
+    note: Line = ""
+
+
+class SchedulerRules(_Part):
+    """How jobs are handed over here."""
+
+    dialect: Dialect
+    version: Line = ""
+    gpu_option: Literal["gpus-per-node", "gres", "both", "none"] = "gpus-per-node"  # Slurm: how GPUs are asked for
+    needs_account: bool = False
+    needs_time: bool = False
+    options: tuple[Option, ...] = ()  # further header options of every job, such as `--hint=nomultithread`
+    most_array_tasks: Count | None = None
+    accounting: bool = True
+    source_profile: bool = False  # batch shells lack `module`: the script reads /etc/profile first
+
+
+class FileSystem(_Part):
+    """A place for files."""
+
+    path: Line  # may hold variables of the system, such as `$SCRATCH`
+    purpose: Literal["home", "project", "scratch", "archive", "node"]
+    kind: Line = ""  # lustre, gpfs, nfs, …
+    purge: Line = ""  # in words, such as `files not read for 90 days are removed`
+    capacity: Line = ""
+
+
+class LaunchRules(_Part):
+    """How programs are started inside a job."""
+
+    launcher: Literal["srun", "mpirun", "mpiexec", "jsrun", "flux", "none"] = "none"
+    mpi: Word = ""  # srun --mpi=…
+    binding: Line = ""  # further options of the launcher, such as `--cpu-bind=none`
+    rendezvous_suffix: Suffix = ""  # appended to the first node's name for its fast network; JSC: `i`
+    environment: Variables = {}
+
+
+class SoftwareSet(_Part):
+    """What a framework needs here: exact shell lines, and how its job is cut."""
+
+    lines: tuple[ShellLine, ...] = ()  # exactly as they stand in a script
+    partitions: tuple[Name, ...] = ()  # only there; empty: everywhere
+    partition: str = ""  # where jobs of it go unless asked otherwise
+    tasks_per_node: Count | Literal["gpus"] | None = None
+    cpus_per_task: Count | None = None
+    gpus_per_node: Annotated[int, Field(ge=0, strict=True)] | None = None
+    launch: Literal["torchrun", "srun", "mpirun", "horovodrun", "ray", "deepspeed", "plain"] | None = None
+    environment: Variables = {}
+    source: Line = ""
+    verified: date | None = None
+    disagrees: tuple[Line, ...] = ()  # where published rules say otherwise: one sentence each
+    note: Line = ""
+
+
+class System(_Part):
+    """A machine."""
+
+    name: Name
+    title: Line
+    centre: Line = ""
+    country: Line = ""
+    aliases: tuple[Name, ...] = ()
+    description: str = ""
+    architecture: Line = "x86_64"
+    login: Word = ""  # the host that `ssh` reaches
+    scheduler: SchedulerRules
+    default_partition: str = ""
+    partitions: Mapping[Name, Partition] = Field(min_length=1)
+    file_systems: Mapping[Name, FileSystem] = {}
+    stages: tuple[Line, ...] = ()  # module stages, newest last
+    module_system: Literal["lmod", "environment-modules", "none"] = "lmod"
+    # A framework has one set, or several for different partitions; the first that fits is taken.
+    software: Mapping[Name, tuple[SoftwareSet, ...]] = {}
+    launch: LaunchRules = LaunchRules()
+    verified: date | None = None  # when somebody last compared this file with its sources or the machine
+    sources: tuple[Line, ...] = ()
+    # Paths of values that nobody checked, such as `partitions.gpu.memory_gib`; `*` stands for every name there.
+    unverified: tuple[Line, ...] = ()
+    retired: date | None = None
+
+    @field_validator("software", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: sets if isinstance(sets, (list, tuple)) else [sets] for name, sets in value.items()}
+
+    @model_validator(mode="after")
+    def _names_lead_somewhere(self) -> System:
+        found = [*self._lost_names(), *self._lost_limits()]
+        if found:
+            raise Contradictions(found)
+        return self
+
+    def _lost_names(self) -> Iterator[tuple[Steps, str]]:
+        known = ", ".join(self.partitions)
+        if self.default_partition and self.default_partition not in self.partitions:
+            yield ("default_partition",), f"{self.default_partition!r} is not one of the partitions: {known}"
+        for name, sets in self.software.items():
+            for place, each in enumerate(sets):
+                here = ("software", name, place)
+                named = [((*here, "partitions", number), one) for number, one in enumerate(each.partitions)]
+                for path, partition in [*named, ((*here, "partition"), each.partition)]:
+                    if partition and partition not in self.partitions:
+                        yield path, f"{partition!r} is not one of the partitions: {known}"
+                if each.partition and each.partitions and each.partition not in each.partitions:
+                    yield (*here, "partition"), f"{each.partition!r} is not among the partitions of this set"
+
+    def _lost_limits(self) -> Iterator[tuple[Steps, str]]:
+        for name, each in self.partitions.items():
+            if each.max_nodes is not None and each.min_nodes > each.max_nodes:
+                yield ("partitions", name, "min_nodes"), f"{each.min_nodes} is more than max_nodes, {each.max_nodes}"
+            if each.nodes is not None and each.max_nodes is not None and each.max_nodes > each.nodes:
+                yield (
+                    ("partitions", name, "max_nodes"),
+                    f"{each.max_nodes} is more than there are, {each.nodes}",
+                )
+
+    def is_unverified(self, path: str) -> bool:
+        """Tell whether nobody checked the value at a path such as `partitions.gpu.memory_gib`, or all that holds it."""
+        return any(covers(doubt, path) for doubt in self.unverified)
+
+
+def covers(doubt: str, path: str) -> bool:
+    """Tell whether a path of `unverified` names the value at `path` or something that holds it."""
+    named = re.escape(doubt).replace(r"\*", r"[^.]+") if "*" in doubt else re.escape(doubt)
+    return re.fullmatch(rf"{named}([.\[].*)?", path) is not None
