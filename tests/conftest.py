@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from slurm_cluster import slurm_cluster, slurm_with_accounting
+
+__all__ = ["slurm_cluster", "slurm_with_accounting"]  # fixtures, for every folder
 
 
 @dataclass(frozen=True)
@@ -50,16 +53,18 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         f"Host there\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {folder}/user_key\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {folder}/known_hosts\n  StrictHostKeyChecking yes\n"
     )
-    process = subprocess.Popen([server, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.PIPE)
+    # Its sessions outlive it and would hold a pipe open: what it says goes to a file.
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen([server, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
     try:
-        _wait_until_it_answers(process, port)
+        _wait_until_it_answers(process, port, folder / "log")
         yield Sshd("there", config)
     finally:
         process.terminate()
-        process.communicate()
+        process.wait()
 
 
-def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int) -> None:
+def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     deadline = time.monotonic() + 30
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:
@@ -67,7 +72,8 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int) -> None:
                 return
         time.sleep(0.05)
     process.kill()
-    pytest.fail(f"the ssh server does not answer: {process.communicate()[1].decode(errors='replace')}")
+    process.wait()
+    pytest.fail(f"the ssh server does not answer: {log.read_text(errors='replace')}")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fairmile.base.version import __version__ as __version__
+
 __all__ = [
     "Card",
     "FairmileError",

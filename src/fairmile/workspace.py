@@ -14,6 +14,7 @@ from fairmile.base.commands import Here
 from fairmile.base.config import Config, Option
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
+from fairmile.base.version import __version__
 from fairmile.catalog.catalog import Catalog
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.remote import Context
@@ -23,6 +24,7 @@ from fairmile.transfer.settings import Settings
 if TYPE_CHECKING:
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.store.store import Store
@@ -218,6 +220,25 @@ class Workspace:
 
         folders = [Path("/etc/fairmile/systems"), self.home / "systems"]
         return Machines(folders, self.home / "jobs", reaches=self.config["systems"])
+
+    @cached_property
+    def envs(self) -> Envs:
+        from fairmile.catalog.needs import environment_of
+        from fairmile.envs.envs import Envs
+        from fairmile.envs.sabath import spec_from_card
+
+        def find(name: str) -> Mapping[str, Any] | None:
+            body = environment_of(self.catalog, name)
+            return None if body is None else spec_from_card(body)[0].model_dump(mode="json", exclude_defaults=True)
+
+        return Envs(
+            self.home / "envs",
+            Here(),
+            environ=self.environ,
+            bring=lambda address, sha256: self.assets.file(address, sha256),
+            find=find,
+            version=__version__,
+        )
 
     @cached_property
     def jobs(self) -> Jobs:

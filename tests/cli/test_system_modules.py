@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ ml Stages/2022 GCC/11.2.0 OpenMPI/4.1.2 cuDNN/8.3.1.22-CUDA-11.5 NCCL/2.11.4-CUD
 ml -nvidia-driver/.default
 # MODULES END
 """
+# The byte that is no UTF-8 stands too far away to be shown as the surroundings of a change.
 OLD = (
-    b"#!/bin/bash\n#SBATCH --partition=dp-esb\n# caf\xe9\n# MODULES BEGIN deep ddp\nml Stages/2020\n# MODULES END\nrun"
+    b"#!/bin/bash\n#SBATCH --partition=dp-esb\n# caf\xe9\n\n\n\n"
+    b"# MODULES BEGIN deep ddp\nml Stages/2020\n# MODULES END\nrun"
 )
 
 
@@ -101,7 +104,6 @@ def test_a_script_that_moves_is_told_what_the_new_system_refuses(fairmile: Fairm
     assert (found["changed"], found["written"]) == (True, False)
     assert found["blocks"] == [{"system": "jureca", "software": ["ddp", "horovod"]}]
     assert any(note.startswith("Line 2: jureca has no partition 'dp-esb'") for note in found["notes"])
-    assert "\udce9" in found["diff"]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,9 @@ def test_a_script_that_moves_is_told_what_the_new_system_refuses(fairmile: Fairm
         (["nowhere.sh"], "no file nowhere.sh"),
         (["."], "cannot read"),
         (["train.sh", "--remove", "heat"], "names 'heat', so it cannot be removed"),
-        (["train.sh", "--remove", "ddp"], "train.sh:4: nothing would be left"),
+        (["train.sh", "--remove", "ddp"], "train.sh:7: nothing would be left"),
         (["train.sh", "--to", "lummi"], "did you mean 'lumi'?"),
-        (["train.sh", "--add", "nothing", "--write"], "train.sh:4: no software 'nothing' on deep"),
+        (["train.sh", "--add", "nothing", "--write"], "train.sh:7: no software 'nothing' on deep"),
     ],
 )
 def test_what_cannot_be_done_changes_nothing(fairmile: Fairmile, script: Path, arguments: list[str], told: str) -> None:
@@ -122,12 +124,13 @@ def test_what_cannot_be_done_changes_nothing(fairmile: Fairmile, script: Path, a
     assert script.read_bytes() == OLD
 
 
-def test_a_file_that_cannot_be_written_is_an_error(fairmile: Fairmile, script: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
+def test_a_file_that_cannot_be_written_is_an_error(fairmile: Fairmile, script: Path, unprivileged: list[str]) -> None:
     script.parent.chmod(0o555)
+    command = [*unprivileged, sys.executable, "-m", "fairmile", "system", "eval", "train.sh", "--write"]
     try:
-        assert fairmile("system", "eval", "train.sh", "--write").code == 3
+        done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent)
     finally:
         script.parent.chmod(0o755)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "you may not write there" in done.stderr
     assert script.read_bytes() == OLD

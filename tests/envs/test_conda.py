@@ -18,7 +18,7 @@ from conda_channel import PLACEHOLDER, Channel
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import Integrity, InvalidDocument, NotFound, Transient, UsageError
-from fairmile.envs.conda import CondaStep, conda_folder, make_steps
+from fairmile.envs.conda import CondaStep, make_steps
 from fairmile.envs.shells import render
 from fairmile.envs.spec import parse_spec
 from fairmile.envs.steps import Tools
@@ -61,7 +61,7 @@ def step(channel: Channel | str, *packages: str) -> CondaStep:
 
 def test_packages_and_what_they_need_are_installed_and_locked(channel: Channel, tools: Tools, tmp_path: Path) -> None:
     lock = step(channel, "tsunami").run(tmp_path / "env", tools)
-    folder = conda_folder(tmp_path / "env")
+    folder = tmp_path / "env"
     assert (folder / "lib/libwave.txt").read_text() == "wave 1.2"
     file = channel.folder / "noarch/libwave-1.2-0.tar.bz2"
     assert [entry["name"] for entry in lock["packages"]] == ["libwave", "tsunami"]
@@ -84,7 +84,7 @@ def test_the_preamble_activates_what_the_packages_bring(channel: Channel, tools:
         ["set -eu", "export CONDA_DEFAULT_ENV=base", *lines, "tsunami", "echo $WAVE_HOME ${CONDA_DEFAULT_ENV-none}"]
     )
     printed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
-    folder = conda_folder(tmp_path / "env")
+    folder = tmp_path / "env"
     assert printed == f"wave of 3 m in {folder}\n{folder}/lib none\n"
 
 
@@ -93,7 +93,7 @@ def test_a_new_format_package_of_a_served_channel_is_installed(
 ) -> None:
     channel.add("storm", "1.0", {"share/storm.txt": "storm"}, depends=["libwave"], modern=True)
     lock = step(served, "storm >=1", "libwave 1.*").run(tmp_path / "env", tools)
-    assert (conda_folder(tmp_path / "env") / "share/storm.txt").read_text() == "storm"
+    assert (tmp_path / "env" / "share/storm.txt").read_text() == "storm"
     assert [entry["url"] for entry in lock["packages"]] == [
         f"{served}/noarch/libwave-1.2-0.tar.bz2",
         f"{served}/noarch/storm-1.0-0.conda",
@@ -103,7 +103,7 @@ def test_a_new_format_package_of_a_served_channel_is_installed(
 def test_running_again_after_a_kill_leads_to_the_same_end(channel: Channel, tools: Tools, tmp_path: Path) -> None:
     made = step(channel, "tsunami")
     first = made.run(tmp_path / "env", tools)
-    folder = conda_folder(tmp_path / "env")
+    folder = tmp_path / "env"
     (folder / "conda-meta/tsunami-0.3-0.json").unlink()  # as if it was killed before this package was there
     shutil.rmtree(folder / "etc")
     assert made.run(tmp_path / "env", tools) == first
@@ -124,7 +124,7 @@ def test_an_impossible_wish_names_the_requirement(channel: Channel, tools: Tools
     assert caught.value.hint is not None
     with pytest.raises(UsageError, match=r"No candidates were found for tidal >=9"):
         step(channel, "tidal >=9").run(tmp_path / "env", tools)
-    assert not conda_folder(tmp_path / "env").exists()
+    assert not (tmp_path / "env").exists()
 
 
 def test_what_is_no_requirement_is_refused_with_its_field(channel: Channel) -> None:
@@ -137,7 +137,7 @@ def test_a_package_with_other_bytes_is_refused(channel: Channel, tools: Tools, t
     for address in (channel.address, served):
         with pytest.raises(Integrity, match=r"libwave-2\.0-0\.tar\.bz2"):
             step(address, "libwave").run(tmp_path / "env", tools)
-    assert not (conda_folder(tmp_path / "env") / "lib/libwave.txt").exists()
+    assert not (tmp_path / "env" / "lib/libwave.txt").exists()
 
 
 def test_a_channel_that_is_not_there_is_said(tools: Tools, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairmile.jobs.judge import Evidence, judge, wants_word
+from fairmile.jobs.judge import Evidence, judge
 from fairmile.jobs.states import Observed, State, Usage
 
 STARTED = '{"host": "n1", "time": 100, "attempt": 1, "job": "7"}\n'
@@ -26,7 +26,6 @@ def test_a_job_that_noted_its_start_runs_even_before_the_scheduler_is_asked() ->
 def test_a_job_that_noted_its_good_end_is_done_whatever_the_scheduler_forgot() -> None:
     standing = judge(Evidence(STARTED, OK))
     assert (standing.state, standing.exit_code, standing.ended) == (State.DONE, 0, 160.0)
-    assert not wants_word(standing, Evidence(STARTED, OK))
 
 
 def test_without_accounting_the_elapsed_time_comes_from_the_clock_of_the_node() -> None:
@@ -35,17 +34,15 @@ def test_without_accounting_the_elapsed_time_comes_from_the_clock_of_the_node() 
 
 
 def test_an_exit_code_of_the_program_itself_needs_no_word_of_the_scheduler() -> None:
-    evidence = Evidence(STARTED, FAILED)
-    standing = judge(evidence)
+    standing = judge(Evidence(STARTED, FAILED))
     assert (standing.state, standing.exit_code) == (State.FAILED, 3)
-    assert not wants_word(standing, evidence)
 
 
 @pytest.mark.parametrize("end", [STOPPED, KILLED])
-def test_what_was_ended_from_outside_is_explained_by_the_scheduler(end: str) -> None:
-    evidence = Evidence(STARTED, end)
-    assert wants_word(judge(evidence), evidence)
-    assert not wants_word(judge(evidence), Evidence(STARTED, end, asked=True))
+def test_what_was_ended_from_outside_has_not_ended_until_the_scheduler_said_why(end: str) -> None:
+    assert judge(Evidence(STARTED, end)).state is State.ENDING
+    assert judge(Evidence(STARTED, end, asked=True)).state is State.FAILED
+    assert judge(Evidence(STARTED, end, keeps_accounts=False)).state is State.FAILED
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,7 @@ JobAcctGatherParams=OverMemoryKill
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=2
+MessageTimeout=5
 MinJobAge=300
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0
 SelectType=select/cons_tres

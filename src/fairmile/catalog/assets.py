@@ -143,6 +143,17 @@ class Assets:
             raise failures[0]
         return found
 
+    def file(self, address: str, sha256: str | None = None) -> Path:
+        """Return the one file at an address as a path here, fetched unless it is there."""
+        folder = self._views / "files" / sha256_hex(f"{address} {sha256}".encode())[:32]
+        found = [path for path in folder.rglob("*") if path.is_file()] if sha256 else []
+        if len(found) != 1:
+            self.fetch([address], to=folder, sha256=sha256, replace=True)
+            found = [path for path in folder.rglob("*") if path.is_file()]
+        if len(found) != 1:
+            raise UsageError(f"{shown_address(address)} gives {len(found)} files, expected one")
+        return found[0]
+
     def load(self, name: str, *, kind: str | None = None, fresh: bool = False, pool: str | None = None) -> LoadedAsset:
         """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
         card = self._catalog.get(name, kind=kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import click
 
+from fairmile.base.errors import InvalidDocument, Problem
 from fairmile.base.units import format_duration, format_size, parse_duration
-from fairmile.cli.job_options import job_options, spec_from
+from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.jobs.diagnosis import Diagnosis
@@ -35,6 +37,7 @@ def job() -> None:
 
 @job.command()
 @job_options
+@submit_options
 @click.option("--environment", default="", help="An environment that `fairmile env ls` shows.")
 @click.option("--wait", is_flag=True, help="Wait for its end, show its output, and end with its exit code.")
 @click.option("--dry-run", is_flag=True, help="Print the script; submit nothing.")
@@ -51,7 +54,7 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
     workspace = Workspace.open()
     spec = spec_from(options)
     if environment:
-        spec = workspace.jobs.equipped(spec, workspace.envs.equipment(environment), on=on)
+        spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
     if dry_run:
         script = workspace.systems[on].script(spec)
         if out.as_json:
@@ -77,6 +80,7 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--at-once", type=click.IntRange(min=1), help="How many run at the same time.  [default: cores]")
 @job_options(program=False)
+@submit_options
 @click.option("--wait", is_flag=True, help="Wait for the end of all.")
 @json_option
 def pack(out: Out, file: Path, at_once: int | None, on: str, wait: bool, **options: Any) -> int:
@@ -90,12 +94,26 @@ def pack(out: Out, file: Path, at_once: int | None, on: str, wait: bool, **optio
       fairmile job pack commands.txt --at-once 4 --wait
     """
     workspace = Workspace.open()
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    status = workspace.jobs.pack(text, spec_from(options), at_once=at_once, on=on)
+    status = workspace.jobs.pack(_commands(file), spec_from(options), at_once=at_once, on=on)
     if not wait:
         _told(out, status, f"submitted {status.id} with {count(len(status.tasks), 'command')}")
         return 0
     return _waited(workspace, out, [status.id], None)
+
+
+def _commands(file: Path) -> list[list[str]]:
+    """Return the commands of a file, one a line, quoted as in a shell; `#` starts a comment."""
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            problem = Problem(f"a quote is not closed: {line.strip()!r}", file=str(file), line=number)
+            raise InvalidDocument([problem]) from error
+        if words:
+            found.append(words)
+    return found
 
 
 def _told(out: Out, status: JobStatus, text: str, hint: str = "") -> None:

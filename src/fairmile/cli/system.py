@@ -32,7 +32,7 @@ ENTRIES = {
     "eval": Entry("fairmile.cli.system_modules", "eval_", "Bring the module blocks of a script up to date."),
     "script": Entry("fairmile.cli.system_script", "script", "Print the batch script that is right on a system."),
     "probe": Entry("fairmile.cli.system_probe", "probe", "Describe this machine, and compare it with what is known."),
-    "certify": Entry("fairmile.cli.system_probe", "certify", "Run a short suite here and keep the record."),
+    "certify": Entry("fairmile.cli.system_certify", "certify", "Run a short suite on a system and keep the record."),
 }
 
 

@@ -26,7 +26,7 @@ from fairmile.envs.shells import Act, Assign, Prepend, Source, Unset
 from fairmile.envs.spec import CondaSpec, EnvironmentSpec
 from fairmile.envs.steps import Step, Tools, Use
 
-_FOLDER = "conda"
+_CACHE = "conda"
 _SOLVE_S = 600
 # What an environment of conda that is active already leaves in a shell; it would make programs look there.
 _OTHERS = ("CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL", "CONDA_PYTHON_EXE")
@@ -39,13 +39,8 @@ def make_steps(spec: EnvironmentSpec, tools: Tools) -> Sequence[Step]:
     return [CondaStep(spec.conda)]
 
 
-def conda_folder(prefix: Path) -> Path:
-    """Return where the conda packages of an environment lie; its Python, if it has one, is `bin/python` in there."""
-    return prefix / _FOLDER
-
-
 class CondaStep:
-    """Solve conda packages for this machine and install them below the prefix.
+    """Solve conda packages for this machine and install them into the prefix.
 
     The packages' own link scripts are not run, for they may do anything. A package whose bytes differ from the digest
     in its channel's index is refused.
@@ -80,7 +75,7 @@ class CondaStep:
     def run(self, prefix: Path, tools: Tools) -> Mapping[str, Any]:
         """Solve, check, install, and return every package with its address, digest and size."""
         rattler = _rattler()
-        target, cache = conda_folder(prefix), tools.cache / _FOLDER
+        cache = tools.cache / _CACHE
         records = _finish(self._solve(rattler, cache))
         for record in records:
             _check_local_file(record)
@@ -89,7 +84,7 @@ class CondaStep:
             _finish(
                 rattler.install(
                     records,
-                    target_prefix=target,
+                    target_prefix=prefix,
                     cache_dir=cache / "packages",
                     show_progress=False,
                     client=_client(rattler),
@@ -102,12 +97,11 @@ class CondaStep:
 
     def use(self, prefix: Path) -> Use:
         """Return the acts of `conda activate`: the folder, its programs, and the scripts that packages bring."""
-        target = conda_folder(prefix)
         acts: list[Act] = [Unset(name) for name in _OTHERS]
-        acts += [Assign("CONDA_PREFIX", str(target), literal=True), Prepend("PATH", target / "bin")]
-        for file in sorted((target / "etc/conda/env_vars.d").glob("*.json")):
+        acts += [Assign("CONDA_PREFIX", str(prefix), literal=True), Prepend("PATH", prefix / "bin")]
+        for file in sorted((prefix / "etc/conda/env_vars.d").glob("*.json")):
             acts += _variables_of(file)
-        acts += [Source(file, ("bash", "zsh", "sh")) for file in sorted((target / "etc/conda/activate.d").glob("*.sh"))]
+        acts += [Source(file, ("bash", "zsh", "sh")) for file in sorted((prefix / "etc/conda/activate.d").glob("*.sh"))]
         return Use(acts=tuple(acts))
 
     async def _solve(self, rattler: Any, cache: Path) -> list[Any]:

@@ -25,8 +25,8 @@ from fairmile.envs.steps import Step, Tools, Use
 _MINORS = range(20, 7, -1)
 _FIND = 'for each in "$@"; do type -P "$each"; done; true'
 _PROBE = (
-    "import json, platform, sys, sysconfig; print(json.dumps({"
-    "'executable': getattr(sys, '_base_executable', None) or sys.executable, "
+    "import json, os, platform, sys, sysconfig; print(json.dumps({"
+    "'executable': os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable), "
     "'version': platform.python_version(), 'implementation': sys.implementation.name, "
     "'platform': sysconfig.get_platform(), 'abi': sysconfig.get_config_var('SOABI') or '', "
     "'libc': ' '.join(platform.libc_ver())}))"
@@ -134,10 +134,9 @@ class PythonStep:
 
     def run(self, prefix: Path, tools: Tools) -> Mapping[str, Any]:
         self._refuse_changed()
-        # uv does not see the packages of the interpreter itself, so that it would install them again.
-        uv = None if self._spec.system_packages else find_uv(tools)
-        if not self._of_conda:
-            self._make_venv(prefix, tools, uv)
+        # uv resolves as if the packages of conda or of the interpreter itself were not there.
+        uv = None if self._spec.system_packages or self._of_conda else find_uv(tools)
+        self._make_python(prefix, tools, uv)
         python = prefix / "bin" / "python"
         _forget_half_installed(python, tools)
         wanted, copies = self._wanted(tools)
@@ -145,7 +144,6 @@ class PythonStep:
         if wanted or self._spec.requirements:
             install = _Uv(uv, tools) if uv else _Pip(tools)
             hashes = install(python, wanted, self._spec.requirements)
-        tools.run([str(python), "-m", "compileall", "-q", str(prefix / "lib")], quiet=True, check=False)
         return {
             "interpreter": asdict(_need(_probe(str(python), tools), python)),
             "installer": "uv" if uv else "pip",
@@ -166,7 +164,11 @@ class PythonStep:
             file = Path(spec.requirements)
             changed(file, str(self._requirements), lambda: str(_requirements_digests(file)))
 
-    def _make_venv(self, prefix: Path, tools: Tools, uv: str | None) -> None:
+    def _make_python(self, prefix: Path, tools: Tools, uv: str | None) -> None:
+        if self._of_conda:
+            if tools.run([str(prefix / "bin" / "python"), "-m", "pip", "--version"], check=False, quiet=True).exit_code:
+                tools.run([str(prefix / "bin" / "python"), "-m", "ensurepip"])
+            return
         if self._interpreter is None:
             if uv is None:
                 raise SystemFailure("only uv can download a Python, and it is not here", hint="pip install uv")
@@ -227,7 +229,7 @@ class _Uv:
         self._tools = tools
 
     def __call__(self, python: Path, wanted: Sequence[str], listed: str | None) -> dict[tuple[str, str], list[str]]:
-        tools, env = self._tools, uv_index_settings(self._tools.environ)
+        tools, env, at = self._tools, uv_index_settings(self._tools.environ), _folder_of(listed)
         locked = tools.work / "python-locked.txt"
         if not locked.exists():
             fresh = locked.with_suffix(".new")
@@ -235,11 +237,12 @@ class _Uv:
             given = tools.work / "python-wanted.txt"
             write_atomic(given, "".join(f"{_as_requirement(each)}\n" for each in wanted))
             command = [self._program, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"]
-            tools.run([*command, "--python", str(python), "-o", str(fresh), str(given), *files], env=env)
+            tools.run([*command, "--python", str(python), "-o", str(fresh), str(given), *files], cwd=at, env=env)
             fresh.rename(locked)
         # Hard links to uv's cache would let whoever changes one change the other.
-        command = [self._program, "pip", "install", "--python", str(python), "--link-mode", "copy", "-r", str(locked)]
-        tools.run(command, env=env)
+        # Byte code is made now, since nobody can write it once the prefix is read-only.
+        command = [self._program, "pip", "install", "--python", str(python), "--link-mode", "copy"]
+        tools.run([*command, "--compile-bytecode", "-r", str(locked)], cwd=at, env=env)
         found: dict[tuple[str, str], list[str]] = {}
         for name, version, hashes in _PINNED.findall(locked.read_text(encoding="utf-8").replace("\\\n", " ")):
             found[canonicalize_name(name), version] = re.findall(r"sha256:([0-9a-f]{64})", hashes)
@@ -256,13 +259,19 @@ class _Pip:
         report = self._tools.work / "pip-report.json"
         report.unlink(missing_ok=True)
         command = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
-        self._tools.run([*command, "--report", str(report), *wanted, *(["-r", listed] if listed else [])])
+        given = [*wanted, *(["-r", listed] if listed else [])]
+        self._tools.run([*command, "--report", str(report), *given], cwd=_folder_of(listed))
         found: dict[tuple[str, str], list[str]] = {}
         for each in json.loads(report.read_text(encoding="utf-8"))["install"]:
             digest = each.get("download_info", {}).get("archive_info", {}).get("hashes", {}).get("sha256")
             key = canonicalize_name(each["metadata"]["name"]), each["metadata"]["version"]
             found[key] = [digest] if digest else []
         return found
+
+
+def _folder_of(listed: str | None) -> Path | None:
+    """Return where an installer must stand to find the files that a requirements file names."""
+    return Path(listed).parent if listed else None
 
 
 def uv_index_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -377,10 +386,10 @@ def _package_material(package: str) -> Any:
 
 def _requirements_digests(file: Path) -> list[Any]:
     """Return what a requirements file and all it includes ask for, local packages by what they hold."""
-    return [each for line, folder in _logical_lines(file, ()) for each in [_line_material(line, folder, file)]]
+    return [_line_material(line, file) for line in _logical_lines(file, ())]
 
 
-def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[str]:
     if file in above:
         raise UsageError(f"the requirements file {file} includes itself")
     try:
@@ -394,13 +403,13 @@ def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, P
         if include:
             if "://" in include[1]:
                 raise UsageError(f"{file} includes {include[1]}, which may change", hint="keep a copy beside it")
-            yield line.split()[0].split("=")[0], file.parent  # constraints and requirements differ
+            yield "-c" if line.startswith(("-c", "--constraint")) else "-r"
             yield from _logical_lines(file.parent / include[1], (*above, file))
         elif line:
-            yield line, file.parent
+            yield line
 
 
-def _line_material(line: str, folder: Path, file: Path) -> Any:
+def _line_material(line: str, file: Path) -> Any:
     if _EDITABLE.match(line):
         raise UsageError(
             f"{file}: {line!r} is an editable package, which changes after the environment is built",
@@ -412,7 +421,8 @@ def _line_material(line: str, folder: Path, file: Path) -> Any:
     if target.startswith("file://"):
         return [line.split(" @ ")[0], _package_material(unquote(urlsplit(target).path))]
     if target.startswith((".", "/")):
-        return _package_material(str(folder / re.sub(r"\[[^\]]*\]$", "", target)))
+        # Installers see paths from where they stand, which is the folder of the file that is given to them.
+        return _package_material(str(file.parent / re.sub(r"\[[^\]]*\]$", "", target)))
     return line
 
 

@@ -67,10 +67,10 @@ def render(acts: Sequence[Act], shell: str = "bash") -> tuple[str, ...]:
     Variables are taken away first. In bash, zsh and sh the lines work under `set -eu` and leave these settings as
     they were. A module line that fails says so on stderr and ends the script with exit code 3.
     """
-    words = _SHELLS.get(shell)
+    words = SHELLS.get(shell)
     if words is None:
-        near = did_you_mean(shell, _SHELLS)
-        raise NotFound(f"no shell named {shell!r}" + (f"; {near}" if near else f"; known: {', '.join(_SHELLS)}"))
+        near = did_you_mean(shell, SHELLS)
+        raise NotFound(f"no shell named {shell!r}" + (f"; {near}" if near else f"; known: {', '.join(SHELLS)}"))
     distinct = list(dict.fromkeys(acts))
     unset = [line for act in distinct if isinstance(act, Unset) for line in words.unset(act)]
     modules = [act for act in distinct if isinstance(act, ModuleLine)]
@@ -247,7 +247,7 @@ def _fish_quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-_SHELLS: Mapping[str, _Words] = {
+SHELLS: Mapping[str, _Words] = {
     "bash": _Posix(),
     "zsh": _Posix(),
     "sh": _Posix(),

@@ -32,6 +32,7 @@ _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@/-]*")
 # that starts a command, redirects or quotes.
 _MODULE_LINE = re.compile(r"(?:module|ml|source|\.) [A-Za-z0-9 ._+@/:,=~${}-]+")
 _PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@", re.IGNORECASE)
+_SECRET = re.compile(r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$")
 _RELEASE = re.compile(r"\d+(?:\.\d+){0,2}")
 _LONGEST_NAME = 64
 
@@ -107,6 +108,8 @@ def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
             raise ValueError(f"{name!r} is no name for an environment variable")
         if text and not text.isprintable():
             raise ValueError(f"{name} is set to {text!r}, expected one line of printable text")
+        if _SECRET.search(name) and not text.startswith("$"):
+            raise ValueError(f"{name} looks like a secret, which records would keep; set it where programs are started")
     return values
 
 

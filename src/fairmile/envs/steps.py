@@ -75,6 +75,7 @@ class Tools:
     safely into a new folder. `work` is a folder of this environment for what is in between; it is removed when the
     environment is ready, and what a killed build left there is there still. `cache` is shared by all environments
     and may be emptied at any time. `acts` are those of the steps before, done in the shell of every command.
+    `umask` holds for every command, so that a group can share what is built.
     """
 
     runner: Runner
@@ -84,6 +85,7 @@ class Tools:
     cache: Path
     environ: Mapping[str, str]
     jobs: int = 1
+    umask: int | None = None
     acts: tuple[Act, ...] = ()
     on_line: Callable[[str], None] = field(default=lambda _: None)
 
@@ -108,7 +110,8 @@ class Tools:
             if not quiet:
                 self.on_line(line)
 
-        script = "\n".join([*render(self.acts), 'exec "$@"'])
+        share = [] if self.umask is None else [f"umask {self.umask:04o}"]
+        script = "\n".join([*share, *render(self.acts), 'exec "$@"'])
         if not quiet:
             self.on_line("$ " + shlex.join(argv))
         result = self.runner.run(
@@ -123,7 +126,7 @@ class Tools:
             said = "\n".join(last)
             shown = shlex.join(argv)
             raise SystemFailure(
-                f"{shown if len(shown) <= 200 else shown[:197] + '...'!r} ended with exit code {result.exit_code}"
+                f"`{shown if len(shown) <= 200 else shown[:197] + '...'}` ended with exit code {result.exit_code}"
                 + (f":\n{said}" if said else "")
             )
         return result

@@ -60,7 +60,11 @@ _SIGNS: tuple[tuple[str, str, str], ...] = (
         "check that the first node can be reached from the others, and that the launcher starts one task per node",
     ),
     (r"Permission denied[^\n]*", "a file may not be read, written or run", "check its permissions and its owner"),
-    (r"[^\n]*: command not found|No such file or directory[^\n]*", "a program or file is missing", "check its path"),
+    (
+        r"[^\n]*: (?:command )?not found|No such file or directory[^\n]*",
+        "a program or file is missing",
+        "check its path and its name",
+    ),
 )
 _BY_STATE = {
     State.TIMED_OUT: _SIGNS[2],

@@ -211,11 +211,6 @@ def _flux_asked(request: Request, files: JobFiles) -> Iterator[str]:
         yield from (f"--dependency={word}:{job}" for job in ids)
 
 
-def shell_directives(request: Request, files: JobFiles) -> list[str]:
-    """Return no lines: a plain shell takes none."""
-    return []
-
-
 def _given(pattern: str, value: object) -> Iterable[str]:
     return [pattern.format(value)] if value not in (None, "") else []
 

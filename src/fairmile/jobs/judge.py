@@ -35,8 +35,8 @@ class Standing:
 class Evidence:
     """What is known about one job or task.
 
-    `current` is what the scheduler lists, `past` what its accounting remembers; `asked` says whether the scheduler was
-    asked at all. `missing_s` is for how long it has been on no list.
+    `current` is what the scheduler lists, or listed when it was last asked, `past` what its accounting remembers;
+    `asked` says whether it was asked just now. `missing_s` is for how long the job has been on no list.
     """
 
     started: str = ""
@@ -66,18 +66,6 @@ def judge(evidence: Evidence) -> Standing:
     return replace(standing, usage=_usage(standing, told))
 
 
-def wants_word(standing: Standing, evidence: Evidence) -> bool:
-    """Tell whether the scheduler could say more than the job's own notes do."""
-    if not standing.state.is_end:
-        return True
-    return evidence.keeps_accounts and not evidence.asked and _needs_reason(standing)
-
-
-def _needs_reason(standing: Standing) -> bool:
-    """Tell whether a job was ended from outside, which only the scheduler can explain."""
-    return bool(standing.signal) or (standing.exit_code or 0) > _SIGNAL_CODES
-
-
 def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | None) -> Standing:
     code = _number(end.get("exit_code"))
     exit_code = int(code) if code is not None else None
@@ -92,6 +80,9 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | Non
         )
         return Standing(State.FAILED, sentence, exit_code)
     killed = caught or _signal_name(exit_code or 0)
+    if evidence.keeps_accounts and not evidence.asked:
+        # Only the scheduler knows whether a limit, a person or a more urgent job ended it, and whether it comes back.
+        return Standing(State.ENDING, f"ended by signal {killed}; its scheduler is still to be asked why")
     if told is not None and not told.state.is_end and evidence.keeps_accounts and not _is_leaving(told):
         # Stopped and put back into the queue: a requeued job keeps its id.
         return Standing(told.state, told.sentence or f"stopped by {killed}, waits to start again", signal=killed)

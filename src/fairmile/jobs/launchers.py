@@ -157,18 +157,19 @@ def _torchrun(request: Request, system: System) -> tuple[list[str], str]:
     workers = [f"--nnodes={request.nodes}", f"--nproc-per-node={workers_per_node(request)}"]
     prepare = list(_hand_signals_on(request))
     before = [*request.spec.wrap, *runner]
-    if request.nodes == 1:
-        return prepare, _quoted(before, ["--standalone", *workers], program)
-    prepare += _meeting_point(request, system)
-    meet = '--rdzv-backend=c10d --rdzv-id="$FAIRMILE_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
-    cpus = None if request.cpus_per_task is None else request.cpus_per_task * request.tasks_per_node
     starter = "mpirun" if request.starter == "none" else request.starter
+    cpus = None if request.cpus_per_task is None else request.cpus_per_task * request.tasks_per_node
     start = _started(starter, _Cut(request.nodes, 1, cpus, request.gpus_per_node, agents=True), request, system)
-    # Each node tells by its number whether it is the first: torchrun's own guess compares names and fails where the
-    # name of the fast network is not the host's.
-    first = f'exec "${{@:1:{len(before)}}}" --rdzv-conf=is_host=$(({_RANK[starter]} == 0)) "${{@:{len(before) + 1}}}"'
-    asked = _quoted(workers)
-    return prepare, f"{start} bash -c {shlex.quote(first)} bash {_quoted(before)} {asked} {meet} {_quoted(program)}"
+    if request.nodes == 1:
+        there = f"{start} " if starter == "jsrun" else ""  # elsewhere the script runs on the node itself
+        return prepare, there + _quoted(before, ["--standalone", *workers], program)
+    prepare += _meeting_point(request, system)
+    prepare.append("# Each node knows by its number whether it is where they meet; torchrun would guess it by names.")
+    meet = '--rdzv-backend=c10d --rdzv-id="$FAIRMILE_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"'
+    known = '"$1"' if len(before) == 1 else f'"${{@:1:{len(before)}}}"'
+    first = f'exec {known} --rdzv-conf=is_host=$(({_RANK[starter]} == 0)) "${{@:{len(before) + 1}}}"'
+    words = [start, f"bash -c {shlex.quote(first)} bash", f"{_quoted(before, workers)} {meet}", _quoted(program)]
+    return prepare, " \\\n        ".join(words)
 
 
 def _torch_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -186,7 +187,10 @@ def _torch_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _meeting_point(request: Request, system: System) -> Iterator[str]:
     """Return the lines that set MASTER_ADDR and MASTER_PORT, unless the job sets them itself."""
     if "MASTER_ADDR" not in request.spec.env:
-        yield "MASTER_ADDR=${FAIRMILE_NODES%% *}"
+        if request.starter == "jsrun":  # there the script runs on a node that is listed but not one of the job's
+            yield 'for MASTER_ADDR in $FAIRMILE_NODES; do [ "${MASTER_ADDR%%.*}" = "${HOSTNAME%%.*}" ] || break; done'
+        else:
+            yield "MASTER_ADDR=${FAIRMILE_NODES%% *}"
         suffix = system.launch.rendezvous_suffix
         if suffix:
             yield f'fairmile_fast=${{MASTER_ADDR%%.*}}{suffix}${{MASTER_ADDR#"${{MASTER_ADDR%%.*}}"}}'

@@ -13,9 +13,11 @@ from typing import TypeVar
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
-from fairmile.jobs.judge import Evidence, Standing, judge, wants_word
+from fairmile.jobs.judge import Evidence, Standing, judge
 from fairmile.jobs.machines import Machine, Machines
+from fairmile.jobs.packing import packed
 from fairmile.jobs.places import Notes
 from fairmile.jobs.records import Known, Record, Records
 from fairmile.jobs.request import JobFiles
@@ -28,6 +30,11 @@ from fairmile.jobs.states import Observed, State
 T = TypeVar("T")
 
 _SCRIPT = "script.sh"
+# What a job that packs commands has in common with the one it is described by.
+_SHARED = (
+    *("name", "env", "resources", "software", "preamble", "folder", "inputs", "outputs"),
+    *("after", "signal", "requeue", "retries", "key"),
+)
 _ASKED = ".asked"
 _PATIENCE_S = 60.0
 _TAIL_BYTES = 64 << 10
@@ -36,8 +43,9 @@ _PIECE_BYTES = 1 << 20
 _ASK_EVERY_S = 30.0
 _ASK_PROCESSES_EVERY_S = 1.0
 _LONGEST_PAUSE_S = 600.0
+# How often notes are looked at: soon at first, then less often; over ssh each look costs a round trip.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
-_FAR_LOOK_S = 5.0
+_FIRST_FAR_LOOK_S, _LAST_FAR_LOOK_S = 0.25, 5.0
 
 
 @dataclass(frozen=True)
@@ -95,19 +103,35 @@ class Jobs:
 
     # Submitting
 
+    def equipped(self, spec: JobSpec, envs: Envs, environment: str, *, on: str = "laptop") -> JobSpec:
+        """Return the job with what makes it run in an environment, which must be on the machine that runs it."""
+        if self.machines[on].reach.host:
+            raise UsageError(
+                f"the environment {environment!r} is on this machine, the job goes to {on}",
+                hint=f"build it there, and submit from there: `ssh {self.machines[on].reach.host}`",
+            )
+        preamble, wrap = envs.preamble(environment), envs.wrap(environment)
+        return spec.model_copy(update={"preamble": (*spec.preamble, *preamble), "wrap": (*spec.wrap, *wrap)})
+
+    def pack(
+        self, commands: Sequence[Sequence[str]], like: JobSpec, *, at_once: int | None = None, on: str = "laptop"
+    ) -> JobStatus:
+        """Submit many short commands as one job, which is like another one in everything but its program."""
+        shared = {name: getattr(like, name) for name in _SHARED}
+        return self.submit(packed(commands, at_once=at_once, wrap=like.wrap, **shared), on=on)
+
     def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
         """Hand a job over and return at once; the same `key` a second time gives the job it gave the first time."""
         machine = self.machines[on]
         spec = machine.filled(spec)
-        request = resolve(spec, machine.system)
+        resolve(spec, machine.system)  # what the system cannot give is said before anything is made
         for name, source in spec.inputs.items():
             if not Path(source).exists():
                 raise UsageError(f"inputs.{name}: there is no file {source}")
-        self._dependencies(spec.after, on)  # what cannot be met is said before anything is made
+        self._dependencies(spec.after, on)
         record, is_new = self._records.create(spec, on, self._clock())
         if is_new or not record.submitted:
             record = self._hand_over(record, machine)
-        del request
         return self._status(record, Known(Standing(State.QUEUED)))
 
     def _hand_over(self, record: Record, machine: Machine) -> Record:
@@ -206,6 +230,10 @@ class Jobs:
         unclear = [each for each in weighed if each.wants_word and each.record.submitted]
         if unclear and self._may_ask(machine):
             self._ask(machine, unclear)
+            # Who is on no list may have ended, and said so, since we looked.
+            gone = {each.record.id: each for each in unclear if each.missing_since is not None}
+            for id, notes_now in (machine.place.look(list(gone)) if gone else {}).items():
+                gone[id].notes = notes_now
         return [self._settle(each, machine) for each in weighed]
 
     def _weigh(self, record: Record, known: Known | None, notes: Notes, machine: Machine) -> _Weighed:
@@ -311,20 +339,25 @@ class Jobs:
     def wait(self, references: Sequence[str], *, timeout_s: float | None = None) -> list[JobStatus]:
         """Wait until jobs have ended and return where they stand; with a time-out, perhaps before that."""
         deadline = self._clock() + timeout_s if timeout_s is not None else float("inf")
-        pause_s = _FIRST_LOOK_S
-        over: dict[str, JobStatus] = {}
         ids = [self._records.get(reference).id for reference in references]
+        over: dict[str, JobStatus] = {}
+        pauses = self._pauses(ids)
         while True:
             for job in self.refresh([self._records.get(id) for id in ids if id not in over]):
                 if job.is_over:
                     over[job.id] = job
-                    pause_s = _FIRST_LOOK_S
             now = self._clock()
             if len(over) == len(set(ids)) or now >= deadline:
                 return [over.get(id) or self.get(id) for id in ids]
-            is_far = any(self.machines[self._records.get(id).system].reach.host for id in ids if id not in over)
-            pause_s = min(pause_s * 1.5, _LAST_LOOK_S)
-            self._sleep(min(_FAR_LOOK_S if is_far else pause_s, max(deadline - now, 0.0)))
+            self._sleep(min(next(pauses), deadline - now))
+
+    def _pauses(self, ids: Iterable[str]) -> Iterator[float]:
+        """Yield how long to wait before each further look at jobs."""
+        is_far = any(self.machines[self._records.get(id).system].reach.host for id in ids)
+        pause_s, last_s = (_FIRST_FAR_LOOK_S, _LAST_FAR_LOOK_S) if is_far else (_FIRST_LOOK_S, _LAST_LOOK_S)
+        while True:
+            yield pause_s
+            pause_s = min(pause_s * 1.3, last_s)
 
     def cancel(self, references: Sequence[str]) -> list[JobStatus]:
         """Ask for the end of jobs; those that have ended stay as they are."""
@@ -352,16 +385,17 @@ class Jobs:
         """Yield the output of a job as it comes, until the job has ended."""
         record = self._records.get(reference)
         name = self._log_name(record, task, errors)
-        is_far = bool(self.machines[record.system].reach.host)
+        pauses = self._pauses([record.id])
         offset = 0
         while True:
             is_over = self.get(record.id).is_over
             for piece in self._pieces(record, name, offset):
                 offset += len(piece)
                 yield piece
+                pauses = self._pauses([record.id])
             if is_over:
                 return
-            self._sleep(2.0 if is_far else 0.2)
+            self._sleep(next(pauses))
 
     def _pieces(self, record: Record, name: str, offset: int) -> Iterator[bytes]:
         place = self.machines[record.system].place
@@ -431,8 +465,10 @@ class _Weighed:
     trouble: str = ""
 
     def __post_init__(self) -> None:
-        self.asked = self.known.asked if self.known else False
-        self.missing_since = self.known.missing_since if self.known else None
+        if self.known is not None:
+            self.listed = self.known.told
+            self.missing_since = self.known.missing_since
+            self.trouble = self.known.trouble
 
     @property
     def indices(self) -> range | None:
@@ -441,7 +477,7 @@ class _Weighed:
 
     def hear(self, listed: dict[str, Observed], past: dict[str, Observed], now: float) -> None:
         """Take in what the scheduler said."""
-        self.asked, self.listed, self.past, self.now = True, listed, past, now
+        self.asked, self.listed, self.past, self.now, self.trouble = True, listed, past, now, ""
         is_missing = self.is_missing_from(listed) and self.is_missing_from(past)
         self.missing_since = (self.missing_since or now) if is_missing else None
 
@@ -451,7 +487,8 @@ class _Weighed:
 
     @property
     def wants_word(self) -> bool:
-        return any(wants_word(judge(evidence), evidence) for evidence in self._evidence())
+        """Tell whether the scheduler could say more than the job's own notes do."""
+        return any(not judge(evidence).state.is_end for evidence in self._evidence())
 
     def _evidence(self) -> list[Evidence]:
         if self.record.spec.array is None:
@@ -478,7 +515,7 @@ class _Weighed:
             return Known(standing, trouble=self.trouble)
         if self.record.spec.array is not None:
             tasks = {index: judge(each) for index, each in enumerate(self._evidence())}
-            return Known(_together(tasks), tasks, self.asked, self.missing_since, self.trouble)
+            return Known(_together(tasks), tasks, self._told(tasks.values()), self.missing_since, self.trouble)
         standing = judge(self._evidence()[0])
         tasks = {}
         for index in self.indices or ():
@@ -488,7 +525,14 @@ class _Weighed:
             tasks[index] = (
                 replace(task, state=State.CANCELLED) if standing.state.is_end and not task.state.is_end else task
             )
-        return Known(standing, tasks, self.asked, self.missing_since, self.trouble)
+        return Known(standing, tasks, self._told([standing]), self.missing_since, self.trouble)
+
+    def _told(self, standings: Iterable[Standing]) -> dict[str, Observed]:
+        """Return what the scheduler last said, for the time until it may be asked again; nothing once all has ended."""
+        id = self.record.scheduler_id
+        if all(standing.state.is_end for standing in standings):
+            return {}
+        return {each: told for each, told in self.listed.items() if each == id or each.startswith(f"{id}_")}
 
 
 def _together(tasks: dict[int, Standing]) -> Standing:

@@ -19,7 +19,7 @@ from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.judge import Standing
 from fairmile.jobs.spec import JobSpec
-from fairmile.jobs.states import State, Usage
+from fairmile.jobs.states import Observed, State, Usage
 
 _JOB = "job.json"
 _STANDING = "standing.json"
@@ -31,11 +31,11 @@ _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 @dataclass(frozen=True)
 class Known:
-    """The last known standing of a job and of its tasks, and whether the scheduler was asked about it."""
+    """The last known standing of a job and of its tasks, and what the scheduler last said of those that go on."""
 
     standing: Standing
     tasks: dict[int, Standing] = dataclasses.field(default_factory=dict)
-    asked: bool = False
+    told: dict[str, Observed] = dataclasses.field(default_factory=dict)
     missing_since: float | None = None
     trouble: str = ""
 
@@ -175,7 +175,7 @@ class Records:
         return Known(
             _standing(document["standing"]),
             {int(index): _standing(task) for index, task in document["tasks"].items()},
-            document["asked"],
+            {id: _observed(each) for id, each in document["told"].items()},
             document["missing_since"],
             document["trouble"],
         )
@@ -192,6 +192,11 @@ class Records:
 def _standing(document: dict[str, Any]) -> Standing:
     usage = document.pop("usage")
     return Standing(**document | {"state": State(document["state"]), "usage": Usage(**usage) if usage else None})
+
+
+def _observed(document: dict[str, Any]) -> Observed:
+    usage = document.pop("usage")
+    return Observed(**document | {"state": State(document["state"]), "usage": Usage(**usage) if usage else None})
 
 
 def _read(file: Path) -> dict[str, Any]:

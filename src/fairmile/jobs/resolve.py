@@ -177,11 +177,14 @@ class _Choice:
                 self.launch, self.origins["launch"] = "plain", f"{origin}: ray starts its own workers"
         else:
             several = self.values["nodes"] * (self.spec.resources.tasks_per_node or 1) > 1
-            if not several:
+            # A script of jsrun's systems runs on a node of its own, away from those of the job.
+            if not several and self.starter != "jsrun":
                 self.launch, self.origins["launch"] = "plain", "one task"
             else:
                 self.launch = self.starter if self.starter != "none" else "mpirun"
                 self.origins["launch"] = f"launcher of {self.system.name}" if named != "none" else "several tasks"
+                if self.launch == "jsrun" and not several:
+                    self._take("tasks_per_node", 1, "one task")
 
     def _decide_tasks(self) -> None:
         self._take("tasks_per_node", self.spec.resources.tasks_per_node, "asked for")
@@ -355,6 +358,9 @@ def _notes(choice: _Choice) -> Iterator[str]:
     doubts = [path for path in choice.used if system.is_unverified(path)]
     if doubts:
         yield f"Nobody has verified {', '.join(doubts)} of {system.name}, which were used."
+    workers, cpus = max(choice.values["gpus_per_node"], 1), choice.values.get("cpus_per_task", 0)
+    if choice.launch in _ONE_AGENT_A_NODE and choice.values["tasks_per_node"] == 1 and 0 < cpus < workers:
+        yield f"The {workers} workers of a node share {cpus} CPUs; --cpus-per-task gives them more."
     if choice.launch == "deepspeed":
         yield "DeepSpeed is started the way torchrun starts programs; its script finds its rank in the environment."
     if spec.signal is None:

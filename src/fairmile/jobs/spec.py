@@ -14,6 +14,7 @@ Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(ge=1)]
 # These become words of a header line, where no scheduler offers quoting.
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:,+=/@%\[\]&|*()!-]*$")]
+Launch = Literal["torchrun", "srun", "mpirun", "mpiexec", "jsrun", "flux", "horovodrun", "deepspeed", "plain"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"[^/\0\n][^\0\n]*")
 
@@ -78,7 +79,7 @@ class JobSpec(_Part):
     resources: Resources = Resources()
     software: tuple[str, ...] = ()  # software sets of the system: `ddp`, `horovod`
     # How `argv` is started: None follows the software set and the system.
-    launch: Literal["torchrun", "srun", "mpirun", "mpiexec", "jsrun", "flux", "horovodrun", "deepspeed", "plain"] | None = None
+    launch: Launch | None = None
     preamble: tuple[str, ...] = ()  # shell lines of an environment, before the program starts
     wrap: tuple[str, ...] = ()  # what stands before the program: the command of a container
     folder: str = ""  # where it runs; empty: a folder of its own

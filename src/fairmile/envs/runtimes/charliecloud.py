@@ -1,7 +1,8 @@
 """Charliecloud: `ch-run` is run in the tests with image folders; `ch-image` is held against written-down text only.
 
-Data that is bound read-only is made so in a mount namespace of its own before `ch-run` starts, because `ch-run` has
-no such option; this needs `unshare --map-current-user --keep-caps`, of util-linux 2.36 or later.
+`ch-run` can neither bind read-only nor make the place inside at which something is bound. Both are done before it
+starts, in a mount namespace of its own, which needs util-linux 2.36 and, for the places, Linux 5.11; on an older kernel
+the places must be in the image.
 """
 
 from __future__ import annotations
@@ -10,10 +11,22 @@ from collections.abc import Sequence
 
 from fairmile.envs.runtimes import Container, Identity, Options, Recipe, dockerfile, parse_sha256
 
-_READ_ONLY = (
-    'while [ "$1" != -- ]; do mount --bind -- "$1" "$1" && mount -o remount,bind,ro -- "$1" || exit 125; shift; done; '
-    'shift; exec "$@"'
-)
+# Its arguments: folders to make read-only, --, the image, pairs of what is bound and its place inside, --, the command.
+_PREPARE = """\
+while [ "$1" != -- ]; do
+  mount --bind -- "$1" "$1" && mount -o remount,bind,ro -- "$1" || exit 125; shift
+done
+image=$2 layer=${TMPDIR:-/tmp}/fairmile-$(id -u); shift 2
+if [ -d "$image" ] && mkdir -p -m 700 -- "$layer" && mount -t tmpfs tmpfs "$layer" &&
+  mkdir -- "$layer/upper" "$layer/work" &&
+  mount -t overlay overlay -o "lowerdir=$image,upperdir=$layer/upper,workdir=$layer/work" "$image"
+then while [ "$1" != -- ]; do
+  if [ -d "$1" ]; then mkdir -p -- "$image$2"
+  elif [ ! -e "$image$2" ]; then mkdir -p -- "$(dirname -- "$image$2")" && : > "$image$2"; fi; shift 2
+done; else while [ "$1" != -- ]; do shift; done; fi
+shift
+exec "$@"
+"""
 # An image folder is identified by its names, modes, links and contents, not by times and owners.
 _TREE = (
     'if [ -d "$1" ]; then tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=gnu '
@@ -35,11 +48,12 @@ class Charliecloud:
         words += [f"--set-env={name}={value}" for name, value in container.variables.items()]
         words += [f"--cd={container.folder}"] if container.folder else []
         words += [*container.options, container.image, "--", *argv]
-        guarded = [bind.source for bind in container.binds if bind.read_only]
-        if not guarded:
+        if not container.binds:
             return words
-        first = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c", _READ_ONLY, "sh"]
-        return [*first, *guarded, "--", *words]
+        read_only = [bind.source for bind in container.binds if bind.read_only]
+        places = [path for bind in container.binds for path in (bind.source, bind.inside)]
+        alone = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c", _PREPARE, "sh"]
+        return [*alone, *read_only, "--", container.image, *places, "--", *words]
 
     def definition(self, recipe: Recipe) -> tuple[str, str]:
         """Return a Dockerfile."""
@@ -67,7 +81,7 @@ class Charliecloud:
 
     def identity_command(self, image: str, program_options: Sequence[str]) -> list[str]:
         """Return the argv that prints the digest of an image folder's tree or of an image file."""
-        return ["sh", "-c", _TREE, "sh", image]
+        return ["bash", "-o", "pipefail", "-c", _TREE, "bash", image]
 
     def parse_identity(self, image: str, output: str) -> Identity:
         """Return the digest of the tree or the file."""

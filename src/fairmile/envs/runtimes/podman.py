@@ -23,7 +23,16 @@ class Podman:
 
     def command(self, container: Container, argv: Sequence[str] = ()) -> list[str]:
         """Return `podman run …`; the image's own entry point is set aside, as Apptainer and Charliecloud do."""
-        words = [self.program, *container.program_options, "run", "--rm", "--interactive", "--entrypoint="]
+        # As process 1 of its own a program would not notice the signal that ends a cancelled job.
+        words = [
+            self.program,
+            *container.program_options,
+            "run",
+            "--rm",
+            "--interactive",
+            "--entrypoint=",
+            "--pid=host",
+        ]
         for bind in container.binds:
             mode = ",readonly" if bind.read_only else ""
             words.append(f"--mount=type=bind,source={bind.source},target={bind.inside}{mode}")

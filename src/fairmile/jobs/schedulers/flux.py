@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fairmile.base.commands import Result
-from fairmile.base.errors import Unsupported
+from fairmile.base.errors import Unsupported, UsageError
 from fairmile.jobs.directives import flux_directives
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
@@ -32,6 +33,7 @@ _ABSENT = re.compile(r"unknown|not found", re.IGNORECASE)
 _OVER = re.compile(r"unknown job id|job is inactive|not found", re.IGNORECASE)
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _ID = re.compile(rf"[ƒf]([{_BASE58}]+)|([0-9]+)")
+_KEY = re.compile(r"[A-Za-z0-9_.:+@-]+")
 _MOST_JOBS = 100_000
 _NEVER_RAN = -128  # the return code of a job that was ended before its start
 
@@ -75,10 +77,10 @@ class Flux:
                 "Flux knows no arrays of batch jobs",
                 hint="submit each task as a job of its own, or pack the tasks into one job",
             )
-        lines = flux_directives(request, files)
-        if files.key:
-            lines.append(f"# flux: --job-name={request.spec.name}={files.key}")  # of two names the last one counts
-        return lines
+        if files.key and not _KEY.fullmatch(files.key):
+            raise UsageError(f"{files.key!r} is no key for a job", hint="use letters, digits and . _ : + @ -")
+        name = f"{request.spec.name}={files.key}" if files.key else request.spec.name
+        return flux_directives(replace(request, spec=request.spec.model_copy(update={"name": name})), files)
 
     def submit(self, script: str, files: JobFiles) -> Question[str]:
         """See `Scheduler.submit`."""

@@ -149,9 +149,12 @@ def _records(result: Result) -> list[Mapping[str, Any]]:
     # While mbatchd restarts, bjobs says so on its standard output before the document.
     start = result.stdout.find("{")
     if start < 0:
-        if result.exit_code and not _ABSENT.search(result.stderr + result.stdout):
+        said = result.stderr + result.stdout
+        if _ABSENT.search(said):
+            return []
+        if result.exit_code:
             raise failed_question("LSF", result, _PASSING)
-        if _PASSING.search(result.stderr + result.stdout):
+        if said.strip():
             raise no_answer("LSF", result)
         return []
     try:

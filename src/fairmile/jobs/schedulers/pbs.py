@@ -253,14 +253,15 @@ def _observed(job: Mapping[str, Any]) -> Observed | None:
     status = whole(job.get("Exit_status"))
     signal = status - _BY_SIGNAL if status is not None and status > _BY_SIGNAL else shell_signal(status)
     code = status if status is not None and 0 <= status < _BY_SIGNAL else None
-    reason = comment
+    reason = ""
     if native in _ENDS:
         if native == "X" and status is None:
             return None  # a task that is over, and not a word about how: as if it were not listed
         reason, state, sentence = _end(job, status, signal, comment)
     elif native in _STATES:
         state, sentence = _STATES[native]
-        if comment and state in (State.QUEUED, State.HELD):
+        if comment and state in (State.QUEUED, State.HELD):  # of a job that runs it only says since when
+            reason = comment
             sentence += f" PBS says: {comment.rstrip('. ')}."
     else:
         state, sentence = State.UNKNOWN, f"PBS says {native!r}, which is not known here."

@@ -17,6 +17,7 @@ start_of() { start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
 """
 _SUBMIT = """
 cd -- "$2" || exit 1
+unset FAIRMILE_JOB_ID FAIRMILE_ARRAY_INDEX
 setsid bash "$1" </dev/null >/dev/null 2>&1 &
 start_of $! || start=0
 echo "$!-$start@$(uname -n)"
@@ -36,9 +37,9 @@ for id; do
   where=${id##*@}; id=${id%@*}; pid=${id%%-*}
   [ "$where" = "$host" ] || { echo "$id runs on $where" >&2; continue; }
   start_of "$pid" && [ "$start" = "${id#*-}" ] || continue
-  kill -TERM -- "-$pid" 2>/dev/null
+  kill -s TERM -- "-$pid" 2>/dev/null
   # What does not heed it is ended for good, by a process that waits for it after we are gone.
-  setsid sh -c 'sleep 15; kill -KILL -- "-$1" 2>/dev/null' sh "$pid" </dev/null >/dev/null 2>&1 &
+  setsid sh -c 'sleep 15; kill -s KILL -- "-$1" 2>/dev/null' sh "$pid" </dev/null >/dev/null 2>&1 &
 done
 exit 0
 """
@@ -59,14 +60,15 @@ class Shell:
 
     def header(self, request: Request, files: JobFiles) -> list[str]:
         """Return the lines that turn the output to its files, wait for other jobs and start the tasks of an array."""
-        log = f"exec >>'{files.stdout}' 2>>'{files.stderr}'"
+        # A script that a person starts writes to the terminal.
+        log = f"exec >>'{files.stdout}' 2>>'{files.stderr}'" if files.folder else ""
         lines = ['if [ -z "${FAIRMILE_JOB_ID:-}" ]; then', "  export FAIRMILE_JOB_ID=$$"]
         if files.after:
             lines.append(_START.strip())
         for folder, (id, condition) in zip(files.after_folders, files.after, strict=True):
             lines += [f"  {line}" for line in _wait_for(folder, id, condition)]
         if request.array is None:
-            return [*lines, "fi", log]
+            return [*lines, "fi", *filter(None, [log])]
         at_once = request.array.at_once or "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)"
         return [
             *lines,
@@ -77,7 +79,7 @@ class Shell:
             "  done",
             "  wait; exit 0",
             "fi",
-            log.replace("{index}", "'\"$FAIRMILE_ARRAY_INDEX\"'"),
+            *filter(None, [log.replace("{index}", "'\"$FAIRMILE_ARRAY_INDEX\"'")]),
         ]
 
     def submit(self, script: str, files: JobFiles) -> Question[str]:
@@ -124,7 +126,7 @@ def _wait_for(folder: str, id: str, condition: str) -> list[str]:
     there = shlex.quote(folder)
     pid, _, start = id.partition("@")[0].partition("-")
     lines = [
-        f'while [ ! -e {there}/ended ] && start_of {shlex.quote(pid)} && [ "$start" = {shlex.quote(start)} ]; do',
+        f'while [ ! -s {there}/ended ] && start_of {shlex.quote(pid)} && [ "$start" = {shlex.quote(start)} ]; do',
         "  sleep 0.2",
         "done",
     ]

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairmile.base.commands import Result
-from fairmile.base.errors import FairmileError, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, SystemFailure, Unsupported, UsageError
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
+from fairmile.jobs.schedulers.answers import no_answer, said
 from fairmile.jobs.schedulers.slurm_words import HELD_REASONS, STATES, TRANSIENT, WRONG, explain
 from fairmile.jobs.states import Observed, State, Usage
 
-# Steps (7.batch) and parts of heterogeneous jobs (7+1) are not ours.
-_ID = re.compile(r"(?P<base>\d+)(_(?P<index>\d+))?")
+_ID = re.compile(r"(?P<base>\d+)(_(?P<index>\d+))?")  # a part of a heterogeneous job (7+1) is not ours
+_STEP = re.compile(r"([^.]+)\.(\w+)")
 _ACCEPTED = re.compile(r"(\d+)(;\S+)?")  # in a federation the cluster follows
 _LONGEST_LIST = 60_000  # characters; one argument of a command, such as what ssh hands on, holds 128 KiB
 # Delimited, since a reason may have blanks in it; the reason comes last, since it may have anything in it.
@@ -83,7 +84,10 @@ class Slurm:
         return Question(("squeue", "-h", "-r", "-t", "all", *which, "-O", fields), read)
 
     def history(self, ids: Sequence[str]) -> Question[dict[str, Observed]] | None:
-        """Ask sacct, which also tells what a job used; Unsupported where the site keeps no accounting."""
+        """Ask sacct, which also tells what a job used; Unsupported where the site keeps no accounting.
+
+        An array that was cancelled before any task started may be one answer under its own id.
+        """
         asked = frozenset(ids)
 
         def read(result: Result) -> dict[str, Observed]:
@@ -168,12 +172,12 @@ def _last_runs(text: str) -> dict[str, _Run]:
         row = line.split("|", len(_HISTORY_FIELDS) - 1)
         if len(row) != len(_HISTORY_FIELDS):
             continue
-        job, _, step = row[0].partition(".")
-        if not step:
-            for one in _tasks(job):
-                runs[one] = _Run(row, restarts=runs[one].restarts + 1 if one in runs else 0)
-        elif job in runs:
-            runs[job].steps.append(row)
+        step = _STEP.fullmatch(row[0])
+        if step is None:
+            for job in _tasks(row[0]):
+                runs[job] = _Run(row, restarts=runs[job].restarts + 1 if job in runs else 0)
+        elif step[1] in runs:
+            runs[step[1]].steps.append(row)
     return runs
 
 
@@ -244,8 +248,9 @@ def _exit(state: State, word: str) -> tuple[int | None, int | None]:
     """Return exit code and signal of a job that ended; an exit code of 0 counts only where it ended well."""
     if not state.is_end:
         return None, None
-    code, colon, signal = (_number(part) if part != ":" else 0 for part in word.partition(":"))
-    if ":" not in word and code is not None:  # squeue gives what wait(2) does
+    first, colon, second = word.partition(":")
+    code, signal = _number(first), _number(second)
+    if not colon and code is not None:  # squeue gives what wait(2) does
         code, signal = code >> 8, code & 0x7F
     return (code if code or state is State.DONE else None), signal or None
 
@@ -269,16 +274,18 @@ def _check(result: Result, program: str) -> None:
 
 
 def _failure(result: Result, program: str) -> FairmileError:
-    said = " ".join(result.stderr.split())
-    for word in (f"{program}: error: ", f"{program}: "):
-        said = said.replace(word, "")
-    said = said or f"it ended with exit code {result.exit_code} and said nothing"
-    small = said.lower()
+    words = said(result)
+    for mark in (f"{program}: error: ", f"{program}: "):
+        words = words.replace(mark, "")
+    small = words.lower()
     if "accounting storage is disabled" in small:
         return Unsupported("this Slurm keeps no accounting", hint="the job's own files tell how it ended")
     if any(word in small for word in TRANSIENT):
-        return Transient(f"Slurm does not answer: {said}", hint="it is asked again later")
-    for words, hint in WRONG:
-        if words in small:
-            return UsageError(f"Slurm refuses: {said}", hint=hint)
-    return SystemFailure(f"{program} failed: {said}")
+        return no_answer("Slurm", result)
+    for word, hint in WRONG:
+        if word in small:
+            return UsageError(f"Slurm refuses: {words}", hint=hint)
+    return SystemFailure(
+        f"{program} failed: {words or f'it ended with exit code {result.exit_code} and said nothing'}",
+        hint=f"try `{program}` by hand where Slurm runs",
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fairmile.jobs.schedulers.answers import signal_name
 from fairmile.jobs.states import Observed, State
 
 # A requeued job keeps its id and is listed as PENDING again: NODE_FAIL and PREEMPTED are ends only while they are
@@ -191,9 +192,13 @@ def explain(seen: Observed) -> str:
     """Say to a person what Slurm's words for a job mean and what to do; empty where there is nothing to say."""
     if seen.state in (State.QUEUED, State.HELD) and seen.reason:
         return _explain_reason(seen.reason)
+    if seen.state is State.CANCELLED and seen.reason:
+        return "The job it waited for did not end as needed, so Slurm cancelled it."
     if seen.state is State.FAILED:
+        if seen.signal == 9:
+            return "It was killed, as Slurm does to jobs that use more memory than they asked for. Look into its logs."
         if seen.signal:
-            return f"It was ended by signal {seen.signal}. Look into its logs."
+            return f"It was ended by {signal_name(seen.signal)}. Look into its logs."
         if seen.exit_code:
             return f"It ended with exit code {seen.exit_code}. Look into its logs."
         return _explain_reason(seen.reason) if seen.reason else "It failed. Look into its logs."

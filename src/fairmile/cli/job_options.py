@@ -1,0 +1,166 @@
+"""The options that describe a job, the same for every command that takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any, TypeVar, get_args, overload
+
+import click
+
+from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.units import parse_duration, parse_size
+from fairmile.jobs.spec import Array, JobSpec, Launch, Resources, Signal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_GIB = 1 << 30
+_RESOURCES = ("nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "partition", "account", "qos", "exclusive")
+_COUNT = click.IntRange(min=1)
+
+_OPTIONS = (
+    click.option("--on", default="laptop", metavar="SYSTEM", help="Where it runs.  [default: laptop, which is here]"),
+    click.option("--software", multiple=True, metavar="NAME", help="A framework of the system, as ddp or horovod."),
+    click.option("--nodes", type=_COUNT, metavar="N", help="Nodes."),
+    click.option("--time", metavar="TIME", help="The longest it may take, as 1:00:00 or 90m."),
+    click.option("--partition", default="", metavar="NAME", help="The partition or queue."),
+    click.option("--account", default="", metavar="NAME", help="The account that pays."),
+    click.option("--qos", default="", metavar="NAME", help="The quality of service."),
+    click.option("--gpus-per-node", type=click.IntRange(min=0), metavar="N", help="GPUs of each node."),
+    click.option("--tasks-per-node", type=_COUNT, metavar="N", help="Tasks on each node."),
+    click.option("--cpus-per-task", type=_COUNT, metavar="N", help="CPUs of each task."),
+    click.option("--memory", metavar="SIZE", help="Memory of each node, as 64GiB."),
+    click.option("--exclusive/--shared", default=None, help="Whether other jobs may use the rest of its nodes."),
+    click.option("--array", metavar="N[%K]", help="The same N times, K of them at once."),
+    click.option("--signal", metavar="NAME@TIME", help="Warn it so long before the limit, as USR1@120."),
+    click.option("--name", default="job", metavar="NAME", help="What the scheduler calls it.  [default: job]"),
+    click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set an environment variable."),
+    click.option("--launch", type=click.Choice(get_args(Launch)), help="How the program is started."),
+    click.option("--option", multiple=True, metavar="OPTION", help="Hand an option to the scheduler as it is."),
+    click.option("--requeue/--no-requeue", default=True, help="Whether a lost node starts it again.  [default: yes]"),
+)
+
+_SUBMIT_OPTIONS = (
+    click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="Bring a file into its folder."),
+    click.option(
+        "--output-file", "outputs", multiple=True, metavar="NAME", help="A file for `job bring` to copy back."
+    ),
+    click.option("--after", multiple=True, metavar="JOB[:WHEN]", help="Wait for a job; WHEN is ok, failed or any."),
+    click.option("--retries", type=click.IntRange(0, 100), default=0, help="Submit again after a lost node or so."),
+    click.option("--key", default="", help="The same key never becomes two jobs."),
+    click.option("--folder", default="", help="Where it runs.  [default: a folder of its own]"),
+)
+
+
+def submit_options(command: F) -> F:
+    """Give a command the options that only a job which is submitted has."""
+    for option in reversed(_SUBMIT_OPTIONS):
+        command = option(command)
+    return command
+
+
+@overload
+def job_options(command: F) -> F: ...
+@overload
+def job_options(*, program: bool) -> Callable[[F], F]: ...
+def job_options(command: F | None = None, *, program: bool = True) -> F | Callable[[F], F]:
+    """Give a command the options that describe a job and, unless `program` is False, the program itself.
+
+    The command receives `on`, and the rest for `spec_from`.
+    """
+
+    def add(command: F) -> F:
+        for option in reversed(_OPTIONS):
+            command = option(command)
+        if program:
+            words = click.argument("argv", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENT]...")
+            command = words(command)
+        return command
+
+    return add if command is None else add(command)
+
+
+def spec_from(options: Mapping[str, Any]) -> JobSpec:
+    """Return the job that the options describe; every option that cannot be read is told."""
+    from pydantic import ValidationError
+
+    problems: list[Problem] = []
+
+    def read(name: str, parse: Callable[[str], Any]) -> Any:
+        try:
+            return parse(options[name]) if options.get(name) else None
+        except (UsageError, ValidationError, ValueError) as error:
+            hint = getattr(error, "hint", None) or ""
+            problems.append(Problem(_message(error), f"--{name}", hint=hint))
+            return None
+
+    resources = {name: options[name] for name in _RESOURCES if options.get(name) is not None}
+    given = {
+        "argv": options.get("argv") or ("true",),
+        "name": options.get("name") or "job",
+        "env": dict(_variable(text) for text in options.get("env", ())),
+        "software": tuple(options.get("software", ())),
+        "launch": options.get("launch"),
+        "array": read("array", _array),
+        "signal": read("signal", _signal),
+        "requeue": options.get("requeue", True),
+        "inputs": dict(_input(text) for text in options.get("inputs", ())),
+        "outputs": tuple(options.get("outputs", ())),
+        "after": tuple(_after(text) for text in options.get("after", ())),
+        "retries": options.get("retries", 0),
+        "key": options.get("key", ""),
+        "folder": options.get("folder", ""),
+    }
+    resources |= {
+        "time_s": read("time", parse_duration),
+        "memory_gib": read("memory", lambda text: parse_size(text) / _GIB),
+        "options": tuple(options.get("option", ())),
+    }
+    if problems:
+        raise InvalidDocument(problems)
+    try:
+        return JobSpec(**given, resources=Resources(**resources))
+    except ValidationError as error:
+        raise InvalidDocument([_problem(each) for each in error.errors()]) from None
+
+
+def _message(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    return str(_problem(error.errors()[0]).message) if isinstance(error, ValidationError) else str(error)
+
+
+def _problem(error: Mapping[str, Any]) -> Problem:
+    place = "--" + ".".join(str(part) for part in error["loc"][:1]).replace("_", "-")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return Problem(f"{message}: {error['input']!r}" if "input" in error else message, place)
+
+
+def _array(text: str) -> Array:
+    count, _, at_once = text.partition("%")
+    if not count.isdecimal() or (at_once and not at_once.isdecimal()):
+        raise UsageError(f"{text!r} is no array", hint="write '100', or '100%8' for 8 at once")
+    return Array(count=int(count), at_once=int(at_once) if at_once else None)
+
+
+def _signal(text: str) -> Signal:
+    name, _, before = text.partition("@")
+    word: Any = name.upper().removeprefix("SIG")
+    return Signal(name=word, before_s=parse_duration(before)) if before else Signal(name=word)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--env {text!r} sets nothing", hint="write --env NAME=VALUE")
+    return name, value
+
+
+def _input(text: str) -> tuple[str, str]:
+    name, equals, file = text.partition("=")
+    return (name, file) if equals else (PurePath(text).name, text)
+
+
+def _after(text: str) -> Mapping[str, str]:
+    job, _, when = text.partition(":")
+    return {"job": job, "condition": when or "ok"}

@@ -1,0 +1,415 @@
+"""Every environment of one root: planned, built once for all who want it, listed, used, removed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fairmile.base.commands import Runner
+from fairmile.base.digest import canonical_json, sha256_hex
+from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
+from fairmile.base.files import Holder, Lock, write_atomic, write_failure
+from fairmile.base.words import did_you_mean
+from fairmile.envs.building import Building, Design, make_shared, remove_tree
+from fairmile.envs.containers import Packaged
+from fairmile.envs.exports import export
+from fairmile.envs.records import LEASE_S, Environment, State, as_text, builder, lock_file, read_all, read_environment
+from fairmile.envs.shells import Act, render
+from fairmile.envs.source import unpack
+from fairmile.envs.spec import EnvironmentSpec, load_spec, parse_spec
+from fairmile.envs.steps import KINDS, Step, Tools
+
+_FORMAT = 1
+_SHORT = 16
+_LEAST_DIGEST = 4
+_ORDER = ("modules", "conda", "builds", "python", "builds after python", "container")
+_ENDINGS = (".yaml", ".yml", ".json")
+What: TypeAlias = str | Path | EnvironmentSpec
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """What a step would do, and whether an earlier build has done it."""
+
+    name: str
+    words: str
+    done: bool
+
+
+@dataclass(frozen=True)
+class EnvPlan:
+    """What building an environment would do; `builder` is whoever builds it at this moment, or empty."""
+
+    name: str
+    digest: str
+    folder: Path
+    state: State
+    steps: tuple[PlannedStep, ...]
+    checks: tuple[str, ...]
+    builder: str
+
+    @property
+    def prefix(self) -> Path:
+        return self.folder / "prefix"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """An environment that goes, and why."""
+
+    environment: Environment
+    reason: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program to start, with the variables to add to its environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def _no_bring(address: str, sha256: str | None) -> Path:
+    raise UsageError(f"{address} cannot be fetched: no transfer is set up")
+
+
+def _find_nothing(name: str) -> Mapping[str, Any] | None:
+    return None
+
+
+class Envs:
+    """The environments below one folder, which a group may share.
+
+    A *reference* is a name, the beginning of a digest, or the file of a specification. Where several environments
+    bear one name, the one that became ready last is meant. `find` returns the specification that a catalog has under
+    a name, or None; `bring` fetches an address into a local file; `version` goes into the records.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        runner: Runner,
+        *,
+        environ: Mapping[str, str],
+        bring: Callable[[str, str | None], Path] = _no_bring,
+        find: Callable[[str], Mapping[str, Any] | None] = _find_nothing,
+        version: str = "",
+    ) -> None:
+        self.root = root
+        self._runner = runner
+        self._environ = environ
+        self._bring = bring
+        self._find = find
+        self._version = version
+
+    # Plan and build
+
+    def plan(self, what: What) -> EnvPlan:
+        """Return what building would do; nothing is changed."""
+        design = self._design(what)
+        folder = self._folder(design)
+        found = read_environment(folder, lock_file(self.root, folder.name))
+        ready = found is not None and found.ready
+        marks = {file.name[3:-5] for file in (folder / "steps").glob("*.json")} if found else set()
+        steps = [PlannedStep(each.name, each.describe(), ready or each.name in marks) for each in design.steps]
+        checks = [each.run if isinstance(each.run, str) else shlex.join(each.run) for each in design.spec.checks]
+        return EnvPlan(
+            name=design.spec.name,
+            digest=design.digest,
+            folder=folder,
+            state=found.state if found else "absent",
+            steps=tuple(steps),
+            checks=tuple(checks),
+            builder=builder(lock_file(self.root, folder.name)),
+        )
+
+    def build(
+        self, what: What, *, on_line: Callable[[str], None] = lambda _: None, wait_s: float = 86_400.0
+    ) -> Environment:
+        """Return the environment, building what is missing of it; of many who ask at once, one builds.
+
+        What a killed build finished is kept. The others wait, up to `wait_s`. An environment that is ready is checked
+        again only where the specification asks for other checks than its record holds.
+        """
+        design = self._design(what)
+        folder = self._folder(design)
+        lock = lock_file(self.root, folder.name)
+        found = read_environment(folder, lock)
+        if found is not None and found.ready and _same_checks(found, design):
+            self._touch(found)
+            return found
+        who = builder(lock)
+        if who:
+            on_line(f"waiting for {who}, which builds {design.spec.name}")
+        self._prepare()
+        with Lock(lock, timeout_s=wait_s, lease_s=LEASE_S) as held:
+            found = read_environment(folder, lock)
+            building = Building(design, folder, self._tools(on_line, folder / "work"), held, self._version)
+            if found is None or not found.ready:
+                building.build()
+            elif not _same_checks(found, design):
+                checks = building.check()
+                record = {**found.record, "checks": checks, "spec": design.spec.model_dump(mode="json")}
+                write_atomic(folder / "record.json", as_text(record))
+        return self._read(folder)
+
+    # Look
+
+    def ls(self) -> list[Environment]:
+        """Return every environment, ready or not, by name and age."""
+        return sorted(read_all(self.root), key=lambda each: (each.name, each.used))
+
+    def show(self, ref: What) -> Environment:
+        """Return one environment."""
+        found = self._candidates(ref)
+        return max(found, key=lambda each: (each.ready, str(each.record.get("ended", "")), each.used))
+
+    # Use
+
+    def preamble(self, ref: What, shell: str = "bash") -> tuple[str, ...]:
+        """Return the lines that give a script the environment: modules, paths, variables."""
+        environment = self._ready(ref)
+        self._touch(environment)
+        return render(environment.acts, shell)
+
+    def wrap(self, ref: What) -> tuple[str, ...]:
+        """Return what stands before the argv of a program: the command of a container, or nothing."""
+        return self._ready(ref).wrap
+
+    def shell(self, ref: What, argv: Sequence[str] = ()) -> Command:
+        """Return the command that runs `argv`, or else a shell for a person, inside the environment.
+
+        This process counts as a user of the environment from now on, also when the command replaces it.
+        """
+        environment = self._ready(ref)
+        self._touch(environment)
+        self._note_use(environment)
+        inner = [*environment.wrap, *(argv or ("bash", "--norc", "-i"))]
+        script = "\n".join([*render(environment.acts), 'exec "$@"'])
+        outer = ("bash", "--noprofile", "--norc", "-c", script, "fairmile", *inner)
+        return Command(outer, {"PS1": f"({environment.name}) \\w \\$ ", "FAIRMILE_ENV": environment.digest})
+
+    def export(self, ref: What, format: str, *, base: str = "") -> Packaged:
+        """Return an environment in another form (one of `exports.FORMATS`), exactly as it was built.
+
+        The definition of an image starts from the image `base`, else from that of the specification.
+        """
+        environment = self._ready(ref)
+        return export(environment, format, base=base)
+
+    @contextmanager
+    def hold(self, ref: What) -> Iterator[Environment]:
+        """Keep an environment from being removed as long as the block lasts."""
+        environment = self._ready(ref)
+        try:
+            with Lock(environment.folder / "uses" / os.urandom(8).hex(), lease_s=LEASE_S):
+                yield environment
+        except SystemFailure as error:
+            if environment.folder.exists():
+                raise
+            raise SystemFailure(f"the environment {environment.name} was removed while it was in use") from error
+
+    # Remove
+
+    def rm(self, ref: What, *, force: bool = False, dry_run: bool = False) -> Environment:
+        """Remove one environment and return what it was; refused while it is used or built unless `force`."""
+        found = self._candidates(ref)
+        if len(found) > 1:
+            digests = ", ".join(each.digest[:_SHORT] for each in found)
+            raise Conflict(f"{ref} stands for {len(found)} environments: {digests}", hint="name one by its digest")
+        environment = found[0]
+        who = [*environment.holders(), *filter(None, [self._builder(environment)])]
+        if who and not force:
+            raise Conflict(
+                f"{environment.name} ({environment.digest[:_SHORT]}) is in use by {', '.join(who)}",
+                hint="wait for it to end, or remove it all the same with --force",
+            )
+        if not dry_run:
+            self._remove(environment, force=force)
+        return environment
+
+    def gc(
+        self,
+        *,
+        older_than_s: float,
+        keep: Callable[[Environment], bool] = lambda _: False,
+        dry_run: bool = False,
+    ) -> list[Removal]:
+        """Remove what no build finished and what was not used for so long, and return it.
+
+        What is used or built at this moment stays, and what `keep` asks for.
+        """
+        now = time.time()
+        going: list[Removal] = []
+        for each in self.ls():
+            age_s = now - each.used
+            if age_s < older_than_s or each.holders() or self._builder(each) or keep(each):
+                continue
+            days = f"{age_s / 86_400:.0f} days"
+            going.append(Removal(each, f"not used for {days}" if each.ready else f"unfinished for {days}"))
+        if not dry_run:
+            for removal in going:
+                self._remove(removal.environment)
+        return going
+
+    # Inside
+
+    def _design(self, what: What) -> Design:
+        spec = self._spec(what)
+        tools = self._tools(lambda _: None, self.root)
+        steps: list[Step] = []
+        for kind in _ORDER:
+            part = _part(spec, kind)
+            if part is None:
+                continue
+            made = KINDS[kind.split()[0]](part, tools)
+            steps += made
+            if kind == "modules":
+                # What comes after is looked for where modules are loaded; their acts need no prefix.
+                tools = replace(tools, acts=_acts(made))
+        here = f"{platform.system()} {platform.machine()} {' '.join(platform.libc_ver())}".strip()
+        material = {
+            "format": _FORMAT,
+            "name": spec.name,
+            "platform": here,
+            "variables": dict(spec.variables),
+            "steps": [{"name": each.name, "material": each.material()} for each in steps],
+        }
+        return Design(spec, tuple(steps), sha256_hex(canonical_json(material)), here)
+
+    def _spec(self, what: What) -> EnvironmentSpec:
+        if isinstance(what, EnvironmentSpec):
+            return what
+        if _is_file(what):
+            return load_spec(Path(what).expanduser())
+        name = str(what)
+        given = self._find(name)
+        if given is not None:
+            return parse_spec(given, origin=name)
+        return parse_spec(self.show(name).spec, origin=name)
+
+    def _tools(self, on_line: Callable[[str], None], work: Path) -> Tools:
+        return Tools(
+            runner=self._runner,
+            bring=self._bring,
+            unpack=unpack,
+            work=work,
+            cache=self.root / ".cache",
+            environ=self._environ,
+            jobs=len(os.sched_getaffinity(0)),
+            on_line=on_line,
+        )
+
+    def _prepare(self) -> None:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            for name in (".locks", ".cache"):
+                make_shared(self.root / name, stat.S_IMODE(self.root.stat().st_mode))
+        except OSError as error:
+            raise write_failure(str(self.root), error) from error
+
+    def _folder(self, design: Design) -> Path:
+        return self.root / f"{design.digest[:_SHORT]}-{design.spec.name}"
+
+    def _read(self, folder: Path) -> Environment:
+        found = read_environment(folder, lock_file(self.root, folder.name))
+        if found is None:
+            raise NotFound(f"there is no environment in {folder}")
+        return found
+
+    def _candidates(self, ref: What) -> list[Environment]:
+        if isinstance(ref, EnvironmentSpec) or _is_file(ref):
+            return [self._of_design(self._design(ref), ref)]
+        word, known = str(ref), self.ls()
+        named = [each for each in known if each.name == word]
+        digest = word.partition("-")[0]
+        if not named and len(digest) >= _LEAST_DIGEST:
+            named = [each for each in known if each.digest.startswith(digest)]
+        if not named and self._find(word) is not None:
+            named = [self._of_design(self._design(word), word)]
+        if not named:
+            near = did_you_mean(word, [each.name for each in known])
+            raise NotFound(
+                f"no environment named {word!r} was built" + (f"; {near}" if near else ""),
+                hint="`fairmile env ls` lists them, `fairmile env build` makes one",
+            )
+        return named
+
+    def _of_design(self, design: Design, ref: What) -> Environment:
+        found = read_environment(self._folder(design), lock_file(self.root, design.digest))
+        if found is None:
+            given = design.spec.name if isinstance(ref, EnvironmentSpec) else ref
+            raise NotFound(
+                f"the environment {design.spec.name} ({design.digest[:_SHORT]}) was not built",
+                hint=f"`fairmile env build {given}`",
+            )
+        return found
+
+    def _ready(self, ref: What) -> Environment:
+        found = self.show(ref)
+        if not found.ready:
+            why = str(found.failure.get("message", "")).splitlines()
+            raise NotFound(
+                f"the environment {found.name} ({found.digest[:_SHORT]}) is not ready: "
+                + (f"its build failed: {why[0]}" if why else f"it is {found.state}"),
+                hint=f"`fairmile env build {found.name}` goes on where it stopped",
+            )
+        here = platform.machine()
+        if here not in str(found.record.get("platform", here)):
+            raise Conflict(f"the environment {found.name} was built for {found.record['platform']}, this is {here}")
+        return found
+
+    def _builder(self, environment: Environment) -> str:
+        return builder(lock_file(self.root, environment.folder.name))
+
+    def _remove(self, environment: Environment, *, force: bool = False) -> None:
+        # Without its record it is no longer ready, so that nobody starts to use it meanwhile.
+        with Lock(lock_file(self.root, environment.folder.name), timeout_s=1.0 if force else 30.0, lease_s=LEASE_S):
+            (environment.folder / "record.json").unlink(missing_ok=True)
+            remove_tree(environment.folder)
+
+    def _note_use(self, environment: Environment) -> None:
+        me = Holder.me()
+        try:
+            write_atomic(environment.folder / "uses" / me.token, me.text())
+        except DiskFailure:
+            return  # an environment of somebody else: they cannot know
+
+    def _touch(self, environment: Environment) -> None:
+        """Note that it is used; where that may not be written, it counts from when it was built."""
+        file = environment.folder / "used"
+        try:
+            file.touch(mode=0o666)
+        except OSError:
+            return
+
+
+def _part(spec: EnvironmentSpec, kind: str) -> EnvironmentSpec | None:
+    """Return the specification with the builds that belong to this place of the order, None when nothing does."""
+    if kind.startswith("builds"):
+        after = kind != "builds"
+        builds = tuple(each for each in spec.builds if each.after_python == after)
+        return spec.model_copy(update={"builds": builds}) if builds else None
+    return spec if getattr(spec, kind) else None
+
+
+def _acts(steps: Sequence[Step]) -> tuple[Act, ...]:
+    return tuple(act for step in steps for act in step.use(Path("/")).acts)
+
+
+def _is_file(what: str | Path) -> bool:
+    """Tell whether a reference is a file: a path from some folder, or a name that ends as documents do."""
+    return isinstance(what, Path) or what.startswith(("/", "./", "../", "~")) or what.endswith(_ENDINGS)
+
+
+def _same_checks(found: Environment, design: Design) -> bool:
+    wanted = [(each.run if isinstance(each.run, str) else list(each.run), each.expect) for each in design.spec.checks]
+    return wanted == [(each["run"], each["expect"]) for each in found.record.get("checks", ())]

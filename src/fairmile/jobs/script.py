@@ -1,0 +1,174 @@
+"""The batch script of a job: header, modules, environment, launcher, signals, and notes of its start and end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairmile.base.errors import UsageError
+from fairmile.base.version import __version__
+from fairmile.jobs.directives import WRITES_LOGS
+from fairmile.jobs.judge import MODULES_FAILED
+from fairmile.jobs.launchers import make_launch
+from fairmile.jobs.request import JobFiles, Request
+from fairmile.jobs.resolve import resolve
+from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
+from fairmile.jobs.spec import JobSpec
+from fairmile.systems.model import System
+
+# The first names the line that failed: at the time of the ERR trap, DEBUG has already run for that trap's own command.
+# Functions inherit neither trap, so what `module` does inside does not count.
+_GUARD = f"""\
+fairmile_failed() {{
+    echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
+    exit {MODULES_FAILED}
+}}
+trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
+trap 'fairmile_failed $?' ERR"""
+_END_OF_GUARD = "trap - ERR DEBUG"
+
+_NOTES = """\
+# The job notes in its folder how it starts and ends, for whoever asks when the scheduler has forgotten it.
+fairmile_job=${FAIRMILE_JOB_ID//[\\"\\\\]/}
+fairmile_started=$FAIRMILE_JOB_FOLDER/started%(suffix)s
+fairmile_ended=$FAIRMILE_JOB_FOLDER/ended%(suffix)s
+fairmile_signal=
+fairmile_end() {
+    fairmile_code=$?
+    trap '' TERM INT HUP USR1 USR2
+    printf '{"exit_code": %%s, "time": %%s, "job": "%%s"%%s}\\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%%s)}" \\
+        "$fairmile_job" "${fairmile_signal:+, \\"signal\\": \\"$fairmile_signal\\"}" >"$fairmile_ended"
+}
+fairmile_attempt=1
+if [ -e "$fairmile_started" ]; then
+    while read -r _; do fairmile_attempt=$((fairmile_attempt + 1)); done <"$fairmile_started"
+    rm -f -- "$fairmile_ended"
+fi
+printf '{"host": "%%s", "time": %%s, "attempt": %%s, "job": "%%s"}\\n' "${HOSTNAME:-$(hostname)}" \\
+    "${EPOCHSECONDS:-$(date +%%s)}" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
+trap fairmile_end EXIT"""
+
+_SIGNALS = """\
+# A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
+# job were signalled, and the program must not get the signal twice.
+fairmile_program=
+fairmile_pass() {
+    case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
+    fairmile_interrupted=1
+    if [ -z "$fairmile_program" ]; then
+        if [ -n "$fairmile_signal" ]; then exit $((128 + $(kill -l "$1"))); fi
+        return
+    fi
+    sleep 0.3
+    if [ -n "$fairmile_witness" ] && ! kill -0 "$fairmile_witness" 2>/dev/null; then
+        fairmile_witness=
+    elif kill -0 "$fairmile_program" 2>/dev/null; then
+        if [ "$(ps -o pgid= -p $$ 2>/dev/null | tr -d ' ')" = $$ ]; then
+            trap '' "$1"
+            kill -s "$1" 0
+            trap "fairmile_pass $1" "$1"
+            fairmile_witness=
+        else
+            kill -s "$1" "$fairmile_program" 2>/dev/null
+        fi
+    fi
+}
+for fairmile_word in TERM INT HUP USR1 USR2; do
+    trap "fairmile_pass $fairmile_word" "$fairmile_word"
+done"""
+
+_WAIT = """\
+exec 9> >(trap - INT; read -r) # it ends when this script does
+fairmile_witness=$!
+(
+    trap - INT QUIT # which bash has programs in the background ignore
+    exec %s
+) </dev/null 9>&- &
+fairmile_program=$!
+while :; do
+    fairmile_interrupted=
+    wait "$fairmile_program"
+    fairmile_code=$?
+    if [ -z "$fairmile_interrupted" ]; then break; fi
+done
+exit "$fairmile_code\""""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A batch script, what was decided for it, and what a person should know."""
+
+    text: str
+    request: Request
+    notes: tuple[str, ...]
+
+
+def make_script(spec: JobSpec, system: System, *, folder: str = "", check_account: bool = False) -> Script:
+    """Return the batch script of a job on a system.
+
+    Without a folder it is one for a person to submit: it runs where it is submitted, its logs land there, and it
+    notes nothing of its start and end.
+    """
+    request = resolve(spec, system, check_account=check_account)
+    index = ".{index}" if spec.array is not None else ""
+    files = JobFiles(folder, spec.folder or folder, stdout=f"out{index}.log", stderr=f"err{index}.log")
+    scheduler = SCHEDULERS[system.scheduler.dialect]()
+    return Script(write_script(request, files, scheduler, system), request, request.notes)
+
+
+def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system: System) -> str:
+    """Return the text of the script that runs a job and notes in `files.folder` how it started and ended.
+
+    Without a folder nothing is noted, and signals are passed on only where the job asks for one.
+    """
+    if files.folder and not files.folder.startswith("/"):
+        raise UsageError(f"the folder of a job must be an absolute path, not {files.folder!r}")
+    parts = [
+        ["#!/bin/bash", *scheduler.header(request, files), _about(system)],
+        [". /etc/profile"] if system.scheduler.source_profile else [],
+        [*_variables(request, files, scheduler)],
+    ]
+    waits = bool(files.folder) or request.signal is not None
+    if files.folder:
+        parts.append([_NOTES % {"suffix": ".$FAIRMILE_ARRAY_INDEX" if request.array is not None else ""}])
+    if waits:
+        parts.append([_SIGNALS])
+    if request.lines:
+        parts.append([_GUARD, *request.lines, _END_OF_GUARD])
+    launch = make_launch(request, system)
+    parts.append([*_enter(files, scheduler), *launch.prepare])
+    parts.append([_WAIT % launch.command if waits else f"exec {launch.command}"])
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _about(system: System) -> str:
+    checked = f"verified on {system.verified}" if system.verified else "not verified"
+    return f"# Made by Fairmile {__version__} for {system.name}, whose description was {checked}."
+
+
+def _variables(request: Request, files: JobFiles, scheduler: Scheduler) -> Iterator[str]:
+    """Return the variables that every program sees, and where its output goes."""
+    names = ["FAIRMILE_JOB_ID", "FAIRMILE_NODES"]
+    if request.array is not None:
+        names.insert(1, "FAIRMILE_ARRAY_INDEX")
+    for name in names:
+        yield f'export {name}="{scheduler.variables[name]}"'
+    here = '"$PBS_O_WORKDIR"' if scheduler.name == "pbs" else '"$PWD"'
+    yield f"export FAIRMILE_JOB_FOLDER={shlex.quote(files.folder) if files.folder else here}"
+    if files.folder and scheduler.name not in WRITES_LOGS:
+        yield f"exec >>{_log(files, files.stdout)} 2>>{_log(files, files.stderr)}"
+
+
+def _log(files: JobFiles, name: str) -> str:
+    before, index, after = name.partition("{index}")
+    folder = files.folder.rstrip("/")
+    number = '"$FAIRMILE_ARRAY_INDEX"' + (shlex.quote(after) if after else "") if index else ""
+    return shlex.quote(f"{folder}/{before}") + number
+
+
+def _enter(files: JobFiles, scheduler: Scheduler) -> list[str]:
+    """Return how the script comes to the folder that the program runs in."""
+    # PBS starts scripts in the home folder.
+    work = shlex.quote(files.work) if files.work else '"$PBS_O_WORKDIR"' if scheduler.name == "pbs" else ""
+    return [f"cd -- {work} || exit {MODULES_FAILED}"] if work else []

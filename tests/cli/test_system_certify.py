@@ -1,0 +1,74 @@
+"""`fairmile system certify`: what a user sees of the suite."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Fairmile = Callable[..., Any]
+
+BAD = """\
+name: bad
+title: A machine whose modules do not load
+scheduler: {dialect: shell}
+partitions: {here: {}}
+module_system: none
+software: {ddp: {lines: [no-such-command load CUDA]}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def root_may_run_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+
+
+def test_this_machine_is_certified_and_the_record_is_kept(fairmile: Fairmile, place: Path) -> None:
+    result = fairmile("system", "certify", "laptop")
+    assert result.code == 0, result
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["passed"] * 4
+    assert any(line.startswith("passed ") and line.endswith(" cancel") for line in lines)
+    assert any("GPUs: none is registered for here" in line for line in lines)
+    assert lines[-1].startswith(f"laptop: {len(lines) - 1} checks: ")
+    folder = place.parent / "home" / "systems" / "certificates" / "laptop"
+    (file,) = folder.iterdir()
+    assert result.err == f"kept {file}\n"
+    assert json.loads(file.read_text())["passed"] is True
+    assert "laptop" in fairmile("system", "ls").out
+
+
+def test_a_failed_check_is_exit_code_1_and_says_why(fairmile: Fairmile, place: Path) -> None:
+    (place / "bad.yaml").write_text(BAD)
+    assert fairmile("system", "add", "bad.yaml").code == 0
+    result = fairmile("system", "certify", "bad", "--software", "ddp", "--json")
+    assert result.code == 1
+    (failed,) = [check for check in result.json["checks"] if check["outcome"] == "failed"]
+    assert failed["name"] == "ddp: modules"
+    assert "no-such-command" in failed["output"]
+    assert Path(result.json["file"]).is_file()
+    told = fairmile("system", "certify", "bad")
+    assert "ddp: modules: failed: a module could not be loaded" in told.out
+    assert "hint: `fairmile job log certify-" in told.err
+
+
+def test_a_dry_run_names_the_checks_and_submits_nothing(fairmile: Fairmile, place: Path) -> None:
+    shutil.rmtree(place.parent / "home")
+    result = fairmile("system", "certify", "deep", "--software", "ddp", "--account", "p", "--dry-run")
+    assert result.code == 0, result
+    assert result.out.startswith("would check job\nwould check exit code and output\nwould check array\n")
+    assert "would check ddp: torch, distributed\n" in result.out
+    assert not (place.parent / "home" / "jobs").exists()
+    assert not (place.parent / "home" / "systems").exists()
+    assert fairmile("system", "certify", "deep", "--account", "p", "--dry-run", "--json").json["dry_run"] is True
+
+
+def test_what_a_system_asks_of_every_job_is_told_first(fairmile: Fairmile) -> None:
+    result = fairmile("system", "certify", "deep")
+    assert result.code == 2
+    assert "names the account that pays for it" in result.err

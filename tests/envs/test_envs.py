@@ -1,0 +1,331 @@
+"""Environments as a group of people and jobs meets them: planned, built once, resumed, checked, shared, removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from env_making import make_wheel
+
+from fairmile.base.commands import Here
+from fairmile.base.errors import Conflict, NotFound, SystemFailure, UsageError
+from fairmile.envs.envs import Envs
+from fairmile.envs.spec import parse_spec
+
+DEADLINE_S = 120.0
+
+
+@pytest.fixture
+def envs(tmp_path: Path) -> Envs:
+    return Envs(tmp_path / "envs", Here(), environ=os.environ, version="1.2.3")
+
+
+def commands(name: str, *lines: str, **more: Any) -> dict[str, Any]:
+    """Return a build that is nothing but shell lines; they see a folder of the test in $NOTES."""
+    return {"name": name, "folder": "source", "system": "commands", "commands": list(lines), **more}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a specification whose builds note what they do in the folder `notes`."""
+    for folder in ("source", "notes"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "source" / "file").write_text("")
+
+    def call(*builds: Mapping[str, Any], checks: list[Any] | None = None, **more: Any) -> Path:
+        data = {"builds": builds, "checks": checks or [], "variables": {"NOTES": str(tmp_path / "notes")}, **more}
+        file = tmp_path / "demo.json"
+        file.write_text(json.dumps(data))
+        return file
+
+    return call
+
+
+def noted(folder: Path, name: str) -> int:
+    """Return how often a build noted something."""
+    file = folder / "notes" / name
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_plan_says_what_would_be_done_and_changes_nothing(envs: Envs, write: Callable[..., Path]) -> None:
+    file = write(commands("one", "true"), checks=[{"run": ["echo", "a b"]}])
+    plan = envs.plan(file)
+    assert (plan.name, plan.state, plan.builder) == ("demo", "absent", "")
+    assert [(each.name, each.done) for each in plan.steps] == [("build-one", False)]
+    assert plan.checks == ("echo 'a b'",)
+    assert plan.folder.name == f"{plan.digest[:16]}-demo"
+    assert not envs.root.exists()
+    assert envs.build(file).digest == plan.digest
+    assert (envs.plan(file).state, envs.plan(file).steps[0].done) == ("ready", True)
+
+
+def test_the_record_says_who_what_when_and_how_long(envs: Envs, write: Callable[..., Path]) -> None:
+    built = envs.build(write(commands("one", "echo built"), checks=[{"run": "echo checked"}]))
+    record = built.record
+    assert (record["name"], record["digest"], record["fairmile"]) == ("demo", built.digest, "1.2.3")
+    assert record["machine"] == os.uname().nodename
+    assert record["began"] <= record["ended"]
+    assert record["steps"][0]["duration_s"] >= 0
+    assert record["checks"][0]["output"] == "checked"
+    assert "built" in (built.folder / "log.txt").read_text()
+    assert not (built.folder / "work").exists()
+
+
+def test_what_is_ready_is_not_built_again(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
+    file = write(commands("one", "echo x >> $NOTES/one"))
+    assert envs.build(file).digest == envs.build(file).digest
+    assert noted(tmp_path, "one") == 1
+
+
+def test_every_input_has_a_part_in_the_digest(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
+    digests = {
+        envs.plan(write(commands("one", "true"))).digest,
+        envs.plan(write(commands("one", "true; true"))).digest,
+        envs.plan(write(commands("one", "true", variables={"A": "1"}))).digest,
+        envs.plan(write(commands("one", "true"), name="other")).digest,
+        envs.plan(write(commands("one", "true"), modules=["ml list"])).digest,
+        envs.plan(write(commands("one", "true"), python={})).digest,
+    }
+    (tmp_path / "source" / "file").write_text("changed")
+    digests.add(envs.plan(write(commands("one", "true"))).digest)
+    assert len(digests) == 7
+
+
+def test_checks_have_no_part_in_the_digest_but_new_ones_are_run(
+    envs: Envs, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    first = envs.build(write(commands("one", "echo x >> $NOTES/one"), checks=[{"run": "echo 1"}]))
+    second = envs.build(write(commands("one", "echo x >> $NOTES/one"), checks=[{"run": "echo 2"}]))
+    assert second.digest == first.digest
+    assert second.record["checks"][0]["output"] == "2"
+    assert noted(tmp_path, "one") == 1
+
+
+def test_two_variants_live_side_by_side_under_one_name(envs: Envs, write: Callable[..., Path]) -> None:
+    old = envs.build(write(commands("one", 'echo old > "$PREFIX/which"')))
+    new = envs.build(write(commands("one", 'echo new > "$PREFIX/which"')))
+    assert {each.digest for each in envs.ls()} == {old.digest, new.digest}
+    assert {(each.prefix / "which").read_text() for each in envs.ls()} == {"old\n", "new\n"}
+    assert envs.show(old.digest[:8]).digest == old.digest
+    with pytest.raises(Conflict, match="stands for 2 environments"):
+        envs.rm("demo")
+    envs.rm(old.digest[:16])
+    assert [each.digest for each in envs.ls()] == [new.digest]
+
+
+def test_a_failing_check_leaves_it_not_ready_with_the_output_kept(
+    envs: Envs, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    build = commands("one", "echo x >> $NOTES/one")
+    with pytest.raises(SystemFailure, match=r"the check `echo the reason; exit 5` ended with exit code 5:\nthe reason"):
+        envs.build(write(build, checks=[{"run": "echo the reason; exit 5"}]))
+    found = envs.show("demo")
+    assert (found.state, found.failure["at"]) == ("failed", "checks")
+    assert "the reason" in found.failure["message"]
+    with pytest.raises(NotFound, match="is not ready: its build failed: the check"):
+        envs.preamble("demo")
+    with pytest.raises(SystemFailure, match="did not print /right/"):
+        envs.build(write(build, checks=[{"run": "echo wrong", "expect": "right"}]))
+    assert envs.build(write(build, checks=[{"run": "echo right", "expect": "right"}])).ready
+    assert noted(tmp_path, "one") == 1
+
+
+def test_a_build_that_failed_goes_on_where_it_stopped(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
+    file = write(commands("one", "echo x >> $NOTES/one"), commands("two", "echo x >> $NOTES/two", "test -e $NOTES/go"))
+    with pytest.raises(SystemFailure):
+        envs.build(file)
+    assert envs.show("demo").failure["at"] == "build-two"
+    assert [each.done for each in envs.plan(file).steps] == [True, False]
+    (tmp_path / "notes" / "go").write_text("")
+    assert envs.build(file).ready
+    assert (noted(tmp_path, "one"), noted(tmp_path, "two")) == (1, 2)
+
+
+BUILD = """
+import os, sys
+from pathlib import Path
+from fairmile.base.commands import Here
+from fairmile.envs.envs import Envs
+Envs(Path(sys.argv[1]), Here(), environ=os.environ).build(Path(sys.argv[2]))
+"""
+
+
+def start(envs: Envs, file: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", BUILD, str(envs.root), str(file)], start_new_session=True)
+
+
+def test_a_killed_builder_is_taken_over(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
+    wait = "until test -e $NOTES/go; do sleep 0.05; done"
+    file = write(commands("one", "echo x >> $NOTES/one"), commands("two", "echo x >> $NOTES/two", wait))
+    process = start(envs, file)
+    try:
+        wait_for(lambda: noted(tmp_path, "two") == 1)
+        assert envs.show("demo").state == "building"
+        assert f"process {process.pid} " in envs.plan(file).builder
+        with pytest.raises(Conflict, match=f"is in use by process {process.pid}"):
+            envs.rm("demo")
+        assert envs.gc(older_than_s=0) == []
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert envs.show("demo").state == "unfinished"
+    (tmp_path / "notes" / "go").write_text("")
+    assert envs.build(file).ready
+    assert (noted(tmp_path, "one"), noted(tmp_path, "two")) == (1, 2)
+
+
+def test_of_twenty_who_want_it_at_once_one_builds(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
+    file = write(commands("one", "echo x >> $NOTES/one", "sleep 0.3", "echo x >> $NOTES/one"))
+    processes = [start(envs, file) for _ in range(20)]
+    try:
+        assert [process.wait(DEADLINE_S) for process in processes] == [0] * 20
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert envs.show("demo").ready
+    assert noted(tmp_path, "one") == 2
+    assert not any((envs.root / ".locks").iterdir())
+
+
+def test_what_was_built_cannot_be_changed_by_accident(
+    envs: Envs, write: Callable[..., Path], unprivileged: list[str]
+) -> None:
+    built = envs.build(write(commands("one", 'echo x > "$PREFIX/file"', 'mkdir "$PREFIX/sub"')))
+    for place in (built.prefix / "file", built.prefix / "sub", built.prefix):
+        assert not stat.S_IMODE(place.stat().st_mode) & 0o222
+    tried = subprocess.run([*unprivileged, "touch", str(built.prefix / "sub" / "new")], capture_output=True)
+    assert tried.returncode != 0
+    envs.rm("demo")
+    assert not built.folder.exists()
+
+
+def test_a_group_shares_what_its_folder_allows(envs: Envs, write: Callable[..., Path]) -> None:
+    envs.root.mkdir()
+    envs.root.chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        lines = ('echo x > "$PREFIX/file"', 'echo x > "$PREFIX/tool"', 'chmod +x "$PREFIX/tool"')
+        built = envs.build(write(commands("one", *lines)))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(built.folder.stat().st_mode) == 0o2770
+    assert stat.S_IMODE((built.prefix / "file").stat().st_mode) == 0o440
+    assert stat.S_IMODE((built.prefix / "tool").stat().st_mode) == 0o550
+    assert (built.folder / "record.json").stat().st_mode & stat.S_IRGRP
+
+
+def test_a_program_sees_prefix_and_variables(envs: Envs, write: Callable[..., Path]) -> None:
+    make = (
+        'mkdir -p "$PREFIX/bin"',
+        'printf \'#!/bin/sh\\necho tool "$WORD"\\n\' > "$PREFIX/bin/tool"',
+        'chmod +x "$PREFIX/bin/tool"',
+    )
+    envs.build(write(commands("one", *make), variables={"WORD": "a'b $HOME", "HOME_TOO": "${HOME}/x"}))
+    for shell, program in (("bash", "bash"), ("sh", "dash")):
+        script = "\n".join(["set -eu", *envs.preamble("demo", shell), "tool", 'echo "$HOME_TOO"'])
+        done = subprocess.run([program, "-c", script], env={"PATH": "/usr/bin:/bin", "HOME": "/h"}, capture_output=True)
+        assert done.stdout.decode().splitlines() == ["tool a'b /h", "/h/x"], done.stderr
+    command = envs.shell("demo", ["tool"])
+    ran = subprocess.run(command.argv, env={**os.environ, **command.env, "HOME": "/h"}, capture_output=True, text=True)
+    assert ran.stdout == "tool a'b /h\n"
+
+
+def test_what_is_in_use_is_not_removed(envs: Envs, write: Callable[..., Path]) -> None:
+    built = envs.build(write(commands("one", "true")))
+    with envs.hold("demo") as held:
+        assert held.digest == built.digest
+        with pytest.raises(Conflict, match=f"is in use by process {os.getpid()}"):
+            envs.rm("demo")
+        assert envs.gc(older_than_s=0) == []
+    assert envs.rm("demo", dry_run=True).digest == built.digest
+    assert built.folder.exists()
+    with pytest.raises(SystemFailure, match="was removed while it was in use"), envs.hold("demo"):
+        envs.rm("demo", force=True)
+    assert not built.folder.exists()
+
+
+def test_a_shell_counts_as_a_user_also_when_it_takes_the_process_over(envs: Envs, write: Callable[..., Path]) -> None:
+    envs.build(write(commands("one", "true")))
+    envs.shell("demo")
+    with pytest.raises(Conflict, match="is in use"):
+        envs.rm("demo")
+
+
+def test_gc_takes_what_is_unfinished_or_unused_for_long(envs: Envs, write: Callable[..., Path]) -> None:
+    with pytest.raises(SystemFailure):
+        envs.build(write(commands("one", "false")))
+    ready = envs.build(write(commands("one", "true")))
+    assert envs.gc(older_than_s=3600) == []
+    for each in envs.ls():
+        for name in ("used", "record.json", "spec.json"):
+            if (each.folder / name).exists():
+                os.utime(each.folder / name, (time.time() - 10 * 86_400,) * 2)
+    plan = envs.gc(older_than_s=86_400, dry_run=True)
+    assert sorted(each.reason for each in plan) == ["not used for 10 days", "unfinished for 10 days"]
+    assert len(envs.ls()) == 2
+    assert len(envs.gc(older_than_s=86_400, keep=lambda each: each.digest == ready.digest)) == 1
+    envs.preamble("demo")
+    assert envs.gc(older_than_s=86_400) == []
+
+
+def test_a_name_is_looked_up_in_the_catalog(tmp_path: Path, write: Callable[..., Path]) -> None:
+    given = {"name": "from-a-card", "variables": {"A": "1"}}
+    envs = Envs(tmp_path / "envs", Here(), environ={}, find=lambda name: given if name == "model/x" else None)
+    assert envs.build("model/x").name == "from-a-card"
+    assert envs.show("from-a-card").ready
+    with pytest.raises(NotFound, match="did you mean 'from-a-card'"):
+        envs.show("from-a-crad")
+
+
+def test_python_with_a_changed_requirement_is_another_prefix(envs: Envs, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheels", "alpha", "1.0")
+    spec = {"name": "demo", "python": {"packages": [str(wheel)]}, "checks": [{"run": "python -c 'import alpha'"}]}
+    first = envs.build(parse_spec(spec))
+    make_wheel(tmp_path / "wheels", "alpha", "1.0", code="CHANGED = True\n")
+    second = envs.build(parse_spec(spec))
+    assert second.prefix != first.prefix
+    ran = subprocess.run([second.prefix / "bin" / "python", "-c", "import alpha; alpha.CHANGED"], capture_output=True)
+    assert ran.returncode == 0
+
+
+def test_exports_say_exactly_what_was_built(envs: Envs, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheels", "alpha", "1.0")
+    spec = {"name": "demo", "python": {"packages": [str(wheel)]}, "variables": {"A": "$B"}}
+    built = envs.build(parse_spec(spec))
+    requirements = envs.export("demo", "requirements")
+    assert f"alpha @ file://{wheel} \\\n    --hash=sha256:" in requirements.texts["requirements.txt"]
+    assert requirements.notes == ("it also has variables, which a requirements file cannot say",)
+    (tmp_path / "again.yaml").write_text(envs.export("demo", "yaml").texts["environment.yaml"])
+    again = envs.plan(tmp_path / "again.yaml")
+    assert again.name == "demo" and str(wheel) in again.steps[0].words
+    assert json.loads(envs.export("demo", "lock").texts["lock.json"])["digest"] == built.digest
+    assert 'export A="${B:-}"' in envs.export("demo", "bash").texts["activate.bash"]
+    docker = envs.export("demo", "dockerfile", base="docker.io/library/python:3.12")
+    assert docker.texts[docker.definition].startswith("FROM docker.io/library/python:3.12")
+    with pytest.raises(NotFound, match="did you mean 'apptainer'"):
+        envs.export("demo", "aptainer")
+    with pytest.raises(UsageError, match="base image"):
+        envs.export("demo", "yaml", base="x")
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, write: Callable[..., Path]) -> None:
+    (tmp_path / "envs").write_text("a file")
+    with pytest.raises(SystemFailure, match="cannot write"):
+        Envs(tmp_path / "envs", Here(), environ={}).build(write(commands("one", "true")))

@@ -1,0 +1,259 @@
+"""Source builds with real compilers: C, C++ and Fortran through make, CMake, autotools and plain commands."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairmile.base.commands import Here
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.envs.envs import Envs
+from fairmile.envs.records import Environment
+from fairmile.envs.source import unpack
+from fairmile.envs.spec import parse_spec
+
+HELLO_C = '#include <stdio.h>\nint main(void) { puts("hello from C"); return 0; }\n'
+MAKEFILE = """\
+PREFIX ?= /usr/local
+hello: hello.c
+\t$(CC) $(CFLAGS) -o hello hello.c
+install: hello
+\tmkdir -p $(PREFIX)/bin
+\tcp hello $(PREFIX)/bin/
+"""
+CMAKE = """\
+cmake_minimum_required(VERSION 3.16)
+project(greet CXX Fortran)
+add_library(greet SHARED greet.cpp)
+add_executable(greetings main.f90)
+set_target_properties(greetings PROPERTIES LINKER_LANGUAGE Fortran)
+target_link_libraries(greetings greet)
+install(TARGETS greet greetings LIBRARY DESTINATION lib RUNTIME DESTINATION bin)
+"""
+GREET_CPP = '#include <iostream>\nextern "C" void greet() { std::cout << "C++ says " << GREETING << std::endl; }\n'
+MAIN_F90 = """\
+program main
+  interface
+    subroutine greet() bind(c)
+    end subroutine
+  end interface
+  call greet()
+  print *, 'Fortran says hello'
+end program
+"""
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def need(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"needs the program {program}")
+
+
+def build(tmp_path: Path, *builds: Mapping[str, Any], check: str = "", expect: str = "") -> Environment:
+    checks = [{"run": check, "expect": expect}] if check else []
+    spec = parse_spec({"name": "demo", "builds": list(builds), "checks": checks}, folder=tmp_path)
+    return Envs(tmp_path / "envs", Here(), environ=os.environ).build(spec)
+
+
+@pytest.fixture
+def hello(tmp_path: Path) -> Path:
+    need("make", "cc")
+    return write(tmp_path / "hello", {"hello.c": HELLO_C, "Makefile": MAKEFILE})
+
+
+def test_a_c_program_through_make(tmp_path: Path, hello: Path) -> None:
+    built = build(
+        tmp_path, {"name": "hello", "folder": "hello", "system": "make"}, check="hello", expect="^hello from C"
+    )
+    assert built.lock["build-hello"]["tree"]
+    assert built.lock["build-hello"]["compilers"]["CC"]
+    assert not (hello / "hello").exists()
+
+
+def test_cpp_and_fortran_through_cmake(tmp_path: Path) -> None:
+    need("cmake", "c++", "gfortran")
+    write(tmp_path / "greet", {"CMakeLists.txt": CMAKE, "greet.cpp": GREET_CPP, "main.f90": MAIN_F90})
+    given = {"name": "greet", "folder": "greet", "options": ["-DCMAKE_CXX_FLAGS=-DGREETING='\"good day\"'"]}
+    built = build(tmp_path, given, check="greetings", expect=r"C\+\+ says good day\n.*Fortran says hello")
+    assert (built.prefix / "lib" / "libgreet.so").exists()
+    assert set(built.lock["build-greet"]["compilers"]) == {"CC", "CXX", "FC"}
+
+
+def test_a_second_build_finds_the_library_of_the_first(tmp_path: Path) -> None:
+    need("make", "cc")
+    library = (
+        "all:\n\ninstall:\n\tmkdir -p $(PREFIX)/include\n\techo '#define WORD \"found\"' > $(PREFIX)/include/word.h\n"
+    )
+    write(tmp_path / "library", {"Makefile": library})
+    source = HELLO_C.replace('"hello from C"', "WORD").replace("#include", "#include <word.h>\n#include", 1)
+    write(tmp_path / "program", {"hello.c": source, "Makefile": MAKEFILE})
+    one = {"name": "library", "folder": "library", "system": "make"}
+    build(tmp_path, one, {"name": "program", "folder": "program", "system": "make"}, check="hello", expect="found")
+
+
+def test_autotools_from_configure_ac(tmp_path: Path) -> None:
+    need("autoreconf", "automake", "make", "cc")
+    write(
+        tmp_path / "auto",
+        {
+            "configure.ac": "AC_INIT([auto],[1.0])\nAM_INIT_AUTOMAKE([foreign])\nAC_PROG_CC\n"
+            "AC_CONFIG_FILES([Makefile])\nAC_OUTPUT\n",
+            "Makefile.am": "bin_PROGRAMS = auto\nauto_SOURCES = hello.c\n",
+            "hello.c": HELLO_C,
+        },
+    )
+    given = {"name": "auto", "folder": "auto", "system": "autotools", "options": ["--program-suffix=-tool"]}
+    build(tmp_path, given, check="auto-tool", expect="hello from C")
+
+
+def test_a_configure_script_alone_is_enough(tmp_path: Path) -> None:
+    need("make", "cc")
+    text = "#!/bin/sh\nfor each; do case $each in --prefix=*) echo PREFIX=${each#*=} > settings.mk;; esac; done\n"
+    write(tmp_path / "old", {"configure": text, "Makefile": "include settings.mk\n" + MAKEFILE, "hello.c": HELLO_C})
+    (tmp_path / "old" / "configure").chmod(0o755)
+    build(tmp_path, {"name": "old", "folder": "old", "system": "autotools"}, check="hello", expect="hello from C")
+
+
+def test_plain_commands_share_one_shell(tmp_path: Path, hello: Path) -> None:
+    lines = ["mkdir out", "cd out", "cc $SPEED -o hi ../hello.c", 'mkdir -p "$PREFIX/bin"', 'cp hi "$PREFIX/bin/"']
+    given = {
+        "name": "hi",
+        "folder": "hello",
+        "system": "commands",
+        "commands": lines,
+        "variables": {"SPEED": "-O$LEVEL"},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVEL", "2")
+        built = build(tmp_path, given, check="hi", expect="hello from C")
+    assert built.ready
+
+
+def test_patches_are_applied_and_part_of_the_digest(tmp_path: Path, hello: Path) -> None:
+    patch = "--- a/hello.c\n+++ b/hello.c\n@@ -1,2 +1,2 @@\n #include <stdio.h>\n" + "".join(
+        f"{sign}{line}\n"
+        for sign, line in (("-", HELLO_C.splitlines()[1]), ("+", HELLO_C.splitlines()[1].replace("from C", "patched")))
+    )
+    (tmp_path / "fix.patch").write_text(patch)
+    given = {"name": "hello", "folder": "hello", "system": "make", "patches": ["fix.patch"]}
+    built = build(tmp_path, given, check="hello", expect="hello patched")
+    (tmp_path / "fix.patch").write_text(patch.replace("hello patched", "hello mended"))
+    again = build(tmp_path, given, check="hello", expect="hello mended")
+    assert again.digest != built.digest
+    assert [each.name for each in Envs(tmp_path / "envs", Here(), environ=os.environ).ls()] == ["demo", "demo"]
+
+
+def test_a_patch_that_does_not_fit_is_told_with_what_patch_says(tmp_path: Path, hello: Path) -> None:
+    (tmp_path / "bad.patch").write_text("--- a/hello.c\n+++ b/hello.c\n@@ -1,1 +1,1 @@\n-nothing\n+something\n")
+    with pytest.raises(SystemFailure, match=r"patch -p1.*exit code 1:\n(.*\n)*.*hello\.c"):
+        build(tmp_path, {"name": "hello", "folder": "hello", "system": "make", "patches": ["bad.patch"]})
+
+
+def test_a_compiler_error_is_shown(tmp_path: Path, hello: Path) -> None:
+    (hello / "hello.c").write_text("int main( { }\n")
+    with pytest.raises(SystemFailure, match=r"`make .*error"):
+        build(tmp_path, {"name": "hello", "folder": "hello", "system": "make"})
+
+
+def test_an_archive_is_known_by_its_digest(tmp_path: Path, hello: Path) -> None:
+    archive = tmp_path / "hello-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(hello, "hello-1.0")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    given = {"name": "hello", "archive": "hello-1.0.tar.gz", "system": "make", "sha256": digest}
+    built = build(tmp_path, given, check="hello")
+    assert built.lock["build-hello"]["sha256"] == digest
+    with pytest.raises(Integrity, match="is asked for"):
+        build(tmp_path, {**given, "sha256": "0" * 64})
+    with pytest.raises(NotFound, match=r"none\.tgz"):
+        build(tmp_path, {**given, "archive": "none.tgz"})
+
+
+def test_an_archive_elsewhere_is_brought_and_checked(tmp_path: Path, hello: Path) -> None:
+    archive = tmp_path / "store" / "object"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w") as tar:
+        tar.add(hello, ".")
+    asked: list[tuple[str, str | None]] = []
+
+    def bring(address: str, sha256: str | None) -> Path:
+        asked.append((address, sha256))
+        return archive
+
+    address = "https://example.org/hello.tar"
+    envs = Envs(tmp_path / "envs", Here(), environ=os.environ, bring=bring)
+    given = {"name": "hello", "archive": address, "system": "make"}
+    built = envs.build(parse_spec({"name": "demo", "builds": [given]}))
+    assert asked == [(address, None)]
+    assert built.lock["build-hello"]["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    with pytest.raises(Integrity, match="is asked for"):
+        envs.build(parse_spec({"name": "demo", "builds": [{**given, "sha256": "1" * 64}]}))
+
+
+def git(folder: Path, *arguments: str) -> str:
+    words = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-c", "protocol.file.allow=always", *arguments]
+    return subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_git_revision_with_its_submodule(tmp_path: Path, hello: Path) -> None:
+    need("git")
+    inner = write(tmp_path / "inner", {"word.h": '#define WORD "from the submodule"\n'})
+    for folder in (inner, hello):
+        git(folder, "init", "--quiet")
+        git(folder, "config", "uploadpack.allowAnySHA1InWant", "true")
+    git(inner, "add", ".")
+    git(inner, "commit", "--quiet", "-m", "one")
+    git(hello, "submodule", "--quiet", "add", "../inner", "parts/inner")
+    (hello / "hello.c").write_text('#include "parts/inner/word.h"\n' + HELLO_C.replace('"hello from C"', "WORD"))
+    git(hello, "add", ".")
+    git(hello, "commit", "--quiet", "-m", "one")
+    commit = git(hello, "rev-parse", "HEAD")
+    (hello / "hello.c").write_text("broken since\n")
+    git(hello, "commit", "--quiet", "-am", "two")
+    given = {"name": "hello", "git": str(hello), "revision": commit, "system": "make"}
+    built = build(tmp_path, given, check="hello", expect="from the submodule")
+    assert built.lock["build-hello"]["commit"] == commit
+    assert built.lock["build-hello"]["submodules"] == {"parts/inner": git(inner, "rev-parse", "HEAD")}
+    with pytest.raises(NotFound, match="git fetch"):
+        build(tmp_path, {**given, "revision": "no-such-branch"})
+
+
+def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
+        archive.writestr("../outside.txt", "x")
+    with pytest.raises(UsageError, match="climbs out"):
+        unpack(tmp_path / "evil.zip", tmp_path / "in" / "side")
+    with tarfile.open(tmp_path / "evil.tar", "w") as tar:
+        info = tarfile.TarInfo("../outside.txt")
+        tar.addfile(info)
+    with pytest.raises(UsageError, match="cannot unpack"):
+        unpack(tmp_path / "evil.tar", tmp_path / "in" / "side")
+    (tmp_path / "text.tgz").write_text("no archive")
+    with pytest.raises(UsageError, match="neither a tar nor a zip"):
+        unpack(tmp_path / "text.tgz", tmp_path / "in" / "side")
+    assert not (tmp_path / "in" / "outside.txt").exists()
+
+
+def test_a_zip_keeps_what_can_be_executed(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        info = zipfile.ZipInfo("a/configure")
+        info.external_attr = 0o755 << 16
+        archive.writestr(info, "#!/bin/sh\n")
+    unpack(tmp_path / "a.zip", tmp_path / "out")
+    assert os.access(tmp_path / "out" / "a" / "configure", os.X_OK)

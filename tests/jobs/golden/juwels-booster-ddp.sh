@@ -1,0 +1,109 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --partition=booster
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=24
+#SBATCH --gpus-per-node=4
+#SBATCH --gres=gpu:4
+#SBATCH --time=01:00:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/scratch/jobs/j1/out.log
+#SBATCH --error=/scratch/jobs/j1/err.log
+# Made by Fairmile 0 for juwels, whose description was verified on 2026-11-15.
+
+export FAIRMILE_JOB_ID="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+export FAIRMILE_NODES="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d " " -)"
+export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
+
+# The job notes in its folder how it starts and ends, for whoever asks when the scheduler has forgotten it.
+fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
+fairmile_started=$FAIRMILE_JOB_FOLDER/started
+fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
+fairmile_signal=
+fairmile_end() {
+    fairmile_code=$?
+    trap '' TERM INT HUP USR1 USR2
+    printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+}
+fairmile_attempt=1
+if [ -e "$fairmile_started" ]; then
+    while read -r _; do fairmile_attempt=$((fairmile_attempt + 1)); done <"$fairmile_started"
+    rm -f -- "$fairmile_ended"
+fi
+printf '{"host": "%s", "time": %s, "attempt": %s, "job": "%s"}\n' "${HOSTNAME:-$(hostname)}" \
+    "${EPOCHSECONDS:-$(date +%s)}" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
+trap fairmile_end EXIT
+
+# A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
+# job were signalled, and the program must not get the signal twice.
+fairmile_program=
+fairmile_pass() {
+    case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
+    fairmile_interrupted=1
+    if [ -z "$fairmile_program" ]; then
+        if [ -n "$fairmile_signal" ]; then exit $((128 + $(kill -l "$1"))); fi
+        return
+    fi
+    sleep 0.3
+    if [ -n "$fairmile_witness" ] && ! kill -0 "$fairmile_witness" 2>/dev/null; then
+        fairmile_witness=
+    elif kill -0 "$fairmile_program" 2>/dev/null; then
+        if [ "$(ps -o pgid= -p $$ 2>/dev/null | tr -d ' ')" = $$ ]; then
+            trap '' "$1"
+            kill -s "$1" 0
+            trap "fairmile_pass $1" "$1"
+            fairmile_witness=
+        else
+            kill -s "$1" "$fairmile_program" 2>/dev/null
+        fi
+    fi
+}
+for fairmile_word in TERM INT HUP USR1 USR2; do
+    trap "fairmile_pass $fairmile_word" "$fairmile_word"
+done
+
+fairmile_failed() {
+    echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
+    exit 78
+}
+trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
+trap 'fairmile_failed $?' ERR
+# MODULES BEGIN juwels ddp
+ml --force purge
+ml Stages/2023 StdEnv/2023 NVHPC/23.1 OpenMPI/4.1.4 cuDNN/8.6.0.163-CUDA-11.7
+ml Python/3.10.4 HDF5 libaio/0.3.112
+# MODULES END
+trap - ERR DEBUG
+
+cd -- /scratch/jobs/j1 || exit 78
+export OMP_NUM_THREADS=6
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1
+MASTER_ADDR=${FAIRMILE_NODES%% *}
+fairmile_fast=${MASTER_ADDR%%.*}i${MASTER_ADDR#"${MASTER_ADDR%%.*}"}
+if getent hosts "$fairmile_fast" >/dev/null; then MASTER_ADDR=$fairmile_fast; fi
+export MASTER_ADDR
+fairmile_digits=000000000${FAIRMILE_JOB_ID//[^0-9]/}
+export MASTER_PORT=$((10000 + (10#${fairmile_digits: -9}) % 20000))
+# Each node knows by its number whether it is where they meet; torchrun would guess it by names.
+
+exec 9> >(trap - INT; read -r) # it ends when this script does
+fairmile_witness=$!
+(
+    trap - INT QUIT # which bash has programs in the background ignore
+    exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=24 --kill-on-bad-exit=1 --cpu-bind=none \
+        bash -c 'exec "$1" --rdzv-conf=is_host=$((SLURM_PROCID == 0)) "${@:2}"' bash \
+        torchrun --nnodes=4 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-id="$FAIRMILE_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+        train.py --epochs 10
+) </dev/null 9>&- &
+fairmile_program=$!
+while :; do
+    fairmile_interrupted=
+    wait "$fairmile_program"
+    fairmile_code=$?
+    if [ -z "$fairmile_interrupted" ]; then break; fi
+done
+exit "$fairmile_code"

@@ -1,0 +1,81 @@
+#!/bin/bash
+#BSUB -J train
+#BSUB -P abc123
+#BSUB -q batch
+#BSUB -nnodes 2
+#BSUB -W 1:00
+#BSUB -r
+#BSUB -o /scratch/jobs/j1/scheduler.log
+#BSUB -e /scratch/jobs/j1/scheduler.log
+# Made by Fairmile 0 for summit, whose description was verified on 2026-11-15.
+
+export FAIRMILE_JOB_ID="$LSB_JOBID"
+export FAIRMILE_NODES="$(awk '!seen[$1]++ { print $1 }' "$LSB_DJOB_HOSTFILE" | tr '\n' ' ')"
+export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
+exec >>/scratch/jobs/j1/out.log 2>>/scratch/jobs/j1/err.log
+
+# The job notes in its folder how it starts and ends, for whoever asks when the scheduler has forgotten it.
+fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
+fairmile_started=$FAIRMILE_JOB_FOLDER/started
+fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
+fairmile_signal=
+fairmile_end() {
+    fairmile_code=$?
+    trap '' TERM INT HUP USR1 USR2
+    printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+}
+fairmile_attempt=1
+if [ -e "$fairmile_started" ]; then
+    while read -r _; do fairmile_attempt=$((fairmile_attempt + 1)); done <"$fairmile_started"
+    rm -f -- "$fairmile_ended"
+fi
+printf '{"host": "%s", "time": %s, "attempt": %s, "job": "%s"}\n' "${HOSTNAME:-$(hostname)}" \
+    "${EPOCHSECONDS:-$(date +%s)}" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
+trap fairmile_end EXIT
+
+# A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
+# job were signalled, and the program must not get the signal twice.
+fairmile_program=
+fairmile_pass() {
+    case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
+    fairmile_interrupted=1
+    if [ -z "$fairmile_program" ]; then
+        if [ -n "$fairmile_signal" ]; then exit $((128 + $(kill -l "$1"))); fi
+        return
+    fi
+    sleep 0.3
+    if [ -n "$fairmile_witness" ] && ! kill -0 "$fairmile_witness" 2>/dev/null; then
+        fairmile_witness=
+    elif kill -0 "$fairmile_program" 2>/dev/null; then
+        if [ "$(ps -o pgid= -p $$ 2>/dev/null | tr -d ' ')" = $$ ]; then
+            trap '' "$1"
+            kill -s "$1" 0
+            trap "fairmile_pass $1" "$1"
+            fairmile_witness=
+        else
+            kill -s "$1" "$fairmile_program" 2>/dev/null
+        fi
+    fi
+}
+for fairmile_word in TERM INT HUP USR1 USR2; do
+    trap "fairmile_pass $fairmile_word" "$fairmile_word"
+done
+
+cd -- /scratch/jobs/j1 || exit 78
+export OMP_NUM_THREADS=7
+
+exec 9> >(trap - INT; read -r) # it ends when this script does
+fairmile_witness=$!
+(
+    trap - INT QUIT # which bash has programs in the background ignore
+    exec jsrun -n12 -r6 -a1 -c7 -g1 -bpacked:7 python train.py --epochs 10
+) </dev/null 9>&- &
+fairmile_program=$!
+while :; do
+    fairmile_interrupted=
+    wait "$fairmile_program"
+    fairmile_code=$?
+    if [ -z "$fairmile_interrupted" ]; then break; fi
+done
+exit "$fairmile_code"

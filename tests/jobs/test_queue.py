@@ -1,0 +1,362 @@
+"""Jobs carried through on this machine and over ssh: real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairmile.base.commands import Here, Result
+from fairmile.base.errors import Conflict, NotFound, Transient, UsageError
+from fairmile.jobs.machines import Machine, Machines
+from fairmile.jobs.places import NearPlace
+from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.jobs.schedulers import Question
+from fairmile.jobs.schedulers.shell import Shell
+from fairmile.jobs.spec import After, Array, JobSpec
+from fairmile.jobs.states import Observed, State
+
+BOX = "name: box\ntitle: A machine without a scheduler\nscheduler: {dialect: shell}\npartitions: {here: {}}\n"
+PATIENCE_S = float(os.environ.get("FAIRMILE_TEST_PATIENCE_S", "120"))
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    made = Jobs(tmp_path / "jobs", Machines([], tmp_path / "jobs"))
+    yield made
+    live = [job.id for job in made.ls(live=True)]
+    if live:
+        made.cancel(live)
+
+
+@pytest.fixture
+def over_ssh(tmp_path: Path, sshd: Any) -> Jobs:
+    (tmp_path / "box.yaml").write_text(BOX)
+    box = {"host": sshd.host, "ssh_config": str(sshd.config), "folder": str(tmp_path / "far")}
+    reaches = {"box": {**box, "file": str(tmp_path / "box.yaml")}}
+    return Jobs(tmp_path / "jobs", Machines([], tmp_path / "jobs", reaches=reaches))
+
+
+@pytest.fixture(params=["here", "over ssh"])
+def anywhere(request: pytest.FixtureRequest) -> tuple[Jobs, str]:
+    if request.param == "here":
+        return request.getfixturevalue("jobs"), "laptop"
+    return request.getfixturevalue("over_ssh"), "box"
+
+
+def sh(script: str, **fields: Any) -> JobSpec:
+    return JobSpec(argv=("bash", "-c", script), **fields)
+
+
+def end_of(jobs: Jobs, job: JobStatus) -> JobStatus:
+    (ended,) = jobs.wait([job.id], timeout_s=PATIENCE_S)
+    assert ended.is_over, ended
+    return ended
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# The same on every machine
+
+
+def test_a_job_runs_and_its_output_and_exit_code_come_back(anywhere: tuple[Jobs, str]) -> None:
+    jobs, system = anywhere
+    ended = end_of(jobs, jobs.submit(sh("echo out; echo err >&2; exit 7"), on=system))
+    assert (ended.state, ended.standing.exit_code) == (State.FAILED, 7)
+    assert jobs.log(ended.id) == b"out\n"
+    assert jobs.log(ended.id, errors=True) == b"err\n"
+
+
+def test_words_reach_the_program_as_they_are(anywhere: tuple[Jobs, str]) -> None:
+    jobs, system = anywhere
+    words = ("two words", "it's", '"quoted"', "$HOME", "`id`", "$(id)", "a\nb", "*", "ü ☃", "", "-n")
+    program = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['AWKWARD']]))"
+    spec = JobSpec(argv=(sys.executable, "-c", program, *words), env={"AWKWARD": "a 'b' $c\n`d`"})
+    ended = end_of(jobs, jobs.submit(spec, on=system))
+    assert json.loads(jobs.log(ended.id)) == [list(words), "a 'b' $c\n`d`"]
+
+
+def test_files_go_with_a_job_and_come_back(anywhere: tuple[Jobs, str], tmp_path: Path) -> None:
+    jobs, system = anywhere
+    (tmp_path / "data.bin").write_bytes(bytes(range(256)))
+    spec = sh(
+        "cat in/data.bin in/data.bin > twice.bin",
+        inputs={"in/data.bin": str(tmp_path / "data.bin")},
+        outputs=("twice.bin",),
+    )
+    ended = end_of(jobs, jobs.submit(spec, on=system))
+    assert ended.state is State.DONE
+    assert jobs.bring(ended.id, tmp_path / "back") == [tmp_path / "back" / "twice.bin"]
+    assert (tmp_path / "back" / "twice.bin").read_bytes() == bytes(range(256)) * 2
+
+
+def test_the_tasks_of_an_array_end_each_for_itself(anywhere: tuple[Jobs, str]) -> None:
+    jobs, system = anywhere
+    spec = sh('echo "task $FAIRMILE_ARRAY_INDEX"; [ "$FAIRMILE_ARRAY_INDEX" != 2 ]', array=Array(count=4, at_once=2))
+    ended = end_of(jobs, jobs.submit(spec, on=system))
+    assert [ended.tasks[index].state for index in range(4)] == [State.DONE, State.DONE, State.FAILED, State.DONE]
+    assert ended.state is State.FAILED
+    assert "task 2" in ended.standing.sentence
+    assert jobs.log(ended.id, task=3) == b"task 3\n"
+
+
+def test_a_cancelled_job_ends_and_says_so(anywhere: tuple[Jobs, str]) -> None:
+    jobs, system = anywhere
+    job = jobs.submit(sh("echo ready; sleep 1000"), on=system)
+    until(lambda: jobs.log(job.id) == b"ready\n")
+    jobs.cancel([job.id])
+    ended = end_of(jobs, job)
+    assert ended.state is State.CANCELLED
+    assert jobs.cancel([job.id])[0].state is State.CANCELLED
+
+
+def test_a_log_is_followed_to_the_end(anywhere: tuple[Jobs, str]) -> None:
+    jobs, system = anywhere
+    job = jobs.submit(sh("for i in 1 2 3; do echo line $i; sleep 0.2; done"), on=system)
+    assert b"".join(jobs.follow(job.id)) == b"line 1\nline 2\nline 3\n"
+
+
+def test_whoever_comes_later_finds_a_job_by_its_files_alone(anywhere: tuple[Jobs, str]) -> None:
+    jobs, system = anywhere
+    job = jobs.submit(sh("sleep 0.3; echo done"), on=system)
+    later = Jobs(jobs.root, jobs.machines)
+    assert [each.id for each in later.ls()] == [job.id]
+    assert end_of(later, job).state is State.DONE
+    assert later.get(job.id[-6:]).id == job.id
+
+
+# Submit and leave
+
+
+def test_a_job_outlives_the_process_that_submitted_it(jobs: Jobs) -> None:
+    program = (
+        "import sys; from pathlib import Path; from fairmile.jobs.machines import Machines;"
+        "from fairmile.jobs.queue import Jobs; from fairmile.jobs.spec import JobSpec;"
+        "root = Path(sys.argv[1]); spec = JobSpec(argv=('sh', '-c', 'sleep 1; echo still here'));"
+        "print(Jobs(root, Machines([], root)).submit(spec).id)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program, str(jobs.root)],
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    (ended,) = jobs.wait([process.stdout.strip()], timeout_s=PATIENCE_S)
+    assert ended.state is State.DONE
+    assert jobs.log(ended.id) == b"still here\n"
+
+
+def test_the_same_key_never_becomes_two_jobs(jobs: Jobs) -> None:
+    first = jobs.submit(sh("true", key="paper/figure 3"))
+    assert jobs.submit(sh("true", key="paper/figure 3")).id == first.id
+    assert jobs.submit(sh("true", key="paper/figure 4")).id != first.id
+    assert len(jobs.ls()) == 2
+
+
+def test_the_same_key_from_many_threads_never_becomes_two_jobs(jobs: Jobs) -> None:
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(jobs.submit(sh("true", key="k")).id)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert len(jobs.ls()) == 1
+
+
+# What goes wrong
+
+
+def test_a_process_that_is_killed_outright_is_lost_and_tried_again_when_asked(jobs: Jobs, tmp_path: Path) -> None:
+    script = f"[ -e {tmp_path}/second ] && exit 0; touch {tmp_path}/second; kill -9 0"
+    ended = end_of(jobs, jobs.submit(sh(script, retries=1)))
+    assert (ended.state, ended.attempt) == (State.DONE, 2)
+
+
+def test_without_retries_a_lost_job_stays_lost(jobs: Jobs) -> None:
+    ended = end_of(jobs, jobs.submit(sh("kill -9 0")))
+    assert (ended.state, ended.attempt) == (State.LOST, 1)
+    diagnosis = jobs.explain(ended.id)
+    assert diagnosis is not None and "again" in diagnosis.advice
+
+
+def test_a_program_that_fails_by_itself_is_never_tried_again(jobs: Jobs) -> None:
+    ended = end_of(jobs, jobs.submit(sh("exit 1", retries=3)))
+    assert (ended.state, ended.attempt) == (State.FAILED, 1)
+
+
+def test_a_program_that_does_not_exist_is_explained(jobs: Jobs) -> None:
+    ended = end_of(jobs, jobs.submit(JobSpec(argv=("no-such-program",))))
+    assert ended.standing.exit_code == 127
+    diagnosis = jobs.explain(ended.id)
+    assert diagnosis is not None and "missing" in diagnosis.what
+
+
+def test_an_input_that_is_not_there_is_said_before_anything_is_made(jobs: Jobs) -> None:
+    with pytest.raises(UsageError, match=r"inputs\.x"):
+        jobs.submit(sh("true", inputs={"x": "/nowhere/x"}))
+    assert jobs.ls() == []
+
+
+def test_a_running_job_is_not_removed(jobs: Jobs) -> None:
+    job = jobs.submit(sh("sleep 1000"))
+    with pytest.raises(Conflict, match=job.id):
+        jobs.rm([job.id])
+    jobs.cancel([job.id])
+    end_of(jobs, job)
+    assert jobs.rm([job.id]) == [job.id]
+    with pytest.raises(NotFound, match=job.id):
+        jobs.get(job.id)
+
+
+def test_a_damaged_standing_is_found_out_again(jobs: Jobs) -> None:
+    ended = end_of(jobs, jobs.submit(sh("true")))
+    (Path(ended.folder) / "standing.json").unlink()
+    assert jobs.get(ended.id).state is State.DONE
+
+
+# One after the other
+
+
+@pytest.mark.parametrize(
+    ("first", "condition", "state"),
+    [
+        ("sleep 0.3; exit 0", "ok", State.DONE),
+        ("sleep 0.3; exit 1", "ok", State.CANCELLED),
+        ("sleep 0.3; exit 1", "failed", State.DONE),
+        ("sleep 0.3; exit 0", "failed", State.CANCELLED),
+        ("sleep 0.3; exit 1", "any", State.DONE),
+        ("sleep 0.3; kill -9 0", "any", State.DONE),
+        ("sleep 0.3; kill -9 0", "ok", State.CANCELLED),
+    ],
+)
+def test_a_job_waits_for_another_and_for_how_it_ended(jobs: Jobs, first: str, condition: Any, state: State) -> None:
+    other = jobs.submit(sh(first))
+    job = jobs.submit(sh("true", after=(After(job=other.id, condition=condition),)))
+    assert end_of(jobs, job).state is state
+
+
+def test_a_job_waits_for_every_task_of_an_array(jobs: Jobs) -> None:
+    other = jobs.submit(sh('[ "$FAIRMILE_ARRAY_INDEX" != 1 ]', array=Array(count=3)))
+    job = jobs.submit(sh("true", after=(After(job=other.id),)))
+    assert end_of(jobs, job).state is State.CANCELLED
+
+
+def test_what_can_no_longer_come_true_is_refused(jobs: Jobs) -> None:
+    other = end_of(jobs, jobs.submit(sh("exit 1")))
+    with pytest.raises(UsageError, match=other.id):
+        jobs.submit(sh("true", after=(After(job=other.id),)))
+    assert end_of(jobs, jobs.submit(sh("true", after=(After(job=other.id, condition="any"),)))).state is State.DONE
+
+
+# ssh
+
+
+def test_a_connection_that_breaks_in_the_middle_costs_nothing(over_ssh: Jobs, tmp_path: Path) -> None:
+    job = over_ssh.submit(sh("sleep 2; echo done"), on="box")
+    sessions = subprocess.run(
+        ["pgrep", "-f", f"fairmile-ssh-{os.getuid()}/"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    for pid in sessions:
+        os.kill(int(pid), signal.SIGKILL)
+    assert end_of(over_ssh, job).state is State.DONE
+    assert over_ssh.log(job.id) == b"done\n"
+
+
+def test_a_machine_that_cannot_be_reached_leaves_the_last_known_standing(over_ssh: Jobs, tmp_path: Path) -> None:
+    job = over_ssh.submit(sh("sleep 0.2"), on="box")
+    nowhere = {"host": "127.0.0.1", "folder": str(tmp_path / "far"), "file": str(tmp_path / "box.yaml")}
+    (tmp_path / "ssh_config").write_text("Host *\n  Port 1\n")
+    unreachable = Machines([], over_ssh.root, reaches={"box": {**nowhere, "ssh_config": str(tmp_path / "ssh_config")}})
+    seen = Jobs(over_ssh.root, unreachable).get(job.id)
+    assert not seen.is_over
+    assert "127.0.0.1" in seen.trouble
+    assert end_of(over_ssh, job).state is State.DONE
+
+
+# How politely a batch system is asked
+
+
+class Batch(Shell):
+    """A batch system that lists what it is told to list."""
+
+    name = "batch"
+
+    def __init__(self) -> None:
+        self.listed: dict[str, Observed] = {}
+        self.fails = False
+
+    def status(self, ids: Any) -> Question[dict[str, Observed]]:
+        def read(result: Result) -> dict[str, Observed]:
+            if self.fails:
+                raise Transient("the controller does not answer")
+            return self.listed
+
+        return Question(("true", "status"), read)
+
+
+class Counted(Here):
+    def __init__(self) -> None:
+        super().__init__()
+        self.status_calls = 0
+
+    def run(self, argv: Any, **options: Any) -> Result:
+        self.status_calls += argv[:2] == ("true", "status")
+        return super().run(argv, **options)
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> tuple[Jobs, Batch, Counted, list[float]]:
+    machines = Machines([], tmp_path / "jobs")
+    scheduler, runner, now = Batch(), Counted(), [1000.0]
+    laptop = machines["laptop"]
+    machines._known["laptop"] = Machine(laptop.system, scheduler, runner, NearPlace(tmp_path / "jobs"))
+    return Jobs(tmp_path / "jobs", machines, clock=lambda: now[0]), scheduler, runner, now
+
+
+def test_a_batch_system_is_asked_twice_a_minute_however_many_jobs_and_however_many_ask(
+    batch: tuple[Jobs, Batch, Counted, list[float]],
+) -> None:
+    jobs, scheduler, runner, now = batch
+    for _ in range(5):
+        job = jobs.submit(sh("sleep 1000"))
+        scheduler.listed[job.scheduler_id] = Observed(State.RUNNING)
+    for _ in range(60):
+        now[0] += 1
+        jobs.ls()
+        Jobs(jobs.root, jobs.machines, clock=lambda: now[0]).ls()
+    assert runner.status_calls == 2
+    jobs.cancel([job.id for job in jobs.ls()])
+
+
+def test_a_batch_system_that_does_not_answer_is_asked_less_and_less(
+    batch: tuple[Jobs, Batch, Counted, list[float]],
+) -> None:
+    jobs, scheduler, runner, now = batch
+    scheduler.fails = True
+    job = jobs.submit(sh("sleep 1000"))
+    for _ in range(600):
+        now[0] += 1
+        seen = jobs.get(job.id)
+    assert runner.status_calls <= 5
+    assert "does not answer" in seen.trouble
+    scheduler.fails, scheduler.listed = False, {job.scheduler_id: Observed(State.HELD, sentence="held by you")}
+    now[0] += 1000
+    seen = jobs.get(job.id)
+    assert (seen.state, seen.trouble) == (State.HELD, "")
+    jobs.cancel([job.id])
