@@ -21,10 +21,14 @@ lint: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/pytest -n auto --dist loadfile
 
-# The tests start real servers (sshd, nginx, vsftpd, rsync, git, Git LFS) and run the programs that people compare with.
-PACKAGES := aria2 btrfs-progs curl gcc git git-lfs iproute2 libc6-dev nginx-light openssh-client openssh-server openssl \
-  p7zip-full quota rclone rsync vsftpd wget xz-utils zip zstd
-PROGRAMS := aria2c mkfs.btrfs curl gcc git git-lfs ip nginx ssh sshd openssl 7z quota rclone rsync vsftpd wget xz zip pzstd
+# The tests start real services (Slurm, sshd, nginx, vsftpd, rsync, git) and run compilers, containers, MPI and the
+# programs that people compare with.
+PACKAGES := aria2 autoconf automake btrfs-progs busybox-static charliecloud cmake curl g++ gcc gfortran git git-lfs iproute2 \
+  libc6-dev lmod make mariadb-server munge nginx-light openmpi-bin openssh-client openssh-server openssl p7zip-full \
+  patch podman quota rclone rsync runc slurm-wlm slurmdbd tcl vsftpd wget xz-utils zip zstd
+PROGRAMS := aria2c autoconf automake mkfs.btrfs busybox ch-run cmake curl g++ gcc gfortran git git-lfs ip make \
+  mariadbd munged nginx mpirun ssh sshd openssl 7z patch podman quota rclone rsync runc slurmctld slurmdbd tclsh vsftpd wget \
+  xz zip pzstd
 system-packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  for program in $(PROGRAMS); do \
@@ -38,6 +42,7 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/start.py
 	$(BIN)/python speed/search.py
 	$(BIN)/python speed/transfer.py
+	$(BIN)/python speed/jobs.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

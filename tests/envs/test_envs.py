@@ -172,7 +172,8 @@ def start(envs: Envs, file: Path) -> subprocess.Popen[bytes]:
 
 def test_a_killed_builder_is_taken_over(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
     wait = "until test -e $NOTES/go; do sleep 0.05; done"
-    file = write(commands("one", "echo x >> $NOTES/one"), commands("two", "echo x >> $NOTES/two", wait))
+    end = "echo x >> $NOTES/end"
+    file = write(commands("one", "echo x >> $NOTES/one"), commands("two", "echo x >> $NOTES/two", wait, end))
     process = start(envs, file)
     try:
         wait_for(lambda: noted(tmp_path, "two") == 1)
@@ -185,9 +186,17 @@ def test_a_killed_builder_is_taken_over(envs: Envs, write: Callable[..., Path], 
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert envs.show("demo").state == "unfinished"
-    (tmp_path / "notes" / "go").write_text("")
+    second = start(envs, file)
+    try:
+        wait_for(lambda: noted(tmp_path, "two") == 2)
+        (tmp_path / "notes" / "go").write_text("")
+        assert second.wait(DEADLINE_S) == 0
+    finally:
+        second.kill()
+        second.wait()
     assert envs.build(file).ready
-    assert (noted(tmp_path, "one"), noted(tmp_path, "two")) == (1, 2)
+    # What the killed builder had started was ended, and wrote nothing beside its successor.
+    assert (noted(tmp_path, "one"), noted(tmp_path, "two"), noted(tmp_path, "end")) == (1, 2, 1)
 
 
 def test_of_twenty_who_want_it_at_once_one_builds(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
@@ -263,7 +272,7 @@ def test_what_is_in_use_is_not_removed(envs: Envs, write: Callable[..., Path]) -
 
 def test_a_shell_counts_as_a_user_also_when_it_takes_the_process_over(envs: Envs, write: Callable[..., Path]) -> None:
     envs.build(write(commands("one", "true")))
-    envs.shell("demo")
+    envs.note_use("demo")
     with pytest.raises(Conflict, match="is in use"):
         envs.rm("demo")
 

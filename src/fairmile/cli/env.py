@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -84,7 +85,12 @@ def _summary(each: Environment) -> dict[str, Any]:
 @click.argument("environment", metavar="ENV")
 @json_option
 def show(environment: str, out: Out) -> int:
-    """Describe one environment: what it holds, who built it, what its checks said."""
+    """Describe one environment: what it holds, who built it, what its checks said.
+
+    \b
+    Example:
+      fairmile env show tides
+    """
     found = Workspace.open().envs.show(environment)
     if out.as_json:
         extra = {"spec": found.spec, "record": found.record, "lock": found.lock, "failure": found.failure}
@@ -138,7 +144,7 @@ def build(environment: str, wait: float, dry_run: bool, out: Out) -> int:
 
     \b
     Example:
-      fairmile env build environment.yaml --dry-run
+      fairmile env build tides.yaml --dry-run
     """
     envs = Workspace.open().envs
     if dry_run:
@@ -182,7 +188,7 @@ def rm(environment: str, force: bool, dry_run: bool, out: Out) -> int:
 
     \b
     Example:
-      fairmile env rm 3f2a9c --dry-run
+      fairmile env rm tides --dry-run
     """
     gone = Workspace.open().envs.rm(environment, force=force, dry_run=dry_run)
     if out.as_json:
@@ -226,16 +232,28 @@ def gc(older_than: float, dry_run: bool, out: Out) -> int:
 @env.command()
 @click.argument("environment", metavar="ENV")
 @click.argument("argv", metavar="[-- PROGRAM...]", nargs=-1, type=click.UNPROCESSED)
-def shell(environment: str, argv: tuple[str, ...]) -> NoReturn:
+@_DRY_RUN
+@json_option
+def shell(environment: str, argv: tuple[str, ...], dry_run: bool, out: Out) -> int:
     """Start a shell in an environment, or run one program in it.
+
+    With --json or --dry-run the command is printed and nothing is started.
 
     \b
     Example:
-      fairmile env shell demo -- python train.py
+      fairmile env shell tides --dry-run -- python train.py
     """
-    command = Workspace.open().envs.shell(environment, argv)
-    # A shell needs the terminal itself, so it takes this process's place.
-    os.execvpe(command.argv[0], command.argv, {**os.environ, **command.env})
+    envs = Workspace.open().envs
+    command = envs.shell(environment, argv)
+    if out.as_json:
+        out.data({"argv": list(command.argv), "env": dict(command.env)})
+    elif dry_run:
+        out.line(shlex.join(command.argv))
+    else:
+        envs.note_use(environment)
+        # A shell needs the terminal itself, so it takes this process's place.
+        os.execvpe(command.argv[0], command.argv, {**os.environ, **command.env})
+    return 0
 
 
 @env.command()
@@ -254,7 +272,7 @@ def export(environment: str, form: str, folder: str | None, base: str, dry_run: 
 
     \b
     Example:
-      fairmile env export demo --format requirements
+      fairmile env export tides --format bash
     """
     made = Workspace.open().envs.export(environment, form, base=base)
     for note in made.notes:
@@ -280,17 +298,19 @@ def export(environment: str, form: str, folder: str | None, base: str, dry_run: 
 def kernel(environment: str, system: str, dry_run: bool, out: Out) -> int:
     """Give Jupyter a kernel that starts in an environment.
 
-    The environment must hold the package ipykernel, which is tried first.
+    The environment must hold the package ipykernel, which is tried first; a dry
+    run does not try it.
 
     \b
     Example:
-      fairmile env kernel demo --dry-run
+      fairmile env kernel tides --dry-run
     """
     workspace = Workspace.open()
     found = workspace.envs.show(environment)
     lines = workspace.envs.preamble(environment)
     made = kernelspec(found.name, lines, system=system, prefix=found.prefix, wrap=found.wrap)
-    check_kernel(made, Here())
+    if not dry_run:
+        check_kernel(made, Here())
     folder = kernels_folder(workspace.environ, Path(workspace.environ.get("HOME") or Path.home()))
     target = install_kernel(made, folder, dry_run=dry_run)
     if out.as_json:

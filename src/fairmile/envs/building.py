@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
 import shutil
+import signal
 import stat
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.envs.records import acts_data, as_text
 from fairmile.envs.shells import Act, Assign
 from fairmile.envs.spec import CheckSpec, EnvironmentSpec, compile_expression
-from fairmile.envs.steps import Step, Tools
+from fairmile.envs.steps import BUILD_MARK, Step, Tools
 
 _KEPT_LINES = 200  # of what a check prints
 _SHOWN_LINES = 20
@@ -90,6 +92,7 @@ class Building:
 
     def _begin(self) -> None:
         folder = self._folder
+        end_leftovers(f"{BUILD_MARK}={self._tools.work}")
         try:
             if folder.exists() and folder.stat().st_uid != os.getuid():
                 # The leftovers of somebody else's build cannot be gone on with, only replaced.
@@ -97,6 +100,8 @@ class Building:
             for each in (folder, self._prefix, folder / "steps", folder / "work", folder / "uses"):
                 make_shared(each, self._root_mode)
             (folder / "failure.json").unlink(missing_ok=True)
+            self._log.touch()
+            self._log.chmod(self._root_mode & 0o666 | 0o600)
         except OSError as error:
             raise write_failure(str(folder), error) from error
         spec = self._design.spec
@@ -154,7 +159,6 @@ class Building:
                 hint="wait for the other one",
             )
         self._write("record.json", record)
-        self._log.chmod(self._root_mode & 0o666 | 0o600)
 
     def _take(self, line: str) -> None:
         with open(self._log, "a", encoding="utf-8", errors="replace") as stream:
@@ -181,6 +185,34 @@ def run_check(check: CheckSpec, tools: Tools, wrap: Sequence[str]) -> dict[str, 
     if check.expect and not compile_expression(check.expect).search(said):
         raise SystemFailure(f"the check `{shown}` did not print /{check.expect}/:\n{last}", hint=hint)
     return {"run": check.run, "expect": check.expect, "output": said, "duration_s": round(done.duration_s, 3)}
+
+
+def end_leftovers(mark: str, *, deadline_s: float = 30.0) -> None:
+    """End the programs of a killed build that still run here, known by a variable: they would write beside us."""
+    deadline = time.monotonic() + deadline_s
+    while left := [pid for pid in _own_processes() if mark.encode() in _variables(pid)]:
+        if time.monotonic() > deadline:
+            raise SystemFailure(f"programs of an earlier build do not end: process {', '.join(map(str, left))}")
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _own_processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    except OSError:
+        return []
+
+
+def _variables(pid: int) -> list[bytes]:
+    """Return the environment of a process, nothing where it has ended or is somebody else's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            return stream.read().split(b"\0")
+    except OSError:
+        return []
 
 
 def make_shared(folder: Path, root_mode: int) -> None:

@@ -185,13 +185,8 @@ class Envs:
         return self._ready(ref).wrap
 
     def shell(self, ref: What, argv: Sequence[str] = ()) -> Command:
-        """Return the command that runs `argv`, or else a shell for a person, inside the environment.
-
-        This process counts as a user of the environment from now on, also when the command replaces it.
-        """
+        """Return the command that runs `argv`, or else a shell for a person, inside the environment."""
         environment = self._ready(ref)
-        self._touch(environment)
-        self._note_use(environment)
         inner = [*environment.wrap, *(argv or ("bash", "--norc", "-i"))]
         script = "\n".join([*render(environment.acts), 'exec "$@"'])
         outer = ("bash", "--noprofile", "--norc", "-c", script, "fairmile", *inner)
@@ -216,6 +211,15 @@ class Envs:
             if environment.folder.exists():
                 raise
             raise SystemFailure(f"the environment {environment.name} was removed while it was in use") from error
+
+    def note_use(self, ref: What) -> None:
+        """Note that this process uses an environment until it ends, also when another program takes its place."""
+        environment, me = self._ready(ref), Holder.me()
+        self._touch(environment)
+        try:
+            write_atomic(environment.folder / "uses" / me.token, me.text())
+        except DiskFailure:
+            return  # the environment of somebody else, who cannot know then
 
     # Remove
 
@@ -375,13 +379,6 @@ class Envs:
         with Lock(lock_file(self.root, environment.folder.name), timeout_s=1.0 if force else 30.0, lease_s=LEASE_S):
             (environment.folder / "record.json").unlink(missing_ok=True)
             remove_tree(environment.folder)
-
-    def _note_use(self, environment: Environment) -> None:
-        me = Holder.me()
-        try:
-            write_atomic(environment.folder / "uses" / me.token, me.text())
-        except DiskFailure:
-            return  # an environment of somebody else: they cannot know
 
     def _touch(self, environment: Environment) -> None:
         """Note that it is used; where that may not be written, it counts from when it was built."""

@@ -331,6 +331,8 @@ class _Reader:
             message = str(entry["ctx"]["error"])
         else:
             near = did_you_mean(given, re.findall(r"'([^']+)'", _expected(entry))) if isinstance(given, str) else ""
+            if kind == "string_type" and isinstance(given, (bool, int, float)):
+                near = "put it in quotes"
             message = f"expected {_expected(entry)}, found {given!r:.80}" + (f"; {near}" if near else "")
         return Problem(message, field=_shown(steps), file=self._file, line=self._line(steps), hint=hint)
 

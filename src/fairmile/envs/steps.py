@@ -16,6 +16,8 @@ from fairmile.envs.shells import Act, render
 from fairmile.envs.spec import EnvironmentSpec
 
 _SHOWN_LINES = 20
+# Every program of a build bears this variable, so that whoever takes the build over can end what is left of it.
+BUILD_MARK = "FAIRMILE_BUILD"
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Tools:
         result = self.runner.run(
             ["bash", "--noprofile", "--norc", "-c", script, "fairmile", *argv],
             cwd=cwd,
-            env=env,
+            env={**(env or {}), BUILD_MARK: str(self.work)},
             timeout_s=timeout_s,
             check=False,
             on_line=take,

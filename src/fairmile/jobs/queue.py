@@ -20,7 +20,7 @@ from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.packing import packed
 from fairmile.jobs.places import Notes
 from fairmile.jobs.records import Known, Record, Records
-from fairmile.jobs.request import JobFiles
+from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.resolve import resolve
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.script import write_script
@@ -124,17 +124,17 @@ class Jobs:
         """Hand a job over and return at once; the same `key` a second time gives the job it gave the first time."""
         machine = self.machines[on]
         spec = machine.filled(spec)
-        resolve(spec, machine.system)  # what the system cannot give is said before anything is made
+        request = resolve(spec, machine.system)  # what the system cannot give is said before anything is made
         for name, source in spec.inputs.items():
             if not Path(source).exists():
                 raise UsageError(f"inputs.{name}: there is no file {source}")
         self._dependencies(spec.after, on)
         record, is_new = self._records.create(spec, on, self._clock())
         if is_new or not record.submitted:
-            record = self._hand_over(record, machine)
+            record = self._hand_over(record, machine, request)
         return self._status(record, Known(Standing(State.QUEUED)))
 
-    def _hand_over(self, record: Record, machine: Machine) -> Record:
+    def _hand_over(self, record: Record, machine: Machine, request: Request) -> Record:
         """Submit a job's next attempt; an answer that was lost on the way is looked for."""
         spec = record.spec
         after = self._dependencies(spec.after, record.system)
@@ -149,7 +149,7 @@ class Jobs:
             after=tuple((other.scheduler_id, each.condition) for each, other in after),
             after_folders=tuple(f"{machine.place.root}/{other.id}" for _, other in after),
         )
-        text = write_script(resolve(spec, machine.system), files, machine.scheduler, machine.system)
+        text = write_script(request, files, machine.scheduler, machine.system)
         inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
         machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
         question = machine.scheduler.submit(f"{folder}/{_SCRIPT}", files)
@@ -273,7 +273,7 @@ class Jobs:
         if known.is_over and self._may_try_again(record, known):
             try:
                 machine.place.forget(record.id)
-                record = self._hand_over(record, machine)
+                record = self._hand_over(record, machine, resolve(record.spec, machine.system))
                 known = Known(Standing(State.QUEUED, f"submitted again, since {known.standing.sentence}"))
                 self._records.remember(record, known)
             except FairmileError as error:

@@ -85,8 +85,9 @@ class Records:
                 raise write_failure(str(folder), error) from error
             break
         record = Record(id, spec, system, now, folder)
-        document = {"id": id, "system": system, "created": now, "spec": spec.model_dump(mode="json")}
-        write_atomic(folder / _JOB, json.dumps(document, indent=1))
+        said = spec.model_dump(mode="json", exclude_defaults=True)
+        document = {"id": id, "system": system, "created": now, "spec": said}
+        write_atomic(folder / _JOB, json.dumps(document))
         if spec.key and (first := self._claim(spec.key, id)) != id:
             with contextlib.suppress(OSError):
                 (folder / _JOB).unlink()

@@ -13,6 +13,7 @@ from fairmile.jobs.states import Observed, State
 
 # An id is PID-START@HOST: a process number alone may be somebody else's by now.
 _START = r"""
+read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)
 start_of() { start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1; set -- ${line##*) }; start=${20}; }
 """
 _SUBMIT = """
@@ -20,10 +21,9 @@ cd -- "$2" || exit 1
 unset FAIRMILE_JOB_ID FAIRMILE_ARRAY_INDEX
 setsid bash "$1" </dev/null >/dev/null 2>&1 &
 start_of $! || start=0
-echo "$!-$start@$(uname -n)"
+echo "$!-$start@$host"
 """
 _STATUS = """
-host=$(uname -n)
 for id; do
   where=${id##*@}; id=${id%@*}; pid=${id%%-*}
   if [ "$where" != "$host" ]; then echo "$id@$where|elsewhere"
@@ -32,7 +32,6 @@ for id; do
 done
 """
 _CANCEL = """
-host=$(uname -n)
 for id; do
   where=${id##*@}; id=${id%@*}; pid=${id%%-*}
   [ "$where" = "$host" ] || { echo "$id runs on $where" >&2; continue; }
@@ -98,7 +97,7 @@ class Shell:
 
     def status(self, ids: Sequence[str]) -> Question[dict[str, Observed]]:
         """See `Scheduler.status`; processes that ended are not listed."""
-        return Question(("sh", "-c", _START + _STATUS, "sh", *ids), _read_status)
+        return Question(("sh", "-c", _START + _STATUS, "sh", *ids), lambda result: _read_status(result, ids))
 
     def history(self, ids: Sequence[str]) -> None:
         """Return None: nobody keeps accounts."""
@@ -109,13 +108,13 @@ class Shell:
         return Question(("sh", "-c", _START + _CANCEL, "sh", *ids), lambda result: None)
 
 
-def _read_status(result: Result) -> dict[str, Observed]:
+def _read_status(result: Result, ids: Sequence[str]) -> dict[str, Observed]:
     found: dict[str, Observed] = {}
     for line in result.stdout.splitlines():
-        id, bar, word = line.rpartition("|")
-        if bar and word == "running":
+        id, _, word = line.rpartition("|")
+        if id in ids and word == "running":
             found[id] = Observed(State.RUNNING, word)
-        elif bar:
+        elif id in ids:
             host = id.rpartition("@")[2]
             found[id] = Observed(State.UNKNOWN, word, sentence=f"it was started on {host}: only there it can be seen")
     return found
