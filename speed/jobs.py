@@ -53,7 +53,9 @@ files = [str(folder / "done" / str(number)) for number in range(count)]
 def told(start, submitted):
     print(json.dumps({"submit_s": submitted - start, "total_s": time.monotonic() - start}))
 """
-OURS = START + """\
+OURS = (
+    START
+    + """\
 from fairmile.jobs.machines import Machines
 from fairmile.jobs.packing import packed
 from fairmile.jobs.queue import Jobs
@@ -73,11 +75,14 @@ submitted = time.monotonic()
 assert all(job.state == "done" for job in jobs.wait(ids))
 told(start, submitted)
 """
-PSIJ = START + """\
+)
+PSIJ = (
+    START
+    + """\
 from psij import Job, JobExecutor, JobSpec, ResourceSpecV1
 from psij.executors.batch.slurm import SlurmExecutorConfig
 kind, pace = sys.argv[3:]
-config = SlurmExecutorConfig(queue_polling_interval=int(pace), initial_queue_polling_delay=2) if kind == "slurm" else None
+config = SlurmExecutorConfig(queue_polling_interval=int(pace)) if kind == "slurm" else None
 executor = JobExecutor.get_instance(kind, config=config)
 start = time.monotonic()
 jobs = [Job(JobSpec(executable="/usr/bin/touch", arguments=[file], resources=ResourceSpecV1(node_count=1)))
@@ -89,7 +94,10 @@ for job in jobs:
     job.wait()
 told(start, submitted)
 """
-SUBMITIT = START + """\
+)
+SUBMITIT = (
+    START
+    + """\
 import subprocess, submitit
 executor = submitit.SlurmExecutor(folder=folder / "submitit")
 executor.update_parameters(time=10, partition="cpu", array_parallelism=1000)
@@ -101,7 +109,10 @@ submitted = time.monotonic()
 assert [job.result() for job in jobs] == [0] * count
 told(start, submitted)
 """
-PARSL = START + """\
+)
+PARSL = (
+    START
+    + """\
 from parsl import bash_app
 from parsl.config import Config
 from parsl.dataflow.dflow import DataFlowKernel
@@ -110,7 +121,7 @@ from parsl.launchers import SimpleLauncher
 from parsl.providers import SlurmProvider
 os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]
 start = time.monotonic()
-provider = SlurmProvider(partition="cpu", nodes_per_block=1, cores_per_node=2, init_blocks=3, max_blocks=3, exclusive=False,
+provider = SlurmProvider(partition="cpu", cores_per_node=2, init_blocks=3, max_blocks=3, exclusive=False,
                          scheduler_options="#SBATCH --mem=1500", walltime="00:10:00", launcher=SimpleLauncher(),
                          worker_init="export PATH=" + os.path.dirname(sys.executable) + ":$PATH")
 executor = HighThroughputExecutor(address="127.0.0.1", max_workers_per_node=2, provider=provider)
@@ -124,7 +135,10 @@ assert [future.result() for future in futures] == [0] * count
 told(start, submitted)
 kernel.cleanup()
 """
-SBATCH = START + """\
+)
+SBATCH = (
+    START
+    + """\
 import subprocess
 start = time.monotonic()
 for file in files:
@@ -134,7 +148,10 @@ while subprocess.run(["squeue", "-h"], capture_output=True).stdout:
     time.sleep(1)
 told(start, submitted)
 """
-PROCESSES = START + """\
+)
+PROCESSES = (
+    START
+    + """\
 import subprocess
 start = time.monotonic()
 jobs = [subprocess.Popen(["bash", "-c", f"touch {file}; exit"]) for file in files]
@@ -143,6 +160,7 @@ for job in jobs:
     job.wait()
 told(start, submitted)
 """
+)
 
 
 @dataclass(frozen=True)
@@ -313,7 +331,7 @@ def _wrappers(folder: Path, log: Path) -> Path:
     for name in COUNTED:
         real = shutil.which(name)
         if real:
-            (folder / name).write_text(f"#!/bin/sh\necho {name} >> {log}\nexec {real} \"$@\"\n")
+            (folder / name).write_text(f'#!/bin/sh\necho {name} >> {log}\nexec {real} "$@"\n')
             (folder / name).chmod(0o755)
     return folder
 

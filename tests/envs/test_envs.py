@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from busybox_image import MODEL, make_image
 from env_making import make_wheel
 
 from fairmile.base.commands import Here
@@ -338,3 +340,24 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, write: Callable
     (tmp_path / "envs").write_text("a file")
     with pytest.raises(SystemFailure, match="cannot write"):
         Envs(tmp_path / "envs", Here(), environ={}).build(write(commands("one", "true")))
+
+
+def test_programs_of_an_environment_with_a_container_run_in_it(
+    envs: Envs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("ch-run") is None:
+        pytest.skip("needs Charliecloud")
+    monkeypatch.setenv("USER", "tester")
+    image = make_image(tmp_path / "image")
+    spec = {
+        "name": "demo",
+        "container": {"image": str(image), "runtime": "charliecloud"},
+        "variables": {"WORD": "hello"},
+        # A line is read by the shell of the image, which has no bash.
+        "checks": [{"run": "test -x /model/count.sh && echo inside $WORD", "expect": "^inside hello"}],
+    }
+    built = envs.build(parse_spec(spec))
+    assert built.wrap
+    command = envs.shell("demo", ["cat", "/model/count.sh"])
+    ran = subprocess.run(command.argv, env={**os.environ, **command.env}, capture_output=True, text=True)
+    assert ran.stdout == MODEL

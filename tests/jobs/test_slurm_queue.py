@@ -30,12 +30,16 @@ class Line(Here):
         self.programs: list[str] = []
         self.lost: set[str] = set()  # programs that run, but whose answer nobody gets
         self.forgets = False  # squeue knows no job any more
+        self.hidden: tuple[str, ...] = ()  # tasks that squeue knows no more
 
     def run(self, argv: Sequence[str], **options: Any) -> Result:
         self.programs.append(argv[0])
         if self.forgets and argv[0] == "squeue":
             return Result(tuple(argv), 1, "", "slurm_load_jobs error: Invalid job id specified\n", 0.0)
         result = super().run(argv, env=self.cluster.environ, **options)
+        if self.hidden and argv[0] == "squeue":
+            lines = result.stdout.splitlines(keepends=True)
+            result = replace(result, stdout="".join(line for line in lines if not line.startswith(self.hidden)))
         if argv[0] in self.lost:
             raise SystemFailure(f"{argv[0]} did not finish within 60 s and was ended")
         return result
@@ -78,7 +82,9 @@ def until(condition: Callable[[], bool], told: Callable[[], str] = lambda: "") -
 
 
 def sh(script: str, **fields: Any) -> JobSpec:
-    return JobSpec(argv=("bash", "-c", script), launch="plain", **fields)
+    """Return a job of one core: unless told, a job of one task gets all cores of its node."""
+    resources = {"resources": Resources(cpus_per_task=1)} | fields
+    return JobSpec(argv=("bash", "-c", script), launch="plain", **resources)
 
 
 def make_rig(cluster: SlurmCluster, folder: Path, *, ask_every_s: float | None = None) -> Rig:
@@ -218,7 +224,7 @@ def test_an_array_is_cancelled_with_what_runs_and_what_waits(rig: Rig) -> None:
 
 def test_a_job_that_is_killed_for_its_memory_is_told_apart_from_one_that_fails(rig: Rig) -> None:
     hog = "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(100)'"
-    ended = rig.end_of(rig.submit(hog, resources=Resources(memory_gib=0.02)))
+    ended = rig.end_of(rig.submit(hog, resources=Resources(cpus_per_task=1, memory_gib=0.02)))
     assert ended.state in (State.FAILED, State.OUT_OF_MEMORY)
     diagnosis = rig.jobs.explain(ended.id)
     assert diagnosis is not None and "memory" in f"{diagnosis.what} {diagnosis.advice} {diagnosis.line}"
@@ -322,6 +328,16 @@ def test_a_submission_that_nobody_could_look_for_is_not_made_twice(rig: Rig) -> 
     job = rig.submit("echo done", key="once")
     assert rig.end_of(job).state is State.DONE
     assert rig.listed() == before + 1
+
+
+def test_a_task_whose_end_is_known_stays_ended_when_slurm_forgets_it_before_the_others(rig: Rig) -> None:
+    job = rig.submit('[ "$FAIRMILE_ARRAY_INDEX" = 1 ] || kill -9 $PPID $$; sleep 300', array=Array(count=2))
+    until(lambda: rig.jobs.get(job.id).tasks[0].state is State.FAILED)
+    rig.line.hidden = (f"{job.scheduler_id}_0|",)
+    for _ in range(3):
+        rig.later_s[0] += 60
+        tasks = rig.jobs.get(job.id).tasks
+    assert (tasks[0].state, tasks[1].state) == (State.FAILED, State.RUNNING)
 
 
 # With and without accounting

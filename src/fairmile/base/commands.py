@@ -39,6 +39,10 @@ class Result:
     duration_s: float
 
 
+class MissingProgram(SystemFailure):
+    """There is no such program on the machine: nothing was run."""
+
+
 class Runner(Protocol):
     """Run a program to its end, wherever that may be."""
 
@@ -157,7 +161,7 @@ class Ssh:
         if process.notes.get("missing") == "folder":
             raise SystemFailure(f"cannot run {command[0]!r} in {cwd} on {self.host}: there is no such folder")
         if process.notes.get("missing") == "program":
-            raise SystemFailure(
+            raise MissingProgram(
                 f"there is no program {command[0]!r} on {self.host}", hint="install it there, or load its module first"
             )
         if result.exit_code == 255 and "exit" not in process.notes:
@@ -387,7 +391,7 @@ class _Process:
             if cwd is not None and not os.path.isdir(cwd):
                 raise SystemFailure(f"cannot run {self.argv[0]!r} in {cwd}: there is no such folder") from error
             if isinstance(error, FileNotFoundError):
-                raise SystemFailure(
+                raise MissingProgram(
                     f"there is no program {self.argv[0]!r} on this machine",
                     hint="install it, or load its module first",
                 ) from error

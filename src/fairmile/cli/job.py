@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from fairmile.workspace import Workspace
 
 _COLOURS = {State.DONE: "green", State.RUNNING: "green", State.QUEUED: "yellow", State.HELD: "yellow"}
 _SHOWN_TASKS = 20
+_LATER = "`fairmile job show {}` tells how it goes"
+_ENVIRONMENT = click.option(
+    "--environment", default="", metavar="ENV", help="An environment that `fairmile env ls` shows."
+)
 
 
 @click.group(cls=LazyGroup)
@@ -38,8 +43,8 @@ def job() -> None:
 @job.command()
 @job_options
 @submit_options
-@click.option("--environment", default="", help="An environment that `fairmile env ls` shows.")
-@click.option("--wait", is_flag=True, help="Wait for its end, show its output, and end with its exit code.")
+@_ENVIRONMENT
+@click.option("--wait", is_flag=True, help="Wait for its end and show its output; exit code 1 unless it succeeded.")
 @click.option("--dry-run", is_flag=True, help="Print the script; submit nothing.")
 @json_option
 def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **options: Any) -> int:
@@ -62,17 +67,15 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
         else:
             out.document(script.text)
             for note in script.notes:
-                out.say(note)
+                out.say(f"note: {note}")
         return 0
     status = workspace.jobs.submit(spec, on=on)
     if not wait:
-        _told(out, status, f"submitted {status.id}", hint=f"`fairmile job show {status.id}` tells how it goes")
+        _told(out, status, f"submitted {status.id}", hint=_LATER.format(status.id))
         return 0
     out.say(f"submitted {status.id}")
     if not out.as_json and spec.array is None:
-        for piece in workspace.jobs.follow(status.id):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.flush()
+        _print(out, workspace.jobs.follow(status.id))
     return _waited(workspace, out, [status.id], None)
 
 
@@ -81,23 +84,39 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
 @click.option("--at-once", type=click.IntRange(min=1), help="How many run at the same time.  [default: cores]")
 @job_options(program=False)
 @submit_options
-@click.option("--wait", is_flag=True, help="Wait for the end of all.")
+@_ENVIRONMENT
+@click.option("--wait", is_flag=True, help="Wait for the end of all; exit code 1 unless all succeeded.")
+@click.option("--dry-run", is_flag=True, help="Say what would be submitted; submit nothing.")
 @json_option
-def pack(out: Out, file: Path, at_once: int | None, on: str, wait: bool, **options: Any) -> int:
+def pack(
+    out: Out, file: Path, at_once: int | None, on: str, environment: str, wait: bool, dry_run: bool, **options: Any
+) -> int:
     """Run many short commands, one a line of FILE, in one job.
 
-    Each has its own output and exit code. Submitted again with the same --key, or
-    restarted by the scheduler, it leaves out those that succeeded.
+    Each has its own output and exit code. Where the scheduler starts the job again,
+    those that succeeded are left out.
 
     \b
     Example:
-      fairmile job pack commands.txt --at-once 4 --wait
+      fairmile job pack commands.txt --at-once 2 --wait
     """
     workspace = Workspace.open()
-    status = workspace.jobs.pack(_commands(file), spec_from(options), at_once=at_once, on=on)
-    if not wait:
-        _told(out, status, f"submitted {status.id} with {count(len(status.tasks), 'command')}")
+    commands, spec = _commands(file), spec_from(options)
+    if environment:
+        spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
+    told = count(len(commands), "command")
+    if dry_run:
+        workspace.systems[on].script(spec)  # what the system cannot give is said now too
+        if out.as_json:
+            out.data({"commands": commands, "system": on, "dry_run": True})
+        else:
+            out.line(f"would submit {told} as one job on {on}")
         return 0
+    status = workspace.jobs.pack(commands, spec, at_once=at_once, on=on)
+    if not wait:
+        _told(out, status, f"submitted {status.id} with {told}", hint=_LATER.format(status.id))
+        return 0
+    out.say(f"submitted {status.id} with {told}")
     return _waited(workspace, out, [status.id], None)
 
 
@@ -138,7 +157,7 @@ def _waited(workspace: Workspace, out: Out, jobs: list[str], timeout_s: float | 
         for each in ended:
             out.line(f"{each.id}: {out.colour(each.state, _COLOURS.get(each.state, 'red'))}{_because(each)}")
         for each in failed:
-            _render_diagnosis(workspace.jobs.explain(each.id), out)
+            _render_diagnosis(each, workspace.jobs.explain(each.id), out)
     return 1 if failed or not all(each.is_over for each in ended) else 0
 
 
@@ -146,20 +165,26 @@ def _because(status: JobStatus) -> str:
     return f", {status.standing.sentence}" if status.standing.sentence else ""
 
 
-def _render_diagnosis(diagnosis: Diagnosis | None, out: Out) -> None:
+def _render_diagnosis(status: JobStatus, diagnosis: Diagnosis | None, out: Out) -> None:
     if diagnosis is None:
         return
-    out.say(f"why: {diagnosis.what}")
+    if diagnosis.what not in status.standing.sentence:
+        out.say(f"why: {diagnosis.what}")
     if diagnosis.line:
-        out.say(f"     {diagnosis.line}")
-    out.hint(diagnosis.advice)
+        out.say(f"it said: {diagnosis.line}")
+    out.hint(diagnosis.advice.replace("JOB", status.id))
 
 
 @job.command()
 @click.option("--live", is_flag=True, help="Only those that have not ended.")
 @json_option
 def ls(out: Out, live: bool) -> int:
-    """List jobs, the newest first."""
+    """List jobs, the newest first.
+
+    \b
+    Example:
+      fairmile job ls --live
+    """
     found = Workspace.open().jobs.ls(live=live)
     if out.as_json:
         out.data({"jobs": [_document(each) for each in found]})
@@ -184,7 +209,12 @@ def _row(status: JobStatus, out: Out) -> list[str]:
 @click.argument("job")
 @json_option
 def show(out: Out, job: str) -> int:
-    """Show where a job stands, what it used, and why it failed."""
+    """Show where a job stands, what it used, and why it failed.
+
+    \b
+    Example:
+      fairmile job show tides
+    """
     workspace = Workspace.open()
     status = workspace.jobs.get(job)
     diagnosis = workspace.jobs.explain(status.id)
@@ -200,7 +230,7 @@ def show(out: Out, job: str) -> int:
         out.say(f"and {len(rows) - _SHOWN_TASKS} more")
     if status.trouble:
         out.say(f"this may be out of date: {status.trouble}")
-    _render_diagnosis(diagnosis, out)
+    _render_diagnosis(status, diagnosis, out)
     return 0
 
 
@@ -236,16 +266,26 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
 @json_option
 def log(out: Out, job: str, task: int | None, errors: bool, follow: bool) -> int:
-    """Print the output of a job, also while it runs."""
+    """Print the output of a job, also while it runs; of an array, that of task 0.
+
+    \b
+    Examples:
+      fairmile job log tides
+      fairmile job log tides --err --follow
+    """
     jobs = Workspace.open().jobs
     if out.as_json:
         out.data({"log": jobs.log(job, task=task, errors=errors).decode(errors="replace")})
         return 0
     pieces = jobs.follow(job, task=task, errors=errors) if follow else [jobs.log(job, task=task, errors=errors)]
+    _print(out, pieces)
+    return 0
+
+
+def _print(out: Out, pieces: Iterable[bytes]) -> None:
     for piece in pieces:
         out.document(piece)
         sys.stdout.flush()
-    return 0
 
 
 @job.command()
@@ -253,7 +293,12 @@ def log(out: Out, job: str, task: int | None, errors: bool, follow: bool) -> int
 @click.option("--timeout", help="Give up waiting after so long, such as 90, 10m or 2h.")
 @json_option
 def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
-    """Wait for the end of jobs; the exit code is 1 unless all succeeded."""
+    """Wait for the end of jobs; the exit code is 1 unless all succeeded.
+
+    \b
+    Example:
+      fairmile job wait tides --timeout 2h
+    """
     return _waited(Workspace.open(), out, list(jobs), parse_duration(timeout) if timeout else None)
 
 
@@ -262,14 +307,20 @@ def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
 @click.option("--dry-run", is_flag=True, help="Say what would be cancelled; cancel nothing.")
 @json_option
 def cancel(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
-    """End jobs that wait or run."""
+    """End jobs that wait or run.
+
+    \b
+    Example:
+      fairmile job cancel tides
+    """
     queue = Workspace.open().jobs
     found = [queue.get(each) for each in jobs] if dry_run else queue.cancel(jobs)
     if out.as_json:
         out.data({"jobs": [_document(each) for each in found]})
         return 0
     for each in found:
-        out.line(f"{each.id}: {each.state}" + (", would be cancelled" if dry_run and not each.is_over else ""))
+        more = "" if each.is_over else ", would be cancelled" if dry_run else ", was asked to end"
+        out.line(f"{each.id}: {each.state}{more}")
     return 0
 
 
@@ -278,7 +329,12 @@ def cancel(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
 @click.option("--to", type=click.Path(path_type=Path), default=Path(), help="The folder to put them in.  [default: .]")
 @json_option
 def bring(out: Out, job: str, to: Path) -> int:
-    """Copy the declared outputs of a job here, from wherever it ran."""
+    """Copy the declared outputs of a job here, from wherever it ran.
+
+    \b
+    Example:
+      fairmile job bring tides --to results
+    """
     brought = Workspace.open().jobs.bring(job, to)
     if out.as_json:
         out.data({"files": [str(path) for path in brought]})
@@ -296,7 +352,12 @@ def bring(out: Out, job: str, to: Path) -> int:
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @json_option
 def rm(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
-    """Forget jobs that have ended, with their folders."""
+    """Forget jobs that have ended, with their folders.
+
+    \b
+    Example:
+      fairmile job rm tides --dry-run
+    """
     queue = Workspace.open().jobs
     removed = [queue.get(each).id for each in jobs] if dry_run else queue.rm(jobs)
     if out.as_json:

@@ -17,6 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _GIB = 1 << 30
 _RESOURCES = ("nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "partition", "account", "qos", "exclusive")
 _COUNT = click.IntRange(min=1)
+# Fields of a job whose option has another name, and what the texts of some must look like.
+_NAMES = {"outputs": "output-file", "inputs": "input", "options": "option", "time_s": "time", "memory_gib": "memory"}
+_FORMS = {"name": "at most 64 letters, digits, '.', '_' or '-', the first a letter or digit"}
 
 _OPTIONS = (
     click.option("--on", default="laptop", metavar="SYSTEM", help="Where it runs.  [default: laptop, which is here]"),
@@ -131,9 +134,17 @@ def _message(error: Exception) -> str:
 
 
 def _problem(error: Mapping[str, Any]) -> Problem:
-    place = "--" + ".".join(str(part) for part in error["loc"][:1]).replace("_", "-")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return Problem(f"{message}: {error['input']!r}" if "input" in error else message, place)
+    field = str(error["loc"][0]) if error["loc"] else ""
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "value_error":
+        message = str(context["error"])
+    elif kind == "string_pattern_mismatch":
+        message = f"expected {_FORMS.get(field, 'one word that a header line can hold')}, found {given!r}"
+    elif kind == "literal_error":
+        message = f"expected {context['expected']}, found {given!r}"
+    else:
+        message = f"{str(error['msg']).replace('Input should be', 'expected')}, found {given!r}"
+    return Problem(message, f"--{_NAMES.get(field, field).replace('_', '-')}")
 
 
 def _array(text: str) -> Array:

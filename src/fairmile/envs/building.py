@@ -168,7 +168,8 @@ class Building:
 
 def run_check(check: CheckSpec, tools: Tools, wrap: Sequence[str]) -> dict[str, Any]:
     """Run one check and return what it said; SystemFailure with its last lines when it fails."""
-    argv = ["bash", "-c", check.run] if isinstance(check.run, str) else list(check.run)
+    # An image need not have bash.
+    argv = ["sh" if wrap else "bash", "-c", check.run] if isinstance(check.run, str) else list(check.run)
     shown = check.run if isinstance(check.run, str) else " ".join(check.run)
     kept: list[str] = []
 

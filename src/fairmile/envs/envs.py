@@ -187,7 +187,8 @@ class Envs:
     def shell(self, ref: What, argv: Sequence[str] = ()) -> Command:
         """Return the command that runs `argv`, or else a shell for a person, inside the environment."""
         environment = self._ready(ref)
-        inner = [*environment.wrap, *(argv or ("bash", "--norc", "-i"))]
+        person = ("sh", "-i") if environment.wrap else ("bash", "--norc", "-i")  # an image need not have bash
+        inner = [*environment.wrap, *(argv or person)]
         script = "\n".join([*render(environment.acts), 'exec "$@"'])
         outer = ("bash", "--noprofile", "--norc", "-c", script, "fairmile", *inner)
         return Command(outer, {"PS1": f"({environment.name}) \\w \\$ ", "FAIRMILE_ENV": environment.digest})

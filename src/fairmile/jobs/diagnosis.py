@@ -93,9 +93,13 @@ def diagnose(standing: Standing, output: str, spec: JobSpec) -> Diagnosis:
         found = list(re.finditer(pattern, output))
         if found:
             return Diagnosis(what, advice, _line(output, found[-1]))
+    if standing.signal == "KILL":
+        return Diagnosis(standing.sentence, "if memory ran out, ask for more with --memory, or have it hold less")
     if standing.exit_code == 127:
         return Diagnosis(f"there is no program {spec.argv[0]!r}", "check its name and the environment", _last(output))
-    return Diagnosis(standing.sentence or "it failed", "its output tells more: `fairmile job log`", _last(output))
+    return Diagnosis(
+        standing.sentence or "it failed", "its output tells more: `fairmile job log JOB --err`", _last(output)
+    )
 
 
 def _line(output: str, found: re.Match[str]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.envs.envs import Envs
@@ -130,7 +131,9 @@ class Jobs:
                 raise UsageError(f"inputs.{name}: there is no file {source}")
         self._dependencies(spec.after, on)
         record, is_new = self._records.create(spec, on, self._clock())
-        if is_new or not record.submitted:
+        if not is_new and not record.submitted:  # whoever submitted it first never heard whether it arrived
+            record = self._find_again(record, machine)
+        if not record.submitted:
             record = self._hand_over(record, machine, request)
         return self._status(record, Known(Standing(State.QUEUED)))
 
@@ -155,12 +158,28 @@ class Jobs:
         question = machine.scheduler.submit(f"{folder}/{_SCRIPT}", files)
         try:
             scheduler_id = self._run(machine, question)
+        except MissingProgram as error:
+            self._discard(record, machine)
+            raise MissingProgram(
+                f"{record.system} cannot be used from here: {error}",
+                hint=f"submit there, or say how ssh reaches it with the setting systems.{record.system}.host",
+            ) from error
         except (Transient, SystemFailure) as error:
             found = self._search(machine, record, error)
             if found is None:
+                self._discard(record, machine)
                 raise
             scheduler_id = found
+        except FairmileError:
+            self._discard(record, machine)
+            raise
         return self._records.note_submission(record, scheduler_id, self._clock())
+
+    def _discard(self, record: Record, machine: Machine) -> None:
+        """Remove what was made for a job that the scheduler does not have; a later attempt leaves the job as it is."""
+        if not record.submitted:
+            machine.place.remove(record.id)
+            self._records.remove(record)
 
     def _search(self, machine: Machine, record: Record, error: FairmileError) -> str | None:
         """Ask whether a submission without an answer arrived; where nobody answers, keep the question for later."""
@@ -173,6 +192,11 @@ class Jobs:
                 f"job {record.id} was handed over, but {record.system} did not answer: {error}",
                 hint=f"`fairmile job show {record.id}` asks again; it will not be submitted twice",
             ) from error
+
+    def _find_again(self, record: Record, machine: Machine) -> Record:
+        """Look for a submission whose answer was lost; the record is as it was where the scheduler has none."""
+        found = self._run(machine, machine.scheduler.find(record.key))
+        return record if found is None else self._records.note_submission(record, found, self._clock())
 
     def _dependencies(self, after: Sequence[After], system: str) -> list[tuple[After, Record]]:
         """Return the jobs that are still to be waited for; raise for one that can no longer end as wanted."""
@@ -226,6 +250,8 @@ class Jobs:
             notes = machine.place.look([record.id for record, _ in live])
         except (Transient, SystemFailure, NotFound) as error:
             return [self._troubled(record, known, str(error)) for record, known in live]
+        if any(not record.submitted for record, _ in live) and self._may_ask(machine):
+            live = [self._looked_for(record, known, machine) for record, known in live]
         weighed = [self._weigh(record, known, notes.get(record.id, {}), machine) for record, known in live]
         unclear = [each for each in weighed if each.wants_word and each.record.submitted]
         if unclear and self._may_ask(machine):
@@ -235,6 +261,16 @@ class Jobs:
             for id, notes_now in (machine.place.look(list(gone)) if gone else {}).items():
                 gone[id].notes = notes_now
         return [self._settle(each, machine) for each in weighed]
+
+    def _looked_for(self, record: Record, known: Known | None, machine: Machine) -> tuple[Record, Known | None]:
+        if record.submitted:
+            return record, known
+        try:
+            record = self._find_again(record, machine)
+        except FairmileError:
+            return record, known
+        never = Known(Standing(State.FAILED, "it never reached the scheduler"))
+        return record, None if record.submitted else never
 
     def _weigh(self, record: Record, known: Known | None, notes: Notes, machine: Machine) -> _Weighed:
         return _Weighed(record, known, notes, keeps_accounts=machine.scheduler.name != "shell")
