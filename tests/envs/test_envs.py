@@ -77,6 +77,18 @@ def test_a_plan_says_what_would_be_done_and_changes_nothing(envs: Envs, write: C
     assert (envs.plan(file).state, envs.plan(file).steps[0].done) == ("ready", True)
 
 
+def test_what_needs_modules_that_are_not_here_is_planned_but_not_built(
+    envs: Envs, write: Callable[..., Path]
+) -> None:
+    file = write(commands("one", "true"), modules=["no-such-module/99"])
+    plan = envs.plan(file)
+    assert "no-such-module/99" in plan.trouble
+    assert (plan.digest, [each.name for each in plan.steps]) == ("", ["modules", "build-one"])
+    with pytest.raises(SystemFailure, match="no-such-module/99"):
+        envs.build(file)
+    assert not envs.root.exists()
+
+
 def test_the_record_says_who_what_when_and_how_long(envs: Envs, write: Callable[..., Path]) -> None:
     built = envs.build(write(commands("one", "echo built"), checks=[{"run": "echo checked"}]))
     record = built.record

@@ -167,13 +167,17 @@ def _render_plan(plan: EnvPlan, out: Out) -> None:
     if out.as_json:
         steps = [{"name": each.name, "words": each.words, "done": each.done} for each in plan.steps]
         told = {"name": plan.name, "digest": plan.digest, "folder": str(plan.folder), "state": plan.state}
-        out.data({**told, "steps": steps, "checks": list(plan.checks), "builder": plan.builder, "dry_run": True})
+        told |= {"builder": plan.builder, "trouble": plan.trouble}
+        out.data({**told, "steps": steps, "checks": list(plan.checks), "dry_run": True})
         return
-    out.items([("name", plan.name), ("digest", plan.digest), ("folder", str(plan.folder)), ("state", plan.state)])
+    where = [("digest", plan.digest), ("folder", str(plan.folder)), ("state", plan.state)] if plan.digest else []
+    out.items([("name", plan.name), *where])
     for each in plan.steps:
         out.line(f"{'done      ' if each.done else 'would do  '}{each.name}: {each.words}")
     for check in plan.checks:
         out.line(f"then check  {check}")
+    if plan.trouble:
+        out.say(plan.trouble)
     if plan.builder:
         out.say(f"{plan.builder} builds it at this moment")
 

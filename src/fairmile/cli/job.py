@@ -101,7 +101,7 @@ def pack(
       fairmile job pack commands.txt --at-once 2 --wait
     """
     workspace = Workspace.open()
-    commands, spec = _commands(file), spec_from(options)
+    commands, spec = _commands(file), spec_from({**options, "name": options["name"] or "pack"})
     if environment:
         spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
     told = count(len(commands), "command")
@@ -172,7 +172,8 @@ def _render_diagnosis(status: JobStatus, diagnosis: Diagnosis | None, out: Out) 
         out.say(f"why: {diagnosis.what}")
     if diagnosis.line:
         out.say(f"it said: {diagnosis.line}")
-    out.hint(diagnosis.advice.replace("JOB", status.id))
+    bad = next((index for index, task in sorted(status.tasks.items()) if task.state is not State.DONE), None)
+    out.hint(diagnosis.advice.replace("JOB", status.id if bad is None else f"{status.id} --task {bad}"))
 
 
 @job.command()

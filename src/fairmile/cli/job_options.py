@@ -36,7 +36,7 @@ _OPTIONS = (
     click.option("--exclusive/--shared", default=None, help="Whether other jobs may use the rest of its nodes."),
     click.option("--array", metavar="N[%K]", help="The same N times, K of them at once."),
     click.option("--signal", metavar="NAME@TIME", help="Warn it so long before the limit, as USR1@120."),
-    click.option("--name", default="job", metavar="NAME", help="What the scheduler calls it.  [default: job]"),
+    click.option("--name", default="", metavar="NAME", help="What the scheduler calls it."),
     click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set an environment variable."),
     click.option("--launch", type=click.Choice(get_args(Launch)), help="How the program is started."),
     click.option("--option", multiple=True, metavar="OPTION", help="Hand an option to the scheduler as it is."),
@@ -143,7 +143,8 @@ def _problem(error: Mapping[str, Any]) -> Problem:
     elif kind == "literal_error":
         message = f"expected {context['expected']}, found {given!r}"
     else:
-        message = f"{str(error['msg']).replace('Input should be', 'expected')}, found {given!r}"
+        expected = str(error["msg"]).removeprefix("Input should be ").replace("greater than or equal to", "at least")
+        message = f"expected {expected.replace('greater', 'more')}, found {given!r}"
     return Problem(message, f"--{_NAMES.get(field, field).replace('_', '-')}")
 
 

@@ -29,6 +29,7 @@ from fairmile.envs.steps import KINDS, Step, Tools
 
 _FORMAT = 1
 _SHORT = 16
+_FAILED = "fairmile: failed:"  # what the shell lines of shells.py say of one that fails
 _LEAST_DIGEST = 4
 _ORDER = ("modules", "conda", "builds", "python", "builds after python", "container")
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -46,7 +47,10 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class EnvPlan:
-    """What building an environment would do; `builder` is whoever builds it at this moment, or empty."""
+    """What building an environment would do; `builder` is whoever builds it at this moment, or empty.
+
+    `trouble` says why it cannot be built on this machine; then nobody knows its digest.
+    """
 
     name: str
     digest: str
@@ -55,6 +59,7 @@ class EnvPlan:
     steps: tuple[PlannedStep, ...]
     checks: tuple[str, ...]
     builder: str
+    trouble: str = ""
 
     @property
     def prefix(self) -> Path:
@@ -114,20 +119,27 @@ class Envs:
 
     def plan(self, what: What) -> EnvPlan:
         """Return what building would do; nothing is changed."""
-        design = self._design(what)
+        spec = self._spec(what)
+        trouble = self._modules_trouble(spec)
+        if trouble:
+            # What else is needed is told all the same, as far as it can be seen without the modules.
+            rest = self._design(spec.model_copy(update={"modules": ()}))
+            steps = [PlannedStep("modules", f"load {', '.join(spec.modules)}", False)]
+            steps += [PlannedStep(each.name, each.describe(), False) for each in rest.steps]
+            return EnvPlan(spec.name, "", self.root, "absent", tuple(steps), _check_texts(spec), "", trouble)
+        design = self._design(spec)
         folder = self._folder(design)
         found = read_environment(folder, lock_file(self.root, folder.name))
         ready = found is not None and found.ready
         marks = {file.name[3:-5] for file in (folder / "steps").glob("*.json")} if found else set()
         steps = [PlannedStep(each.name, each.describe(), ready or each.name in marks) for each in design.steps]
-        checks = [each.run if isinstance(each.run, str) else shlex.join(each.run) for each in design.spec.checks]
         return EnvPlan(
             name=design.spec.name,
             digest=design.digest,
             folder=folder,
             state=found.state if found else "absent",
             steps=tuple(steps),
-            checks=tuple(checks),
+            checks=_check_texts(design.spec),
             builder=builder(lock_file(self.root, folder.name)),
         )
 
@@ -139,7 +151,10 @@ class Envs:
         What a killed build finished is kept. The others wait, up to `wait_s`. An environment that is ready is checked
         again only where the specification asks for other checks than its record holds.
         """
-        design = self._design(what)
+        spec = self._spec(what)
+        if trouble := self._modules_trouble(spec):
+            raise SystemFailure(trouble, hint="`module spider NAME` tells what there is; build it where they are")
+        design = self._design(spec)
         folder = self._folder(design)
         lock = lock_file(self.root, folder.name)
         found = read_environment(folder, lock)
@@ -267,8 +282,20 @@ class Envs:
 
     # Inside
 
-    def _design(self, what: What) -> Design:
-        spec = self._spec(what)
+    def _modules_trouble(self, spec: EnvironmentSpec) -> str:
+        """Say which module cannot be loaded on this machine; empty where all can."""
+        if not spec.modules:
+            return ""
+        tools = self._tools(lambda _: None, self.root)
+        tools = replace(tools, acts=_acts(KINDS["modules"](spec, tools)))
+        tried = tools.run(["true"], quiet=True, check=False)
+        if tried.exit_code == 0:
+            return ""
+        marks = [line for line in tried.stderr.splitlines() if line.startswith(_FAILED)]
+        line = marks[-1].removeprefix(_FAILED).strip() if marks else (tried.stderr.strip() or "no reason was given")
+        return f"{spec.name} needs modules that this machine does not have: `{line[:200]}` failed"
+
+    def _design(self, spec: EnvironmentSpec) -> Design:
         tools = self._tools(lambda _: None, self.root)
         steps: list[Step] = []
         for kind in _ORDER:
@@ -332,14 +359,14 @@ class Envs:
 
     def _candidates(self, ref: What) -> list[Environment]:
         if isinstance(ref, EnvironmentSpec) or _is_file(ref):
-            return [self._of_design(self._design(ref), ref)]
+            return [self._of_design(self._design(self._spec(ref)), ref)]
         word, known = str(ref), self.ls()
         named = [each for each in known if each.name == word]
         digest = word.partition("-")[0]
         if not named and len(digest) >= _LEAST_DIGEST:
             named = [each for each in known if each.digest.startswith(digest)]
         if not named and self._find(word) is not None:
-            named = [self._of_design(self._design(word), word)]
+            named = [self._of_design(self._design(self._spec(word)), word)]
         if not named:
             near = did_you_mean(word, [each.name for each in known])
             raise NotFound(
@@ -411,3 +438,7 @@ def _is_file(what: str | Path) -> bool:
 def _same_checks(found: Environment, design: Design) -> bool:
     wanted = [(each.run if isinstance(each.run, str) else list(each.run), each.expect) for each in design.spec.checks]
     return wanted == [(each["run"], each["expect"]) for each in found.record.get("checks", ())]
+
+
+def _check_texts(spec: EnvironmentSpec) -> tuple[str, ...]:
+    return tuple(each.run if isinstance(each.run, str) else shlex.join(each.run) for each in spec.checks)
