@@ -39,3 +39,12 @@ export FAIRMILE work
 step "What is in the store, and is every byte still right?"
 run store ls
 run store verify
+step "What does a framework need on a supercomputer? The modules, exactly."
+run system modules deep ddp
+step "The batch script, right the first time."
+run system script --on jureca --software ddp --nodes 2 --time 1:00:00 --account me -- python train.py
+step "A job: an array of four, two at once, submitted and waited for; its output and its end are kept."
+run job submit --name tides --array 4%2 --wait -- sh -c 'echo "part $FAIRMILE_ARRAY_INDEX"'
+run job log tides --task 3
+step "One that fails says why, and what to do."
+run job submit --name broken --wait -- python3 -c 'import no_such_package' || true

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+
+_ENVIRONMENT = ("environment", "softwareRequirements")
+_PROGRAM = ("isBasedOn", "instrument")
 
 
 def environment_of(catalog: Catalog, name: str) -> Mapping[str, Any] | None:
-    """Return the card of the environment that a name means: its own, or the one described with a model or program."""
+    """Return the card of the environment that a name means: its own, or that of a model, benchmark or program."""
+    card = _find(catalog, name)
+    if card is None:
+        return None
+    for reference in _references(catalog, card):
+        found = _find(catalog, reference)
+        if found is not None and found.kind == "environment":
+            return found.body
+    return None
+
+
+def _references(catalog: Catalog, card: Card) -> Iterator[str]:
+    """Yield where the environment may be: the card itself, one described with it, one it or its program links to."""
+    yield card.iri
+    yield f"{card.catalog}/environment/{card.handle.name}@{card.handle.version}"
+    for key, target in card.links:
+        if key in _ENVIRONMENT:
+            yield target
+    for program in (_find(catalog, target) for key, target in card.links if key in _PROGRAM):
+        if program is not None:
+            yield from (target for key, target in program.links if key in _ENVIRONMENT)
+
+
+def _find(catalog: Catalog, name: str) -> Card | None:
     try:
-        card = catalog.get(name)
-        if card.kind == "environment":
-            return card.body
-        beside = f"{card.catalog}/environment/{card.handle.name}@{card.handle.version}"
-        return catalog.get(beside).body
+        return catalog.get(name)
     except (NotFound, UsageError):  # what is no name of an asset may still be one of an environment that was built
         return None

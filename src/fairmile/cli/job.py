@@ -155,14 +155,23 @@ def _waited(workspace: Workspace, out: Out, jobs: list[str], timeout_s: float | 
         out.data({"jobs": [_document(each) for each in ended]})
     else:
         for each in ended:
-            out.line(f"{each.id}: {out.colour(each.state, _COLOURS.get(each.state, 'red'))}{_because(each)}")
+            out.line(f"{each.id}: {_state(each, out)}{_because(each)}")
         for each in failed:
             _render_diagnosis(each, workspace.jobs.explain(each.id), out)
     return 1 if failed or not all(each.is_over for each in ended) else 0
 
 
 def _because(status: JobStatus) -> str:
-    return f", {status.standing.sentence}" if status.standing.sentence else ""
+    sentence = status.standing.sentence
+    return f"{', ' if sentence[:1].islower() else ': '}{sentence}" if sentence else ""
+
+
+def _words(state: State) -> str:
+    return state.replace("_", " ")
+
+
+def _state(status: JobStatus, out: Out) -> str:
+    return out.colour(_words(status.state), _COLOURS.get(status.state, "red"))
 
 
 def _render_diagnosis(status: JobStatus, diagnosis: Diagnosis | None, out: Out) -> None:
@@ -202,8 +211,7 @@ def _row(status: JobStatus, out: Out) -> list[str]:
     done = status.counts().get(State.DONE, 0)
     tasks = f"{done}/{len(status.tasks)}" if status.tasks else ""
     when = datetime.fromtimestamp(status.created, UTC).strftime("%Y-%m-%d %H:%M")
-    state = out.colour(status.state, _COLOURS.get(status.state, "red"))
-    return [status.id, status.system, status.scheduler_id, state, tasks, when, status.standing.sentence]
+    return [status.id, status.system, status.scheduler_id, _state(status, out), tasks, when, status.standing.sentence]
 
 
 @job.command()
@@ -222,10 +230,10 @@ def show(out: Out, job: str) -> int:
     if out.as_json:
         out.data(_document(status) | {"diagnosis": dataclasses.asdict(diagnosis) if diagnosis else None})
         return 0
-    out.heading(f"{status.id}: {status.state}")
+    out.heading(f"{status.id}: {_words(status.state)}")
     out.items(_facts(status))
     bad = {index: task for index, task in status.tasks.items() if task.state not in (State.DONE, State.QUEUED)}
-    rows = [[index, task.state, task.exit_code, task.sentence] for index, task in sorted(bad.items())]
+    rows = [[index, _words(task.state), task.exit_code, task.sentence] for index, task in sorted(bad.items())]
     out.table(["task", "state", "exit code", "why"], rows[:_SHOWN_TASKS], shrink=["why"])
     if len(rows) > _SHOWN_TASKS:
         out.say(f"and {len(rows) - _SHOWN_TASKS} more")
@@ -246,7 +254,7 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         "nodes": standing.nodes,
         "starts again": str(standing.restarts) if standing.restarts else "",
         "attempts": str(status.attempt) if status.attempt > 1 else "",
-        "tasks": ", ".join(f"{number} {state}" for state, number in status.counts().items()),
+        "tasks": ", ".join(f"{number} {_words(state)}" for state, number in status.counts().items()),
         "folder": status.folder,
     }
     if usage is not None:
@@ -321,7 +329,7 @@ def cancel(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
         return 0
     for each in found:
         more = "" if each.is_over else ", would be cancelled" if dry_run else ", was asked to end"
-        out.line(f"{each.id}: {each.state}{more}")
+        out.line(f"{each.id}: {_words(each.state)}{more}")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailur
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
-from fairmile.jobs.judge import Evidence, Standing, judge
+from fairmile.jobs.judge import Standing
 from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.packing import packed
 from fairmile.jobs.places import Notes
@@ -27,6 +26,7 @@ from fairmile.jobs.schedulers import Question
 from fairmile.jobs.script import write_script
 from fairmile.jobs.spec import After, JobSpec
 from fairmile.jobs.states import Observed, State
+from fairmile.jobs.weighing import Weighed, with_usage
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ _PIECE_BYTES = 1 << 20
 _ASK_EVERY_S = 30.0
 _ASK_PROCESSES_EVERY_S = 1.0
 _LONGEST_PAUSE_S = 600.0
+_COUNT_FOR_S = 3600.0
 # How often notes are looked at: soon at first, then less often; over ssh each look costs a round trip.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
 _FIRST_FAR_LOOK_S, _LAST_FAR_LOOK_S = 0.25, 5.0
@@ -235,7 +236,7 @@ class Jobs:
         done: dict[str, JobStatus] = {}
         for record in records:
             known = self._records.known(record)
-            if known is not None and known.is_over and not self._may_try_again(record, known):
+            if known is not None and known.is_over and known.counted and not self._may_try_again(record, known):
                 done[record.id] = self._status(record, known)
             else:
                 by_system.setdefault(record.system, []).append((record, known))
@@ -260,10 +261,12 @@ class Jobs:
             gone = {each.record.id: each for each in unclear if each.missing_since is not None}
             for id, notes_now in (machine.place.look(list(gone)) if gone else {}).items():
                 gone[id].notes = notes_now
-        return [self._settle(each, machine) for each in weighed]
+        settled = [self._settle(each, machine) for each in weighed]
+        return [self._status(record, known) for record, known in self._count(machine, settled)]
 
     def _looked_for(self, record: Record, known: Known | None, machine: Machine) -> tuple[Record, Known | None]:
-        if record.submitted:
+        is_under_way = known is None and self._clock() - record.created < 2 * _PATIENCE_S
+        if record.submitted or is_under_way:
             return record, known
         try:
             record = self._find_again(record, machine)
@@ -272,10 +275,10 @@ class Jobs:
         never = Known(Standing(State.FAILED, "it never reached the scheduler"))
         return record, None if record.submitted else never
 
-    def _weigh(self, record: Record, known: Known | None, notes: Notes, machine: Machine) -> _Weighed:
-        return _Weighed(record, known, notes, keeps_accounts=machine.scheduler.name != "shell")
+    def _weigh(self, record: Record, known: Known | None, notes: Notes, machine: Machine) -> Weighed:
+        return Weighed(record, known, notes, keeps_accounts=machine.scheduler.name != "shell")
 
-    def _ask(self, machine: Machine, unclear: list[_Weighed]) -> None:
+    def _ask(self, machine: Machine, unclear: list[Weighed]) -> None:
         """Ask the scheduler once about many jobs, and its accounting about those it no longer lists."""
         ids = [each.record.scheduler_id for each in unclear]
         commands = 1
@@ -300,7 +303,42 @@ class Jobs:
             each.hear(listed, past, now)
         self._note_asked(machine, commands)
 
-    def _settle(self, each: _Weighed, machine: Machine) -> JobStatus:
+    def _count(self, machine: Machine, settled: list[tuple[Record, Known]]) -> list[tuple[Record, Known]]:
+        """Ask the accounting once what jobs that ended have used."""
+        uncounted = [record for record, known in settled if known.is_over and not known.counted]
+        if not uncounted:
+            return settled
+        past: dict[str, Observed] | None = None
+        question = None
+        if self._keeps_history(machine):
+            if not self._may_ask(machine):
+                return settled
+            question = machine.scheduler.history([record.scheduler_id for record in uncounted])
+        if question is not None:
+            try:
+                past = self._run(machine, question)
+                self._note_asked(machine, 1)
+            except Unsupported:
+                self._note_asked(machine, 1, history=False)
+            except (Transient, SystemFailure):
+                self._note_asked(machine, 1, failed=True)
+                return settled
+        now = self._clock()
+        return [
+            (record, self._counted(record, known, past, now) if record in uncounted else known)
+            for record, known in settled
+        ]
+
+    def _counted(self, record: Record, known: Known, past: dict[str, Observed] | None, now: float) -> Known:
+        """Return the standing with what was counted; the accounting may lag, and is asked again for a while."""
+        counted = known if past is None else with_usage(known, record.scheduler_id, past)
+        is_late = now - (known.standing.ended or record.created) > _COUNT_FOR_S
+        counted = replace(counted, counted=past is None or is_late or counted != known)
+        if counted != known:
+            self._records.remember(record, counted)
+        return counted
+
+    def _settle(self, each: Weighed, machine: Machine) -> tuple[Record, Known]:
         """Keep what was found out; submit once more where the failure may pass."""
         known = each.verdict()
         if known != each.known:
@@ -314,7 +352,7 @@ class Jobs:
                 self._records.remember(record, known)
             except FairmileError as error:
                 known = replace(known, trouble=f"it could not be submitted again: {error}")
-        return self._status(record, known)
+        return record, known
 
     @staticmethod
     def _may_try_again(record: Record, known: Known) -> bool:
@@ -483,107 +521,3 @@ class Jobs:
             self.machines[record.system].place.remove(record.id)
             self._records.remove(record)
         return [record.id for record in records]
-
-
-@dataclass
-class _Weighed:
-    """One job while its evidence is collected."""
-
-    record: Record
-    known: Known | None
-    notes: Notes
-    keeps_accounts: bool
-    asked: bool = False
-    listed: dict[str, Observed] = dataclasses.field(default_factory=dict)
-    past: dict[str, Observed] = dataclasses.field(default_factory=dict)
-    missing_since: float | None = None
-    now: float = 0.0
-    trouble: str = ""
-
-    def __post_init__(self) -> None:
-        if self.known is not None:
-            self.listed = self.known.told
-            self.missing_since = self.known.missing_since
-            self.trouble = self.known.trouble
-
-    @property
-    def indices(self) -> range | None:
-        spec = self.record.spec
-        return range(spec.array.count) if spec.array else range(spec.parts) if spec.parts else None
-
-    def hear(self, listed: dict[str, Observed], past: dict[str, Observed], now: float) -> None:
-        """Take in what the scheduler said."""
-        self.asked, self.listed, self.past, self.now, self.trouble = True, listed, past, now, ""
-        is_missing = self.is_missing_from(listed) and self.is_missing_from(past)
-        self.missing_since = (self.missing_since or now) if is_missing else None
-
-    def is_missing_from(self, listed: dict[str, Observed]) -> bool:
-        id = self.record.scheduler_id
-        return id not in listed and not any(other.startswith(f"{id}_") for other in listed)
-
-    @property
-    def wants_word(self) -> bool:
-        """Tell whether the scheduler could say more than the job's own notes do."""
-        return any(not judge(evidence).state.is_end for evidence in self._evidence())
-
-    def _evidence(self) -> list[Evidence]:
-        if self.record.spec.array is None:
-            return [self._evidence_of("", self.record.scheduler_id)]
-        return [self._evidence_of(f".{n}", f"{self.record.scheduler_id}_{n}") for n in self.indices or ()]
-
-    def _evidence_of(self, suffix: str, id: str) -> Evidence:
-        whole = self.record.scheduler_id
-        return Evidence(
-            self.notes.get(f"started{suffix}", ""),
-            self.notes.get(f"ended{suffix}", ""),
-            self.listed.get(id) or self.listed.get(whole),
-            self.past.get(id) or self.past.get(whole),
-            self.asked,
-            self.now - self.missing_since if self.missing_since is not None and self.now else 0.0,
-            self.record.cancelled,
-            self.keeps_accounts,
-        )
-
-    def verdict(self) -> Known:
-        """Return where the job and its tasks stand."""
-        if not self.record.submitted:
-            standing = self.known.standing if self.known else Standing(State.UNKNOWN, "it was never handed over")
-            return Known(standing, trouble=self.trouble)
-        if self.record.spec.array is not None:
-            tasks = {index: judge(each) for index, each in enumerate(self._evidence())}
-            return Known(_together(tasks), tasks, self._told(tasks.values()), self.missing_since, self.trouble)
-        standing = judge(self._evidence()[0])
-        tasks = {}
-        for index in self.indices or ():
-            evidence = Evidence(self.notes.get(f"started.{index}", ""), self.notes.get(f"ended.{index}", ""))
-            task = judge(evidence)
-            # A part that never started ended with its job.
-            tasks[index] = (
-                replace(task, state=State.CANCELLED) if standing.state.is_end and not task.state.is_end else task
-            )
-        return Known(standing, tasks, self._told([standing]), self.missing_since, self.trouble)
-
-    def _told(self, standings: Iterable[Standing]) -> dict[str, Observed]:
-        """Return what the scheduler last said, for the time until it may be asked again; nothing once all has ended."""
-        id = self.record.scheduler_id
-        if all(standing.state.is_end for standing in standings):
-            return {}
-        return {each: told for each, told in self.listed.items() if each == id or each.startswith(f"{id}_")}
-
-
-def _together(tasks: dict[int, Standing]) -> Standing:
-    """Return where an array stands as a whole: it goes on while one task does, and fails with the first that failed."""
-    live = [task for task in tasks.values() if not task.state.is_end]
-    times = [task.started for task in tasks.values() if task.started is not None]
-    started = min(times, default=None)
-    if live:
-        running = [task for task in live if task.state is State.RUNNING]
-        return replace((running or live)[0], started=started, exit_code=None)
-    ends = [task.ended for task in tasks.values() if task.ended is not None]
-    bad = [(index, task) for index, task in sorted(tasks.items()) if task.state is not State.DONE]
-    whole = Standing(State.DONE, exit_code=0, started=started, ended=max(ends, default=None))
-    if not bad:
-        return whole
-    index, first = bad[0]
-    sentence = f"{len(bad)} of {len(tasks)} tasks did not succeed; the first is task {index}: {first.sentence}"
-    return replace(whole, state=first.state, sentence=sentence, exit_code=first.exit_code, signal=first.signal)

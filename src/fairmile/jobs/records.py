@@ -38,6 +38,7 @@ class Known:
     told: dict[str, Observed] = dataclasses.field(default_factory=dict)
     missing_since: float | None = None
     trouble: str = ""
+    counted: bool = False  # whether what it used is known as well as it will ever be
 
     @property
     def is_over(self) -> bool:
@@ -179,6 +180,7 @@ class Records:
             {id: _observed(each) for id, each in document["told"].items()},
             document["missing_since"],
             document["trouble"],
+            document["counted"],
         )
 
     def remove(self, record: Record) -> None:

@@ -508,7 +508,7 @@ class TestAgainstARealSlurm:
 
     def test_a_job_that_asks_for_too_much_waits_and_says_why(self, live: Live) -> None:
         job = live.submit("#SBATCH --time=500", "true")
-        seen = live.wait(job, until=lambda seen: seen.reason not in ("", "None"))[job]
+        seen = live.wait(job, until=lambda seen: seen.reason == "PartitionTimeLimit")[job]
         assert seen.sentence == "It asks for more time than its partition allows. Cancel it and ask for less time."
         live.ask(slurm.cancel([job]))
 

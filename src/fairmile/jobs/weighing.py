@@ -1,0 +1,133 @@
+"""One job, or all tasks of an array, while the evidence of where it stands is collected. No input or output here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fairmile.jobs.judge import Evidence, Standing, judge
+from fairmile.jobs.places import Notes
+from fairmile.jobs.records import Known, Record
+from fairmile.jobs.states import Observed, State
+
+
+@dataclass
+class Weighed:
+    """One job while its evidence is collected."""
+
+    record: Record
+    known: Known | None
+    notes: Notes
+    keeps_accounts: bool
+    asked: bool = False
+    listed: dict[str, Observed] = dataclasses.field(default_factory=dict)
+    past: dict[str, Observed] = dataclasses.field(default_factory=dict)
+    missing_since: float | None = None
+    now: float = 0.0
+    trouble: str = ""
+
+    def __post_init__(self) -> None:
+        if self.known is not None:
+            self.listed = self.known.told
+            self.missing_since = self.known.missing_since
+            self.trouble = self.known.trouble
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether the job had ended when it was last looked at, and only its usage is still to be counted."""
+        return self.known is not None and self.known.is_over
+
+    @property
+    def indices(self) -> range | None:
+        spec = self.record.spec
+        return range(spec.array.count) if spec.array else range(spec.parts) if spec.parts else None
+
+    def hear(self, listed: dict[str, Observed], past: dict[str, Observed], now: float) -> None:
+        """Take in what the scheduler said."""
+        self.asked, self.listed, self.past, self.now, self.trouble = True, listed, past, now, ""
+        is_missing = self.is_missing_from(listed) and self.is_missing_from(past)
+        self.missing_since = (self.missing_since or now) if is_missing else None
+
+    def is_missing_from(self, listed: dict[str, Observed]) -> bool:
+        id = self.record.scheduler_id
+        return id not in listed and not any(other.startswith(f"{id}_") for other in listed)
+
+    @property
+    def wants_word(self) -> bool:
+        """Tell whether the scheduler could say more than the job's own notes do."""
+        return not self.is_settled and any(not judge(evidence).state.is_end for evidence in self._evidence())
+
+    def _evidence(self) -> list[Evidence]:
+        if self.record.spec.array is None:
+            return [self._evidence_of("", self.record.scheduler_id)]
+        return [self._evidence_of(f".{n}", f"{self.record.scheduler_id}_{n}") for n in self.indices or ()]
+
+    def _evidence_of(self, suffix: str, id: str) -> Evidence:
+        whole = self.record.scheduler_id
+        return Evidence(
+            self.notes.get(f"started{suffix}", ""),
+            self.notes.get(f"ended{suffix}", ""),
+            self.listed.get(id) or self.listed.get(whole),
+            self.past.get(id) or self.past.get(whole),
+            self.asked,
+            self.now - self.missing_since if self.missing_since is not None and self.now else 0.0,
+            self.record.cancelled,
+            self.keeps_accounts,
+        )
+
+    def verdict(self) -> Known:
+        """Return where the job and its tasks stand."""
+        if self.is_settled and self.known is not None:
+            return self.known
+        if not self.record.submitted:
+            standing = self.known.standing if self.known else Standing(State.QUEUED, "it is being handed over")
+            return Known(standing, trouble=self.trouble, counted=standing.state.is_end)
+        if self.record.spec.array is not None:
+            tasks = {index: judge(each) for index, each in enumerate(self._evidence())}
+            return Known(_together(tasks), tasks, self._told(tasks.values()), self.missing_since, self.trouble)
+        standing = judge(self._evidence()[0])
+        tasks = {}
+        for index in self.indices or ():
+            evidence = Evidence(self.notes.get(f"started.{index}", ""), self.notes.get(f"ended.{index}", ""))
+            task = judge(evidence)
+            # A part that never started ended with its job.
+            tasks[index] = (
+                replace(task, state=State.CANCELLED) if standing.state.is_end and not task.state.is_end else task
+            )
+        return Known(standing, tasks, self._told([standing]), self.missing_since, self.trouble)
+
+    def _told(self, standings: Iterable[Standing]) -> dict[str, Observed]:
+        """Return what the scheduler last said, for the time until it may be asked again; nothing once all has ended."""
+        id = self.record.scheduler_id
+        if all(standing.state.is_end for standing in standings):
+            return {}
+        return {each: told for each, told in self.listed.items() if each == id or each.startswith(f"{id}_")}
+
+
+def _together(tasks: dict[int, Standing]) -> Standing:
+    """Return where an array stands as a whole: it goes on while one task does, and fails with the first that failed."""
+    live = [task for task in tasks.values() if not task.state.is_end]
+    times = [task.started for task in tasks.values() if task.started is not None]
+    started = min(times, default=None)
+    if live:
+        running = [task for task in live if task.state is State.RUNNING]
+        return replace((running or live)[0], started=started, exit_code=None)
+    ends = [task.ended for task in tasks.values() if task.ended is not None]
+    bad = [(index, task) for index, task in sorted(tasks.items()) if task.state is not State.DONE]
+    whole = Standing(State.DONE, exit_code=0, started=started, ended=max(ends, default=None))
+    if not bad:
+        return whole
+    index, first = bad[0]
+    sentence = f"{len(bad)} of {len(tasks)} tasks did not succeed; the first is task {index}: {first.sentence}"
+    return replace(whole, state=first.state, sentence=sentence, exit_code=first.exit_code, signal=first.signal)
+
+
+def with_usage(known: Known, id: str, past: Mapping[str, Observed]) -> Known:
+    """Return what is known of a job with what the accounting counted for it and for its tasks."""
+    tasks = {index: _used(task, past.get(f"{id}_{index}")) for index, task in known.tasks.items()}
+    return replace(known, standing=_used(known.standing, past.get(id)), tasks=tasks)
+
+
+def _used(standing: Standing, told: Observed | None) -> Standing:
+    return standing if told is None or told.usage is None else replace(standing, usage=told.usage)
