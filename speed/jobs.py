@@ -7,8 +7,8 @@ Run: python speed/jobs.py [--case NAME]… [--jobs N] [--repeats N] [--peers PYT
               submitit as N jobs and as one array; Parsl, which starts workers and hands them the tasks; and sbatch in
               a loop. `submit` is until the last job was handed over, `total` until the client knows that all have
               ended. CPU is user and system time of the client and all of its children, with its start and its
-              imports. The commands of the scheduler that the client runs are counted by wrappers that stand before the real
-              ones. A job asks for one core; the packed job for a node, and Parsl for three.
+              imports. The commands of the scheduler that the client runs are counted by wrappers that stand before
+              the real ones. A job asks for one core, the packed job for a node, Parsl for three.
     local     CPU of one trivial job on this machine: that of the client, of every process it starts and of the job
               itself, from the difference between many jobs and few, so that start and imports drop out
 

@@ -14,6 +14,10 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.results import SearchResult
 from fairmile.catalog.verbs import Datasets, Models, Workflows
+from fairmile.envs.envs import Envs
+from fairmile.jobs.machines import Machines
+from fairmile.jobs.queue import Jobs
+from fairmile.jobs.spec import JobSpec
 from fairmile.workspace import Workspace
 
 
@@ -54,6 +58,10 @@ def test_nouns_are_nouns() -> None:
     assert isinstance(fm.models, Models)
     assert isinstance(fm.datasets, Datasets)
     assert isinstance(fm.workflows, Workflows)
+    assert isinstance(fm.systems, Machines)
+    assert isinstance(fm.envs, Envs)
+    assert isinstance(fm.jobs, Jobs)
+    assert fm.JobSpec is JobSpec
     assert fm.Workspace is Workspace
     assert fm.Card is Card
     assert fm.FairmileError is FairmileError
@@ -68,6 +76,7 @@ def test_nouns_are_nouns() -> None:
         "import importlib; importlib.import_module('fairmile.catalog.index')",
         "from fairmile.catalog.catalog import Catalog",
         "import fairmile.compat.hpcfair_model",
+        "import fairmile.systems.registry, fairmile.envs.spec, fairmile.jobs.queue",
         "pass",
     ],
 )
@@ -77,9 +86,10 @@ def test_a_noun_stays_one_when_the_folder_of_its_name_is_imported(statement: str
         import fairmile as fm
         {statement}
         from fairmile import catalog
-        print(type(fm.catalog).__name__, type(catalog).__name__, type(fm.models).__name__)
+        nouns = (fm.catalog, catalog, fm.models, fm.systems, fm.envs, fm.jobs)
+        print(*(type(noun).__name__ for noun in nouns))
     """
-    assert fresh(script) == "Catalog Catalog Models"
+    assert fresh(script) == "Catalog Catalog Models Machines Envs Jobs"
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
@@ -148,6 +158,32 @@ def test_every_asset_is_listed_however_many_there_are() -> None:
             catalog.local.write(card)
             index.put(catalog.local, card, generation)
     assert sum(name.endswith("-of-ours") for name in fm.models.list_models()) == 1300
+
+
+def test_a_job_is_submitted_and_its_output_read() -> None:
+    job = fm.jobs.submit(fm.JobSpec(argv=("echo", "high tide"), name="tides"))
+    (ended,) = fm.jobs.wait(["tides"], timeout_s=60)
+    assert (ended.id, ended.state, ended.standing.exit_code) == (job.id, "done", 0)
+    assert fm.jobs.log(job.id) == b"high tide\n"
+
+
+def test_a_system_gives_scripts_and_module_lines() -> None:
+    jureca = fm.systems["jureca"]
+    assert "jureca" in fm.systems.names()
+    script = jureca.script(fm.JobSpec(argv=("python", "train.py"), software=("ddp",)))
+    assert jureca.modules("ddp").text in script.text
+    assert script.request.partition == "dc-gpu"
+
+
+def test_an_environment_is_built_and_a_job_runs_in_it() -> None:
+    file = Path("surge.yaml")
+    file.write_text("variables: {SURGE: '3 m'}\n")
+    assert fm.envs.plan(file).state == "absent"
+    assert fm.envs.build(file).ready
+    spec = fm.jobs.equipped(fm.JobSpec(argv=("sh", "-c", "echo $SURGE")), fm.envs, "surge")
+    job = fm.jobs.submit(spec)
+    fm.jobs.wait([job.id], timeout_s=60)
+    assert fm.jobs.log(job.id) == b"3 m\n"
 
 
 @pytest.mark.parametrize("verb", ["run", "convert", "apply"])

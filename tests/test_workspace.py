@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import InvalidDocument, UsageError
+from fairmile.jobs.spec import JobSpec
 from fairmile.workspace import PROJECT_FILE, Workspace
 
 
@@ -183,3 +184,54 @@ def test_a_project_file_of_somebody_else_is_passed_over(tmp_path: Path) -> None:
 
 def test_without_home_the_password_database_knows_the_folder(tmp_path: Path) -> None:
     assert Workspace.open(environ={}, cwd=tmp_path).home.is_absolute()
+
+
+def test_systems_environments_and_jobs_lie_in_the_home(environ: dict[str, str], tmp_path: Path) -> None:
+    workspace = opened(environ, tmp_path)
+    assert workspace.jobs.root == workspace.home / "jobs"
+    assert workspace.envs.root == workspace.home / "envs"
+    assert workspace.jobs.machines is workspace.systems
+    assert not workspace.home.exists()
+    write(workspace.home / "systems" / "box.yaml", "name: box\ntitle: Box\n" + BOX)
+    assert "box" in opened(environ, tmp_path).systems
+
+
+BOX = "scheduler: {dialect: shell}\npartitions: {all: {}}\n"
+
+
+def test_the_settings_say_how_a_system_is_reached(environ: dict[str, str], tmp_path: Path) -> None:
+    described = write(tmp_path / "box.yaml", "name: box\ntitle: Box\n" + BOX)
+    user_file(
+        environ,
+        f"systems:\n  jureca: {{host: jsc, account: tides, partition: dc-gpu}}\n  lumi: lumi\n"
+        f"  box: {{file: {described}}}\n",
+    )
+    systems = opened(environ, tmp_path).systems
+    assert systems["jureca"].reach.host == "jsc"
+    assert systems["jureca-dc"].reach.account == "tides"
+    assert systems["lumi"].reach.host == "lumi"
+    assert systems["box"].system.title == "Box"
+    request = systems["jureca"].script(JobSpec(argv=("true",))).request
+    assert (request.account, request.partition) == ("tides", "dc-gpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("{hots: jsc}", "systems.jureca: no field named 'hots'; did you mean 'host'?"),
+        ("{host: 7}", "systems.jureca.host: expected a text, found 7"),
+        ("[jsc]", "systems.jureca: expected a host or fields"),
+    ],
+)
+def test_a_bad_setting_of_a_system_is_named(environ: dict[str, str], tmp_path: Path, given: str, message: str) -> None:
+    user_file(environ, f"systems:\n  jureca: {given}\n")
+    with pytest.raises(UsageError) as caught:
+        opened(environ, tmp_path).systems.names()
+    assert message in str(caught.value)
+
+
+def test_a_model_s_environment_comes_from_the_catalog(environ: dict[str, str], tmp_path: Path) -> None:
+    workspace = opened(environ, tmp_path)
+    body = {"@context": "x", "@type": "Environment", "name": "Surge", "version": "1"}
+    workspace.catalog.add({**body, "environmentVariables": {"LEVEL": "3"}})
+    assert workspace.envs.build("environment/surge").spec["variables"] == {"LEVEL": "3"}

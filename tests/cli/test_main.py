@@ -50,12 +50,41 @@ CALLS = {
     "store pool add": ["scratch", "./scratch"],
     "store pool rm": ["scratch"],
     "store pool measure": ["home", "--size", "1 MB"],
+    "system ls": [],
+    "system show": ["jureca"],
+    "system check": ["my-cluster.yaml"],
+    "system add": ["my-cluster.yaml"],
+    "system rm": ["my-cluster"],
+    "system modules": ["deep", "ddp"],
+    "system eval": ["train.sh"],
+    "system script": ["--on", "jureca", "--software", "ddp", "train.py"],
+    "system probe": ["--on", "laptop"],
+    "system certify": ["deep", "--account", "me", "--dry-run"],
+    "env ls": [],
+    "env show": ["tides"],
+    "env build": ["tides.yaml"],
+    "env rm": ["tides"],
+    "env gc": [],
+    "env shell": ["tides"],
+    "env export": ["tides"],
+    "env kernel": ["tides", "--dry-run"],
+    "job submit": ["echo", "hello"],
+    "job pack": ["commands.txt", "--wait"],
+    "job ls": [],
+    "job show": ["tides"],
+    "job log": ["tides"],
+    "job wait": ["tides"],
+    "job cancel": ["tides"],
+    "job bring": ["tides"],
+    "job rm": ["tides"],
 }
 # A card with a file that every machine has, in the store.
 STOCKED = [
     """catalog update lake-temperatures --set 'distribution=[{"name":"lake.csv","contentUrl":"file:///etc/passwd"}]'""",
     "fetch lake-temperatures",
 ]
+BUILT = ["env build tides.yaml"]
+RUN = ["job submit --name tides --output-file level.txt --wait -- sh -c 'echo 2.5 > level.txt'"]
 # What must have happened before the example of a command can be typed.
 BEFORE = {
     "catalog rm": ["catalog update lake-temperatures --set version=1.1"],
@@ -66,6 +95,9 @@ BEFORE = {
     "store push": STOCKED,
     "store pull": [*STOCKED, "store push lake-temperatures ./usb-disk"],
     "store pool rm": ["store pool add scratch ./scratch"],
+    "system rm": ["system add my-cluster.yaml"],
+    **{f"env {name}": BUILT for name in ("show", "rm", "shell", "export", "kernel")},
+    **{f"job {name}": RUN for name in ("show", "log", "wait", "cancel", "bring", "rm")},
 }
 
 

@@ -82,6 +82,9 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "fetch",
         "catalog",
         "store",
+        "system",
+        "env",
+        "job",
         "doctor",
     ]
 
@@ -108,9 +111,12 @@ def test_the_version_imports_next_to_nothing(run: Run, environ: dict[str, str]) 
 def test_the_help_imports_no_command(run: Run, environ: dict[str, str]) -> None:
     modules = imported(run, environ, "--help")
     assert not roots(modules) & {*HEAVY, "sqlite3"}
-    commands = {f"fairmile.cli.{name}" for name in ("search", "show", "match", "catalog", "doctor")}
+    commands = {
+        f"fairmile.cli.{name}" for name in ("search", "show", "match", "catalog", "system", "env", "job", "doctor")
+    }
     assert not modules & {*commands, "fairmile.workspace"}
-    assert not any(name.startswith("fairmile.catalog") for name in modules)
+    parts = ("catalog", "systems", "envs", "jobs")
+    assert not any(name.startswith(tuple(f"fairmile.{part}" for part in parts)) for name in modules)
 
 
 def test_a_search_imports_nothing_heavy(run: Run, environ: dict[str, str]) -> None:

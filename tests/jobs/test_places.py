@@ -11,6 +11,7 @@ import pytest
 
 from fairmile.base.commands import Result, Ssh
 from fairmile.base.errors import FairmileError, NotFound
+from fairmile.jobs.machines import connections_folder
 from fairmile.jobs.places import FarPlace, NearPlace, Place
 
 
@@ -27,10 +28,8 @@ class Counting:
 
 
 @pytest.fixture
-def far(sshd: Any, tmp_path: Path) -> Counting:
-    shared = tmp_path / "s"
-    shared.mkdir(mode=0o700)
-    return Counting(Ssh(sshd.host, config=sshd.config, shared=shared if len(str(shared)) < 60 else None))
+def far(sshd: Any) -> Counting:
+    return Counting(Ssh(sshd.host, config=sshd.config, shared=connections_folder()))
 
 
 @pytest.fixture(params=["near", "far"])

@@ -43,7 +43,7 @@ def certify(
 
     \b
     Examples:
-      fairmile system certify laptop
+      fairmile system certify laptop --dry-run
       fairmile system certify deep --software ddp --account my-project --dry-run
     """
     workspace = Workspace.open()

@@ -56,12 +56,18 @@ class Weighed:
     @property
     def wants_word(self) -> bool:
         """Tell whether the scheduler could say more than the job's own notes do."""
-        return not self.is_settled and any(not judge(evidence).state.is_end for evidence in self._evidence())
+        return not self.is_settled and any(not each.state.is_end for each in self._standings())
 
-    def _evidence(self) -> list[Evidence]:
+    def _standings(self) -> list[Standing]:
+        """Return where the job stands, or each task of an array."""
+        whole = self.record.scheduler_id
         if self.record.spec.array is None:
-            return [self._evidence_of("", self.record.scheduler_id)]
-        return [self._evidence_of(f".{n}", f"{self.record.scheduler_id}_{n}") for n in self.indices or ()]
+            return [judge(self._evidence_of("", whole))]
+        # A scheduler forgets tasks that ended while others go on: an end that was known stays.
+        ended = {n: task for n, task in (self.known.tasks if self.known else {}).items() if task.state.is_end}
+        return [
+            ended[n] if n in ended else judge(self._evidence_of(f".{n}", f"{whole}_{n}")) for n in self.indices or ()
+        ]
 
     def _evidence_of(self, suffix: str, id: str) -> Evidence:
         whole = self.record.scheduler_id
@@ -84,9 +90,9 @@ class Weighed:
             standing = self.known.standing if self.known else Standing(State.QUEUED, "it is being handed over")
             return Known(standing, trouble=self.trouble, counted=standing.state.is_end)
         if self.record.spec.array is not None:
-            tasks = {index: judge(each) for index, each in enumerate(self._evidence())}
+            tasks = dict(enumerate(self._standings()))
             return Known(_together(tasks), tasks, self._told(tasks.values()), self.missing_since, self.trouble)
-        standing = judge(self._evidence()[0])
+        standing = self._standings()[0]
         tasks = {}
         for index in self.indices or ():
             evidence = Evidence(self.notes.get(f"started.{index}", ""), self.notes.get(f"ended.{index}", ""))
