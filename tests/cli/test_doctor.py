@@ -148,3 +148,29 @@ def test_a_fetcher_that_cannot_be_loaded_is_named(fairmile: Fairmile, monkeypatc
     result = fairmile("doctor")
     assert result.code == 0
     assert "not available: fetcher zenodo: " in result.err
+
+
+def test_a_system_file_that_cannot_be_used_is_a_problem(fairmile: Fairmile, tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "systems"
+    folder.mkdir()
+    (folder / "box.yaml").write_text("name: box\n")
+    result = fairmile("doctor")
+    assert result.code == 0
+    assert "problem: system box: " in result.err
+
+
+def test_a_setting_of_a_system_that_is_wrong_does_not_keep_the_doctor_from_answering(
+    fairmile: Fairmile, place: Path
+) -> None:
+    (place / "fairmile.yaml").write_text("systems:\n  lumi: {hots: x}\n")
+    result = fairmile("doctor")
+    assert result.code == 0
+    assert "problem: systems.lumi: no field named 'hots'; did you mean 'host'?" in result.err
+
+
+def test_a_scheduler_that_cannot_be_loaded_is_named(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairmile.base.errors import Unsupported
+    from fairmile.jobs.schedulers import SCHEDULERS
+
+    monkeypatch.setattr(SCHEDULERS, "failures", lambda: {"tide-queue": Unsupported("its module is gone")})
+    assert "not available: scheduler tide-queue: its module is gone" in fairmile("doctor").err

@@ -135,11 +135,11 @@ def test_every_command_prints_valid_json(lake: Callable[..., Any], name: str) ->
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_command_prints_its_usage_errors_as_json_too(fairmile: Callable[..., Any], name: str) -> None:
-    result = fairmile(*name.split(), "--nonsense", "--json")
+    result = fairmile(*name.split(), "--zzz", "--json")
     assert result.code == 2
-    assert result.json["error"]["message"] == "no such option '--nonsense'"
+    assert result.json["error"]["message"] == "no such option '--zzz'"
     assert result.json["error"]["exit_code"] == 2
-    assert result.err.startswith("error: no such option '--nonsense'\n  hint: ")
+    assert result.err.startswith("error: no such option '--zzz'\n  hint: ")
 
 
 @pytest.mark.parametrize("name", ALL)

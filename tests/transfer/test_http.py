@@ -643,7 +643,9 @@ def test_other_words_about_coming_back(client: Client, text: str, after: float |
         assert caught.value.after_s == after
 
 
-@pytest.mark.parametrize("text", ["3600", formatdate(time.time() + 7200, usegmt=True), "9" * 400])
+@pytest.mark.parametrize(
+    "text", ["3600", formatdate(time.time() + 7200, usegmt=True), "9" * 400], ids=["seconds", "date", "absurd"]
+)
 def test_a_server_that_wants_hours_is_told_to_the_user(client: Client, no_pause: list[float], text: str) -> None:
     with web_server({}, web.is_busy("503 Service Unavailable", 9, text)) as server:
         with pytest.raises(SystemFailure, match="asks to wait"):

@@ -13,23 +13,33 @@ import click
 
 from fairmile import __version__
 from fairmile.base.errors import FairmileError
+from fairmile.base.registry import Registry
 from fairmile.base.units import format_size
 from fairmile.catalog.exchange import READERS, WRITERS
 from fairmile.cli.catalog import catalog_table
 from fairmile.cli.failures import Failure
 from fairmile.cli.out import Out, json_option
+from fairmile.envs.containers import RUNTIMES
+from fairmile.envs.steps import KINDS
+from fairmile.jobs.schedulers import SCHEDULERS
 from fairmile.store.pools import Ranked
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import FETCHERS
 from fairmile.workspace import Workspace
 
 _T = TypeVar("_T")
+_NAMED: dict[str, Registry[Any]] = {
+    "fetcher": FETCHERS,
+    "scheduler": SCHEDULERS,
+    "container runtime": RUNTIMES,
+    "part of an environment": KINDS,
+}
 
 
 @click.command()
 @json_option
 def doctor(out: Out) -> int:
-    """Show the settings with their origin, the catalogs and pools with their state, and what does not work."""
+    """Show the settings with their origin, catalogs and pools with their state, and what does not work."""
     workspace = Workspace.open(on_progress=out.progress)
     problems = _home_problems(workspace.home)
     catalogs = _told(lambda: workspace.catalog.catalogs(), problems)
@@ -38,7 +48,10 @@ def doctor(out: Out) -> int:
     problems += [f"pool {each['name']}: {each['trouble']}" for each in pools if each["trouble"]]
     failures = READERS.failures() | WRITERS.failures()
     # A format and a fetcher may have one name.
-    failures |= {f"fetcher {name}": error for name, error in FETCHERS.failures().items()}
+    for noun, registry in _NAMED.items():
+        failures |= {f"{noun} {name}": error for name, error in registry.failures().items()}
+    systems = _told(lambda: workspace.systems.registry.rows(), problems)
+    problems += [f"system {each.name}: {each.problem}" for each in systems if each.problem]
     facts = {
         "version": __version__,
         "python": platform.python_version(),

@@ -443,7 +443,9 @@ class Jobs:
                 by_system.setdefault(record.system, []).append(self._records.note_cancel(record))
         for system, group in by_system.items():
             machine = self.machines[system]
-            self._run(machine, machine.scheduler.cancel([record.scheduler_id for record in group if record.submitted]))
+            ids = [record.scheduler_id for record in group if record.submitted]
+            if ids:
+                self._run(machine, machine.scheduler.cancel(ids))
         return self.refresh([self._records.get(record.id) for record in records])
 
     def log(self, reference: str, *, task: int | None = None, errors: bool = False, tail: bool = False) -> bytes:

@@ -1,0 +1,305 @@
+"""`fairmile job`: what a user sees of jobs, on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Fairmile = Callable[..., Any]
+
+
+@pytest.fixture
+def job(fairmile: Fairmile) -> Iterator[Fairmile]:
+    """Run `fairmile job …`; jobs that still run at the end are cancelled."""
+
+    def call(*arguments: str) -> Any:
+        return fairmile("job", *arguments)
+
+    yield call
+    live = [each["id"] for each in call("ls", "--live", "--json").json["jobs"]]
+    if live:
+        call("cancel", *live)
+        call("wait", *live, "--timeout", "60")
+
+
+def submitted(job: Fairmile, *arguments: str) -> str:
+    done = job("submit", "--json", *arguments)
+    assert done.code == 0, done.err
+    return str(done.json["id"])
+
+
+# Submitting
+
+
+def test_a_job_is_submitted_and_left(job: Fairmile) -> None:
+    done = job("submit", "--name", "tides", "--", "sleep", "600")
+    assert done.code == 0
+    assert done.out.startswith("submitted tides-")
+    assert "fairmile job show tides-" in done.err
+    assert job("ls", "--live", "--json").json["jobs"][0]["name"] == "tides"
+
+
+def test_with_wait_the_output_is_shown_and_the_end_told(job: Fairmile) -> None:
+    done = job("submit", "--name", "tides", "--wait", "--", "echo", "high tide")
+    assert done.code == 0
+    first, last = done.out.splitlines()
+    assert first == "high tide"
+    assert last.startswith("tides-") and last.endswith(": done")
+    assert done.err.startswith("submitted tides-")
+
+
+def test_with_wait_and_json_only_data_is_printed(job: Fairmile) -> None:
+    done = job("submit", "--wait", "--json", "--", "echo", "high tide")
+    assert [each["state"] for each in done.json["jobs"]] == ["done"]
+
+
+def test_a_dry_run_prints_the_script_and_submits_nothing(job: Fairmile) -> None:
+    words = ("submit", "--on", "jureca", "--software", "ddp", "--nodes", "2", "--dry-run")
+    done = job(*words, "--", "python", "train.py")
+    assert done.code == 0
+    assert "#SBATCH --nodes=2" in done.out
+    assert "note: jureca wants every job to name an account" in done.err
+    assert "#SBATCH --nodes=2" in job(*words, "--json", "--", "python", "train.py").json["script"]
+    assert job("ls", "--json").json == {"jobs": []}
+
+
+def test_options_behind_the_dashes_are_the_program_s(job: Fairmile) -> None:
+    done = job("submit", "--wait", "--", "printf", "%s\n", "--json", "--name")
+    assert done.out.splitlines()[:2] == ["--json", "--name"]
+
+
+def test_variables_and_files_reach_the_job_and_outputs_come_back(job: Fairmile, place: Path) -> None:
+    (place / "level.txt").write_text("2.5\n")
+    program = ["sh", "-c", 'cat data.txt > sum.txt; echo "$UNIT" >> sum.txt']
+    files = ["--input", "data.txt=level.txt", "--output-file", "sum.txt", "--env", "UNIT=m"]
+    assert job("submit", "--name", "sum", *files, "--wait", "--", *program).code == 0
+    brought = job("bring", "sum", "--to", "results")
+    assert brought.out == "brought  results/sum.txt\n"
+    assert (place / "results" / "sum.txt").read_text() == "2.5\nm\n"
+    assert job("bring", "sum", "--to", "again", "--json").json == {"files": ["again/sum.txt"]}
+
+
+def test_a_job_without_outputs_says_so(job: Fairmile) -> None:
+    job("submit", "--name", "tides", "--wait", "--", "true")
+    done = job("bring", "tides")
+    assert done.code == 0
+    assert done.err.startswith("the job declared no outputs")
+
+
+def test_a_job_runs_in_an_environment(fairmile: Fairmile, job: Fairmile, place: Path) -> None:
+    (place / "surge.yaml").write_text("variables: {SURGE: 3 m}\n")
+    assert fairmile("env", "build", "surge.yaml").code == 0
+    done = job("submit", "--environment", "surge", "--wait", "--", "sh", "-c", "echo $SURGE")
+    assert done.out.startswith("3 m\n")
+    (place / "commands.txt").write_text("sh -c 'echo $SURGE'\n")
+    assert job("pack", "commands.txt", "--environment", "surge", "--wait").code == 0
+    assert job("log", "pack", "--task", "0").out == "3 m\n"
+
+
+def test_the_same_key_is_one_job(job: Fairmile) -> None:
+    first = submitted(job, "--key", "nightly", "--", "true")
+    assert submitted(job, "--key", "nightly", "--", "true") == first
+
+
+def test_a_job_waits_for_another(job: Fairmile) -> None:
+    submitted(job, "--name", "prepare", "--", "sleep", "1")
+    done = job("submit", "--name", "train", "--after", "prepare", "--wait", "--", "echo", "trained")
+    assert done.code == 0
+    assert done.out.startswith("trained\n")
+
+
+def test_a_job_whose_forerunner_failed_is_cancelled_and_says_why(job: Fairmile) -> None:
+    submitted(job, "--name", "prepare", "--", "sh", "-c", "sleep 1; exit 1")
+    done = job("submit", "--after", "prepare", "--wait", "--", "echo", "trained")
+    assert done.code == 1
+    assert "cancelled, the job that it waited for did not end as it had to" in done.out
+
+
+# Arrays and packs
+
+
+def test_an_array_has_a_log_for_each_task_and_names_the_one_that_failed(job: Fairmile) -> None:
+    program = 'echo "task $FAIRMILE_ARRAY_INDEX"; test "$FAIRMILE_ARRAY_INDEX" != 1'
+    done = job("submit", "--name", "sweep", "--array", "3", "--wait", "--", "sh", "-c", program)
+    assert done.code == 1
+    assert "1 of 3 tasks did not succeed; the first is task 1: ended with exit code 1" in done.out
+    assert "fairmile job log sweep-" in done.err and "--task 1 --err" in done.err
+    assert job("log", "sweep", "--task", "2").out == "task 2\n"
+    shown = job("show", "sweep").out
+    assert "2 done, 1 failed" in shown
+    assert job("ls").out.splitlines()[1].split()[4] == "2/3"
+
+
+def test_a_pack_runs_every_line_of_a_file(job: Fairmile) -> None:
+    told = job("pack", "commands.txt", "--dry-run")
+    assert (told.code, told.out) == (0, "would submit 3 commands as one job on laptop\n")
+    assert len(job("pack", "commands.txt", "--dry-run", "--json").json["commands"]) == 3
+    assert job("ls", "--json").json == {"jobs": []}
+    done = job("pack", "commands.txt", "--at-once", "2", "--wait")
+    assert done.code == 0
+    assert done.err.startswith("submitted pack-") and done.err.endswith(" with 3 commands\n")
+    assert job("log", "pack", "--task", "0").out == "high tide at 3\n"
+    assert job("log", "pack", "--task", "1").out == "low tide at 9\n"
+
+
+def test_a_pack_tells_which_command_failed(job: Fairmile, place: Path) -> None:
+    (place / "some.txt").write_text("true\nsh -c 'echo the gauge is dry >&2; exit 4'\n")
+    done = job("pack", "some.txt", "--wait")
+    assert done.code == 1
+    assert "why: ended with exit code 4\nit said: the gauge is dry\n" in done.err
+    assert "--task 1 --err" in done.err
+
+
+# Looking
+
+
+def test_without_jobs_the_list_says_how_to_start_one(job: Fairmile) -> None:
+    done = job("ls")
+    assert (done.code, done.out) == (0, "")
+    assert "fairmile job submit" in done.err
+
+
+def test_a_log_is_followed_to_its_end(job: Fairmile) -> None:
+    submitted(job, "--name", "tides", "--", "sh", "-c", "echo rising; sleep 1; echo falling; echo wet >&2")
+    assert job("log", "tides", "--follow").out == "rising\nfalling\n"
+    assert job("log", "tides", "--err").out == "wet\n"
+    assert job("log", "tides", "--json").json == {"log": "rising\nfalling\n"}
+
+
+def test_a_job_is_shown_with_what_it_used(job: Fairmile) -> None:
+    job("submit", "--name", "tides", "--wait", "--", "true")
+    shown = job("show", "tides")
+    assert shown.code == 0
+    assert "elapsed" in shown.out and "(clock of the node)" in shown.out
+    assert job("show", "tides", "--json").json["diagnosis"] is None
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence", "told"),
+    [
+        ("echo dry >&2; exit 3", "ended with exit code 3", ["it said: dry", "hint: its output tells more"]),
+        ("exec nosuchprogram", "ended with exit code 127", ["why: a program or file is missing", "nosuchprogram"]),
+        (
+            "echo \"ModuleNotFoundError: No module named 'tidelib'\" >&2; exit 1",
+            "ended with exit code 1",
+            ["why: a Python package is missing", "it said: ModuleNotFoundError", "hint: add it to the environment"],
+        ),
+        ("echo MemoryError >&2; exit 1", "ended with exit code 1", ["why: the memory of the node", "--memory"]),
+        ("kill -9 $$", "ended by signal KILL", ["hint: if memory ran out"]),
+    ],
+    ids=["exit code", "no program", "no package", "no memory", "killed"],
+)
+def test_a_failure_is_told_with_its_reason_and_what_to_do(
+    job: Fairmile, program: str, sentence: str, told: list[str]
+) -> None:
+    done = job("submit", "--name", "bad", "--wait", "--", "sh", "-c", program)
+    assert done.code == 1
+    assert f": failed, {sentence}" in done.out
+    shown = job("show", "bad")
+    assert shown.code == 0
+    assert shown.out.splitlines()[0].endswith(": failed")
+    for words in told:
+        assert words in done.err
+        assert words in shown.err
+    assert job("show", "bad", "--json").json["diagnosis"]["advice"]
+
+
+def test_a_job_that_was_swept_away_is_lost(job: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = submitted(job, "--name", "swept", "--", "sleep", "600")
+    process = int(job("show", id, "--json").json["scheduler_id"].partition("-")[0])
+    os.killpg(process, signal.SIGKILL)
+    done = job("wait", id, "--timeout", "60")
+    assert done.code == 1
+    assert ": lost, it vanished without a note of its end" in done.out
+    assert "submit it again" in done.err
+
+
+# Waiting and ending
+
+
+def test_waiting_gives_up_after_a_while(job: Fairmile) -> None:
+    submitted(job, "--name", "endless", "--", "sleep", "600")
+    done = job("wait", "endless", "--timeout", "500ms")
+    assert done.code == 1
+    assert done.out.startswith("endless-")
+    assert "hint" not in done.err
+
+
+def test_a_job_is_cancelled(job: Fairmile) -> None:
+    submitted(job, "--name", "endless", "--", "sleep", "600")
+    assert job("cancel", "endless", "--dry-run").out.endswith(", would be cancelled\n")
+    assert job("rm", "endless").code == 2
+    assert job("cancel", "endless").code == 0
+    done = job("wait", "endless", "--timeout", "60")
+    assert done.code == 1
+    assert done.out.endswith(": cancelled, cancelled on request\n")
+    assert job("cancel", "endless").out.endswith(": cancelled\n")
+
+
+def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
+    id = submitted(job, "--name", "tides", "--", "true")
+    job("wait", id)
+    assert job("rm", "tides", "--dry-run").out == f"would remove  {id}\n"
+    assert job("rm", "tides", "--json").json == {"removed": [id]}
+    assert job("show", "tides").code == 2
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["submit", "--on", "nosuch", "--", "true"], "no system named 'nosuch'"),
+        (["submit", "--on", "lmui", "--", "true"], "no system named 'lmui'; did you mean 'lumi'?"),
+        (["submit", "--on", "jureca", "--", "true"], "account: every job on jureca names the account that pays for it"),
+        (["submit", "--nodes", "2", "--", "true"], "nodes: 2 nodes are asked for, laptop runs jobs on itself alone"),
+        (["submit", "--array", "many", "--", "true"], "--array: 'many' is no array"),
+        (["submit", "--array", "0", "--", "true"], "--array: expected at least 1, found 0"),
+        (["submit", "--time", "soon", "--", "true"], "--time: 'soon' is no duration"),
+        (["submit", "--memory", "lots", "--", "true"], "--memory: 'lots' is no size"),
+        (["submit", "--memory", "0", "--", "true"], "--memory: expected more than 0, found 0.0"),
+        (["submit", "--env", "UNIT", "--", "true"], "--env 'UNIT' sets nothing"),
+        (["submit", "--env", "A B=1", "--", "true"], "--env: 'A B' is no environment variable that can be set"),
+        (["submit", "--name", "a b", "--", "true"], "--name: expected at most 64 letters, digits,"),
+        (["submit", "--account", "a b", "--", "true"], "--account: expected one word that a header line can hold"),
+        (["submit", "--signal", "FOO@9", "--", "true"], "--signal: expected 'USR1', 'USR2', 'TERM', 'INT' or 'HUP'"),
+        (["submit", "--after", "x:soon", "--", "true"], "--after: expected 'ok', 'failed' or 'any', found 'soon'"),
+        (["submit", "--after", "nosuch", "--", "true"], "no job named 'nosuch'"),
+        (["submit", "--input", "nosuch.txt", "--", "true"], "inputs.nosuch.txt: there is no file nosuch.txt"),
+        (["submit", "--output-file", "../x", "--", "true"], "--output-file: '../x' is no name inside the job's folder"),
+        (["submit", "--environment", "nosuch", "--", "true"], "no environment named 'nosuch' was built"),
+        (["submit"], "missing argument '-- PROGRAM [ARGUMENT]...'"),
+        (["pack", "empty.txt"], "there is no command to pack"),
+        (["pack", "quote.txt"], "quote.txt:2: a quote is not closed"),
+        (["show", "nosuch"], "no job named 'nosuch'"),
+        (["wait"], "missing argument 'JOB...'"),
+        (["wait", "tides", "--timeout", "soon"], "'soon' is no duration"),
+        (["log", "tides", "--task", "1"], "is no array: it has no task 1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_submitted(
+    job: Fairmile, place: Path, arguments: list[str], message: str
+) -> None:
+    (place / "empty.txt").write_text("# nothing\n")
+    (place / "quote.txt").write_text("true\necho 'a\n")
+    job("submit", "--name", "tides", "--wait", "--", "true")
+    done = job(*arguments)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert message in done.err.splitlines()[0]
+    assert len(job("ls", "--json").json["jobs"]) == 1
+
+
+def test_several_mistakes_are_told_at_once(job: Fairmile) -> None:
+    done = job("submit", "--time", "soon", "--memory", "lots", "--", "true")
+    assert [line for line in done.err.splitlines() if line.startswith("error: ")] == [
+        "error: --time: 'soon' is no duration",
+        "error: --memory: 'lots' is no size",
+    ]
