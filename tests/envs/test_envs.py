@@ -77,9 +77,7 @@ def test_a_plan_says_what_would_be_done_and_changes_nothing(envs: Envs, write: C
     assert (envs.plan(file).state, envs.plan(file).steps[0].done) == ("ready", True)
 
 
-def test_what_needs_modules_that_are_not_here_is_planned_but_not_built(
-    envs: Envs, write: Callable[..., Path]
-) -> None:
+def test_what_needs_modules_that_are_not_here_is_planned_but_not_built(envs: Envs, write: Callable[..., Path]) -> None:
     file = write(commands("one", "true"), modules=["no-such-module/99"])
     plan = envs.plan(file)
     assert "no-such-module/99" in plan.trouble

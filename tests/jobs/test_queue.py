@@ -22,7 +22,7 @@ from fairmile.jobs.places import NearPlace
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.schedulers.shell import Shell
-from fairmile.jobs.spec import After, Array, JobSpec
+from fairmile.jobs.spec import After, Array, JobSpec, Resources
 from fairmile.jobs.states import Observed, State
 
 BOX = "name: box\ntitle: A machine without a scheduler\nscheduler: {dialect: shell}\npartitions: {here: {}}\n"
@@ -360,3 +360,26 @@ def test_a_batch_system_that_does_not_answer_is_asked_less_and_less(
     seen = jobs.get(job.id)
     assert (seen.state, seen.trouble) == (State.HELD, "")
     jobs.cancel([job.id])
+
+
+def test_a_process_is_ended_at_its_time_limit_and_told_why(jobs: Jobs) -> None:
+    spec = sh("trap 'echo saved; exit 3' TERM; echo ready; sleep 1000 & wait", resources=Resources(time_s=2))
+    ended = end_of(jobs, jobs.submit(spec))
+    assert ended.state is State.TIMED_OUT
+    assert jobs.log(ended.id) == b"ready\nsaved\n"
+
+
+def test_a_limit_that_is_not_reached_leaves_nothing_behind(jobs: Jobs) -> None:
+    ended = end_of(jobs, jobs.submit(sh("true", resources=Resources(time_s=1000))))
+    assert ended.state is State.DONE
+    group = ended.scheduler_id.partition("-")[0]
+    until(lambda: subprocess.run(["pgrep", "-g", group], capture_output=True, check=False).returncode == 1)
+
+
+def test_a_job_that_cannot_be_handed_over_leaves_nothing(over_ssh: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "ssh_config").write_text("Host *\n  Port 1\n")
+    box = {"host": "127.0.0.1", "ssh_config": str(tmp_path / "ssh_config"), "file": str(tmp_path / "box.yaml")}
+    unreachable = Jobs(over_ssh.root, Machines([], over_ssh.root, reaches={"box": box}))
+    with pytest.raises(Transient, match=r"127\.0\.0\.1"):
+        unreachable.submit(sh("true", key="k"), on="box")
+    assert unreachable.ls() == []

@@ -52,11 +52,15 @@ def refused(system: System | None = None, **given: Any) -> dict[str, tuple[str, 
 
 
 class TestDefaults:
-    def test_a_job_goes_to_the_default_partition_as_one_task_with_all_cores(self) -> None:
+    def test_a_plain_program_goes_to_the_default_partition_as_one_task_and_holds_no_whole_node(self) -> None:
         found = ask()
-        assert (found.partition, found.nodes, found.tasks_per_node, found.cpus_per_task) == ("cpu", 1, 1, 64)
+        assert (found.partition, found.nodes, found.tasks_per_node, found.cpus_per_task) == ("cpu", 1, 1, None)
         assert (found.gpus_per_node, found.launch) == (0, "plain")
         assert found.origins["partition"] == "default of here"
+
+    def test_a_plain_program_that_wants_its_nodes_alone_gets_all_their_cores(self) -> None:
+        found = ask(exclusive=True)
+        assert found.cpus_per_task == 64
         assert found.origins["cpus_per_task"] == "partition cpu: 64 cores"
 
     def test_software_chooses_the_partition_and_all_of_its_gpus(self) -> None:
@@ -166,7 +170,7 @@ class TestRealSystems:
 
     def test_values_that_nobody_verified_are_told_when_they_are_used(self) -> None:
         notes = ask(KNOWN["deep"], software=("tensorflow",), account="me").notes
-        assert "Nobody has verified partitions.dp-esb.cores of deep, which were used." in notes
+        assert "Used here, but verified by nobody: partitions.dp-esb.cores of deep." in notes
 
     def test_workers_that_share_too_few_cpus_are_told(self) -> None:
         notes = ask(KNOWN["lumi"], software=("ddp",), account="me").notes

@@ -47,6 +47,7 @@ class Evidence:
     missing_s: float = 0.0
     cancelled: bool = False
     keeps_accounts: bool = True  # a scheduler that knows why a job ended; plain processes have none
+    limit_s: float | None = None  # the time limit of a process that has no scheduler to say that it was reached
 
 
 def judge(evidence: Evidence) -> Standing:
@@ -90,8 +91,17 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | Non
         return Standing(told.state, told.sentence or _words(told.state), exit_code, killed)
     if evidence.cancelled:
         return Standing(State.CANCELLED, "cancelled on request", exit_code, killed)
+    if evidence.limit_s is not None and _elapsed_s(evidence, end) + 1 >= evidence.limit_s:
+        return Standing(State.TIMED_OUT, _words(State.TIMED_OUT), exit_code, killed)
     why = "; this is often the end of a process that used too much memory" if killed == "KILL" else ""
     return Standing(State.FAILED, f"ended by signal {killed}{why}", exit_code, killed)
+
+
+def _elapsed_s(evidence: Evidence, end: Mapping[str, Any]) -> float:
+    starts = _lines(evidence.started)
+    began = _number(starts[-1].get("time")) if starts else None
+    ended = _number(end.get("time"))
+    return ended - began if began is not None and ended is not None else 0.0
 
 
 def _is_leaving(told: Observed) -> bool:

@@ -52,8 +52,8 @@ class Place(Protocol):
         """Copy a file out of a job's folder."""
         ...
 
-    def forget(self, job: str) -> None:
-        """Remove what the script of a job noted, before it runs once more."""
+    def forget(self, job: str, *, keep_parts: bool = False) -> None:
+        """Remove what the script of a job noted, before it runs once more; the ends of its parts may stay."""
         ...
 
     def remove(self, job: str) -> None:
@@ -141,11 +141,11 @@ class NearPlace:
         except OSError as error:
             raise write_failure(str(target), error) from error
 
-    def forget(self, job: str) -> None:
+    def forget(self, job: str, *, keep_parts: bool = False) -> None:
         """See `Place.forget`."""
         folder = Path(self.root, job)
         for name in os.listdir(folder):
-            if _is_note(name):
+            if name in ("started", "ended") or (_is_note(name) and not keep_parts):
                 (folder / name).unlink(missing_ok=True)
 
     def remove(self, job: str) -> None:
@@ -284,9 +284,10 @@ class FarPlace:
         finally:
             aside.unlink(missing_ok=True)
 
-    def forget(self, job: str) -> None:
+    def forget(self, job: str, *, keep_parts: bool = False) -> None:
         """See `Place.forget`."""
-        self._sh(f"cd -- {shlex.quote(f'{self.root}/{job}')} && rm -f -- started* ended*")
+        names = "started ended" if keep_parts else "started* ended*"
+        self._sh(f"cd -- {shlex.quote(f'{self.root}/{job}')} && rm -f -- {names}")
 
     def remove(self, job: str) -> None:
         """See `Place.remove`."""

@@ -140,23 +140,13 @@ class Jobs:
 
     def _hand_over(self, record: Record, machine: Machine, request: Request) -> Record:
         """Submit a job's next attempt; an answer that was lost on the way is looked for."""
-        spec = record.spec
-        after = self._dependencies(spec.after, record.system)
-        folder = f"{machine.place.root}/{record.id}"
-        is_array = spec.array is not None
-        files = JobFiles(
-            folder,
-            spec.folder or folder,
-            stdout="out.{index}.log" if is_array else "out.log",
-            stderr="err.{index}.log" if is_array else "err.log",
-            key=record.key,
-            after=tuple((other.scheduler_id, each.condition) for each, other in after),
-            after_folders=tuple(f"{machine.place.root}/{other.id}" for _, other in after),
-        )
-        text = write_script(request, files, machine.scheduler, machine.system)
-        inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
-        machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
-        question = machine.scheduler.submit(f"{folder}/{_SCRIPT}", files)
+        try:
+            files = self._prepare(record, machine, request)
+        except FairmileError:
+            if not record.submitted:
+                self._records.remove(record)
+            raise
+        question = machine.scheduler.submit(f"{files.folder}/{_SCRIPT}", files)
         try:
             scheduler_id = self._run(machine, question)
         except MissingProgram as error:
@@ -175,6 +165,26 @@ class Jobs:
             self._discard(record, machine)
             raise
         return self._records.note_submission(record, scheduler_id, self._clock())
+
+    def _prepare(self, record: Record, machine: Machine, request: Request) -> JobFiles:
+        """Put the script of a job, and all that goes with it, where the machine finds it."""
+        spec = record.spec
+        after = self._dependencies(spec.after, record.system)
+        folder = f"{machine.place.root}/{record.id}"
+        is_array = spec.array is not None
+        files = JobFiles(
+            folder,
+            spec.folder or folder,
+            stdout="out.{index}.log" if is_array else "out.log",
+            stderr="err.{index}.log" if is_array else "err.log",
+            key=record.key,
+            after=tuple((other.scheduler_id, each.condition) for each, other in after),
+            after_folders=tuple(f"{machine.place.root}/{other.id}" for _, other in after),
+        )
+        text = write_script(request, files, machine.scheduler, machine.system)
+        inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
+        machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
+        return files
 
     def _discard(self, record: Record, machine: Machine) -> None:
         """Remove what was made for a job that the scheduler does not have; a later attempt leaves the job as it is."""
@@ -346,7 +356,7 @@ class Jobs:
         record = each.record
         if known.is_over and self._may_try_again(record, known):
             try:
-                machine.place.forget(record.id)
+                machine.place.forget(record.id, keep_parts=record.spec.parts is not None)
                 record = self._hand_over(record, machine, resolve(record.spec, machine.system))
                 known = Known(Standing(State.QUEUED, f"submitted again, since {known.standing.sentence}"))
                 self._records.remember(record, known)
@@ -520,6 +530,10 @@ class Jobs:
             if not job.is_over and job.scheduler_id:
                 raise Conflict(f"job {job.id} is {job.state}", hint=f"`fairmile job cancel {job.id}` ends it")
         for record in records:
-            self.machines[record.system].place.remove(record.id)
+            try:
+                self.machines[record.system].place.remove(record.id)
+            except FairmileError:
+                if record.submitted:  # else there is nothing over there
+                    raise
             self._records.remove(record)
         return [record.id for record in records]

@@ -172,16 +172,16 @@ class Records:
         """Return the last known standing of a job, or None for one that nobody looked at yet."""
         try:
             document = _read(record.folder / _STANDING)
-        except FileNotFoundError:
-            return None
-        return Known(
-            _standing(document["standing"]),
-            {int(index): _standing(task) for index, task in document["tasks"].items()},
-            {id: _observed(each) for id, each in document["told"].items()},
-            document["missing_since"],
-            document["trouble"],
-            document["counted"],
-        )
+            return Known(
+                _standing(document["standing"]),
+                {int(index): _standing(task) for index, task in document["tasks"].items()},
+                {id: _observed(each) for id, each in document["told"].items()},
+                document["missing_since"],
+                document["trouble"],
+                document["counted"],
+            )
+        except (FileNotFoundError, SystemFailure, KeyError, TypeError, ValueError):
+            return None  # it is only a memory: what cannot be read, or is of another version, is found out again
 
     def remove(self, record: Record) -> None:
         """Forget a job."""

@@ -209,7 +209,9 @@ class _Choice:
         wanted = chosen.cpus_per_task if chosen is not None else None
         if wanted is not None and (self.cpus is None or tasks * wanted <= self.cpus):
             self._take("cpus_per_task", wanted, origin)
-        if here.cores is None or "cpus_per_task" in self.values:
+        # A plain program has no use for a whole node, and many of them would each hold one: the scheduler decides.
+        is_small = self.launch == "plain" and not gpus and not self.spec.software and not self.spec.resources.exclusive
+        if here.cores is None or "cpus_per_task" in self.values or is_small:
             return
         self.used.append(f"partitions.{self.partition}.cores")
         share, part = here.cores, ""
@@ -357,7 +359,7 @@ def _notes(choice: _Choice) -> Iterator[str]:
         yield f"Partition {choice.partition}: {choice.here.note}"
     doubts = [path for path in choice.used if system.is_unverified(path)]
     if doubts:
-        yield f"Nobody has verified {', '.join(doubts)} of {system.name}, which were used."
+        yield f"Used here, but verified by nobody: {', '.join(doubts)} of {system.name}."
     workers, cpus = max(choice.values["gpus_per_node"], 1), choice.values.get("cpus_per_task", 0)
     if choice.launch in _ONE_AGENT_A_NODE and choice.values["tasks_per_node"] == 1 and 0 < cpus < workers:
         yield f"The {workers} workers of a node share {cpus} CPUs; --cpus-per-task gives them more."

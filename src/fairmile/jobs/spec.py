@@ -31,7 +31,7 @@ class Resources(_Part):
     cpus_per_task: Count | None = None
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
     memory_gib: Annotated[float, Field(gt=0)] | None = None  # of one node
-    time_s: Seconds | None = None
+    time_s: Annotated[Seconds, Field(gt=0)] | None = None
     partition: Word = ""
     account: Word = ""
     qos: Word = ""

@@ -80,6 +80,7 @@ class Weighed:
             self.now - self.missing_since if self.missing_since is not None and self.now else 0.0,
             self.record.cancelled,
             self.keeps_accounts,
+            None if self.keeps_accounts else self.record.spec.resources.time_s,
         )
 
     def verdict(self) -> Known:

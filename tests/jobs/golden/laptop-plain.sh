@@ -3,6 +3,8 @@ if [ -z "${FAIRMILE_JOB_ID:-}" ]; then
   export FAIRMILE_JOB_ID=$$
 fi
 exec >>'out.log' 2>>'err.log'
+(trap - EXIT; exec {idle}<> <(:); read -rt 3600 -u $idle; kill -s TERM $$) &
+fairmile_limit=$!
 # Made by Fairmile 0 for laptop, whose description was not verified.
 
 export FAIRMILE_JOB_ID="$FAIRMILE_JOB_ID"
@@ -17,6 +19,7 @@ fairmile_signal=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
+    if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
         "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
 }

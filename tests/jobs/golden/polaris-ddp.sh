@@ -24,6 +24,7 @@ fairmile_signal=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
+    if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
         "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
 }

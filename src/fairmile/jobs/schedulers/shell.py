@@ -66,8 +66,14 @@ class Shell:
             lines.append(_START.strip())
         for folder, (id, condition) in zip(files.after_folders, files.after, strict=True):
             lines += [f"  {line}" for line in _wait_for(folder, id, condition)]
+        # Nobody else ends a process at its limit. It waits without a `sleep` that would outlive it.
+        limit = [
+            f"(trap - EXIT; exec {{idle}}<> <(:); read -rt {request.time_s or 0:g} -u $idle; kill -s TERM $$) &",
+            "fairmile_limit=$!",
+        ]
+        tail = [*filter(None, [log]), *(limit if request.time_s and files.folder else [])]
         if request.array is None:
-            return [*lines, "fi", *filter(None, [log])]
+            return [*lines, "fi", *tail]
         at_once = request.array.at_once or "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)"
         return [
             *lines,
@@ -78,7 +84,7 @@ class Shell:
             "  done",
             "  wait; exit 0",
             "fi",
-            *filter(None, [log.replace("{index}", "'\"$FAIRMILE_ARRAY_INDEX\"'")]),
+            *(line.replace("{index}", "'\"$FAIRMILE_ARRAY_INDEX\"'") for line in tail),
         ]
 
     def submit(self, script: str, files: JobFiles) -> Question[str]:
@@ -89,7 +95,7 @@ class Shell:
                 raise SystemFailure(f"the job could not be started: {(result.stderr or result.stdout).strip()[:300]}")
             return result.stdout.strip()
 
-        return Question(("sh", "-c", _START + _SUBMIT, "sh", script, files.folder), read)
+        return Question(("/bin/sh", "-c", _START + _SUBMIT, "sh", script, files.folder), read)
 
     def find(self, key: str) -> Question[str | None]:
         """See `Scheduler.find`; a process that started always said so, so there is nothing to look for."""
