@@ -28,7 +28,6 @@ http {{
   server {{
     listen 127.0.0.1:{port};
     root {root}/www;
-    location /closing/ {{ alias {root}/www/; keepalive_timeout 0; }}
     location /private/ {{ auth_basic "private"; auth_basic_user_file {root}/users; }}
   }}
 }}

@@ -12,7 +12,6 @@ import nginx
 import pytest
 
 from fairmile.base.errors import SystemFailure
-from fairmile.transfer.http import HttpBody
 from fairmile.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(nginx.program() is None, reason="needs the program nginx")
@@ -118,35 +117,3 @@ def test_many_small_files_are_verified_and_packed(workspace: Workspace, server: 
     assert {hashlib.sha256(data).hexdigest() for data in files.values()} == {
         entry.sha256 for entry in workspace.store.tree(fetched.root)
     }
-
-
-@pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch) -> list[HttpBody]:
-    """Every body after which another one came on the same connection, from a server that counts as far away."""
-    found: list[HttpBody] = []
-    real = HttpBody.follow
-
-    def follow(body: HttpBody) -> HttpBody:
-        following = real(body)
-        found.append(body)
-        return following
-
-    monkeypatch.setattr(HttpBody, "follow", follow)
-    monkeypatch.setattr("fairmile.transfer.large._NEAR_S", 0.0)
-    return found
-
-
-def test_a_far_server_is_asked_for_the_next_range_while_one_still_comes(
-    workspace: Workspace, server: nginx.Nginx, followed: list[HttpBody]
-) -> None:
-    (fetched,) = workspace.assets.fetch(server.url("data.bin"))
-    assert content(workspace, fetched.root) == DATA
-    assert followed
-
-
-def test_a_server_that_closes_after_each_answer_is_asked_for_one_range_at_a_time(
-    workspace: Workspace, server: nginx.Nginx, followed: list[HttpBody]
-) -> None:
-    (fetched,) = workspace.assets.fetch(server.url("closing/data.bin"))
-    assert content(workspace, fetched.root) == DATA
-    assert not followed

@@ -69,15 +69,7 @@ class _Site(NamedTuple):
 class HttpBody:
     """The body of an answer; closed at its end, its connection serves the next request."""
 
-    def __init__(
-        self,
-        client: Client,
-        connection: Connection,
-        answer: Answer,
-        start: int,
-        total: int | None,
-        source: tuple[str, Mapping[str, str]],
-    ) -> None:
+    def __init__(self, client: Client, connection: Connection, answer: Answer, start: int, total: int | None) -> None:
         self.start = start
         self.total_bytes = total
         self.answer = answer
@@ -85,37 +77,7 @@ class HttpBody:
         self.is_whole = answer.head.status == 200
         self._client = client
         self._connection: Connection | None = connection
-        self._source = source
-        self._next_start = 0
         self.readinto = connection.readinto
-
-    @property
-    def is_read(self) -> bool:
-        """Tell whether all of it was read."""
-        return self._connection is not None and self._connection.is_read
-
-    def ask_ahead(self, start: int, stop: int, validator: str) -> bool:
-        """Ask for another range before this one has come, so that the line does not fall idle; `follow` then gives it.
-
-        Return False where it cannot be asked for.
-        """
-        connection = self._connection
-        if connection is None or not connection.usable or self.is_whole:
-            return False
-        url, headers = self._source
-        asked = {**headers, "Range": f"bytes={start}-{stop - 1}", **({"If-Range": validator} if validator else {})}
-        self._client.send_on(connection, self.answer.url, _for_host(asked, url, self.answer.url))
-        self._next_start = start
-        return True
-
-    def follow(self) -> HttpBody:
-        """Return the body that was asked for ahead; this one must have been read to its end."""
-        assert self._connection is not None
-        try:
-            body = self._client.next_body(self._connection, *self._source, self.answer.url, self._next_start)
-        finally:
-            self._connection = None
-        return body
 
     def interrupt(self) -> None:
         """Wake up the reader, from another thread."""
@@ -240,28 +202,12 @@ class Client:
         if answer.url != url:
             self._moved[url] = answer.url
         try:
-            return self._body(url, headers, connection, answer, start)
+            return self._body(url, connection, answer, start)
         except BaseException:
             self.give_back(connection)
             raise
 
-    def send_on(self, connection: Connection, url: str, headers: Mapping[str, str]) -> None:
-        """Send a request on a connection whose answer is still being read."""
-        connection.send(self._request("GET", url, headers)[1])
-
-    def next_body(
-        self, connection: Connection, url: str, headers: Mapping[str, str], place: str, start: int
-    ) -> HttpBody:
-        """Return the body of the next answer on a connection; where that fails, another connection may do better."""
-        try:
-            return self._body(url, headers, connection, Answer(place, connection.read_head("GET")), start)
-        except BaseException:
-            connection.close()
-            raise
-
-    def _body(
-        self, url: str, headers: Mapping[str, str], connection: Connection, answer: Answer, start: int
-    ) -> HttpBody:
+    def _body(self, url: str, connection: Connection, answer: Answer, start: int) -> HttpBody:
         head = answer.head
         if head.status == 206:
             began, total = _content_range(head.headers.get("content-range", ""))
@@ -269,16 +215,16 @@ class Client:
                 raise Integrity(
                     f"{shown_address(url)} was asked for the bytes from {start:,} and sends those from {began:,}"
                 )
-            return HttpBody(self, connection, answer, start, total, (url, headers))
+            return HttpBody(self, connection, answer, start, total)
         if head.status == 416:
             _, total = _content_range(head.headers.get("content-range", ""))
             if total is not None and total <= start:
                 _read_all(connection, url, _DOCUMENT_BYTES)
-                return HttpBody(self, connection, answer, start, total, (url, headers))
+                return HttpBody(self, connection, answer, start, total)
         _expect_success(url, head)
         if head.status != 200:
             raise SystemFailure(f"{shown_address(url)} answers {head.status} {head.reason}")
-        return HttpBody(self, connection, answer, 0, answer.size_bytes, (url, headers))
+        return HttpBody(self, connection, answer, 0, answer.size_bytes)
 
     # One exchange
 

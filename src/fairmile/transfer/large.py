@@ -33,12 +33,6 @@ _KEEP_EVERY_S = 1.0
 _NEAR_S = 0.005
 _NEAR_CONNECTIONS = 4
 _NEAR_BYTES_PER_S = 50e6
-# When so many round trips' worth of a range is still to come, the next one is asked for.
-_AHEAD_ROUND_TRIPS = 2
-
-
-class _NotAnswered(Transient):
-    """A range that was asked for while another one came was not answered."""
 
 
 class Changed(Integrity):
@@ -63,7 +57,6 @@ class Offer:
     last_error: FairmileError | None = None
     moved_bytes: int = 0
     workers: int = 0
-    answers_ahead: bool = True
 
     def __post_init__(self) -> None:
         self.validator = self.remote.validator
@@ -154,21 +147,15 @@ class LargeFile:
 
     def _work(self, offer: Offer, index: int) -> None:
         buffer = memoryview(bytearray(_BUFFER))
-        segment: Segment | None = None
-        before: Body | None = None  # whose connection was asked for the range already
         try:
-            while before is not None or self._is_wanted(offer, index):
-                if before is None or segment is None:
-                    is_whole = not offer.has_ranges and offer.has_ranges is not None
-                    segment = self.segments.take(offer.number, whole=is_whole)
+            while self._is_wanted(offer, index):
+                segment = self.segments.take(offer.number, whole=not offer.has_ranges and offer.has_ranges is not None)
                 if segment is None:
                     return
-                pause, after = 0.0, None
+                pause = 0.0
                 try:
-                    after = self._bring(offer, segment, buffer, before)
+                    self._bring(offer, segment, buffer)
                     offer.failures = 0
-                except _NotAnswered:
-                    offer.answers_ahead = False
                 except Transient as error:
                     pause = self._hindered(offer, segment, error)
                 except (Changed, DiskFailure):
@@ -178,7 +165,6 @@ class LargeFile:
                 finally:
                     segment.body = None
                     self.segments.finish(segment)
-                before, segment = after, segment.ahead
                 self._stopping.wait(pause)
         finally:
             with self.segments.changed:
@@ -204,15 +190,18 @@ class LargeFile:
             offer.only = offer.only or threading.get_ident()
             return offer.only == threading.get_ident()
 
-    def _bring(self, offer: Offer, segment: Segment, buffer: memoryview, before: Body | None) -> Body | None:
-        """Bring a range; return its body where the next range, `segment.ahead`, was asked for behind it."""
+    def _bring(self, offer: Offer, segment: Segment, buffer: memoryview) -> None:
+        began = self.clock()
+        remote = replace(offer.remote, validator=offer.validator)
         wants_part = offer.has_ranges is not False
-        body = self._open(offer, segment, wants_part) if before is None else self._follow(segment, before)
+        body = offer.fetcher.open(remote, segment.pos, segment.stop if wants_part else None)
         segment.body = body
-        is_followed = False
         try:
             if self.segments.over:  # from here on the one who stops all sees the body and interrupts it
-                return None
+                return
+            latency = self.clock() - began
+            pace = self.segments.pace(offer.number)
+            pace.latency_s = min(pace.latency_s or latency, latency)
             self._examine(offer, segment, body, wants_part)
             self._skip(offer, body, segment.pos - body.start, buffer)
             segment.since = segment.last = self.clock()
@@ -220,53 +209,8 @@ class LargeFile:
             # Ranges that others asked for in vain are free by now.
             while body.is_whole and self.segments.extend(segment):
                 self._receive(offer, segment, body, buffer)
-            is_followed = segment.ahead is not None and getattr(body, "is_read", False)
-            return body if is_followed else None
         finally:
-            if not is_followed:
-                body.close()
-                if segment.ahead is not None:
-                    self.segments.finish(segment.ahead)
-
-    def _open(self, offer: Offer, segment: Segment, wants_part: bool) -> Body:
-        began = self.clock()
-        remote = replace(offer.remote, validator=offer.validator)
-        body = offer.fetcher.open(remote, segment.pos, segment.stop if wants_part else None)
-        latency = self.clock() - began
-        pace = self.segments.pace(offer.number)
-        pace.latency_s = min(pace.latency_s or latency, latency)
-        return body
-
-    @staticmethod
-    def _follow(segment: Segment, before: Any) -> Body:
-        segment.body = before  # so that waiting for the answer can be interrupted
-        try:
-            body: Body = before.follow()
-        except Transient as error:
-            raise _NotAnswered(str(error)) from error
-        return body
-
-    def _ask_ahead(self, offer: Offer, segment: Segment, body: Body) -> None:
-        """Ask for the next range when this one has nearly come: a far source would else be idle for a round trip."""
-        pace = self.segments.pace(offer.number)
-        if not offer.answers_ahead or not offer.has_ranges or pace.latency_s < _NEAR_S:
-            return
-        rate = (segment.pos - segment.start) / max(self.clock() - segment.since, 1e-3)
-        if segment.stop - segment.pos > max(_BUFFER, rate * pace.latency_s * _AHEAD_ROUND_TRIPS):
-            return
-        ask = getattr(body, "ask_ahead", None)
-        following = self.segments.take_free(offer.number) if ask is not None else None
-        if ask is None or following is None:
-            return
-        try:
-            is_asked = ask(following.pos, following.stop, offer.validator)
-        except Transient:
-            is_asked = False
-        if is_asked:
-            segment.ahead = following
-        else:
-            offer.answers_ahead = False
-            self.segments.finish(following)
+            body.close()
 
     def _examine(self, offer: Offer, segment: Segment, body: Body, wants_part: bool) -> None:
         """Check that the answer belongs to the file that is being brought."""
@@ -332,8 +276,6 @@ class LargeFile:
                 raise trouble
             if count == 0:
                 raise Transient(f"{offer.shown} ended {room:,} bytes early")
-            if segment.ahead is None:
-                self._ask_ahead(offer, segment, body)
 
     def _rest(self, segment: Segment, seconds: float) -> None:
         segment.last = float("inf")  # it is we who want nothing now, not the source that is silent

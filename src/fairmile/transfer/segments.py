@@ -30,7 +30,6 @@ class Segment:
     claimed: int = -1
     body: Any = None
     last: float = 0.0
-    ahead: Segment | None = None  # what its connection was asked for after it
 
     def __post_init__(self) -> None:
         self.pos = self.start if self.pos < 0 else self.pos
@@ -101,15 +100,6 @@ class Segments:
                     return found
                 self.changed.wait(wait_s)
             return None
-
-    def take_free(self, source: int) -> Segment | None:
-        """Return a range that nobody has, without waiting, or None when there is none."""
-        with self.changed:
-            found = None if self.over else self._from_free(source, self.clock(), whole=False)
-            if found is not None:
-                self._active.add(found)
-                self._by_start[found.start] = found
-            return found
 
     def _from_free(self, source: int, now: float, whole: bool) -> Segment | None:
         if not self._free:

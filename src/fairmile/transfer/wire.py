@@ -52,7 +52,6 @@ class Connection:
         self.endpoint = endpoint
         self.usable = True
         self.requests = 0
-        self._unanswered = 0
         self._rest = b""
         # What is still to come of the current answer: a number of bytes, or None until the connection ends.
         self._left: int | None = 0
@@ -110,9 +109,8 @@ class Connection:
         self._rest, self._left = b"", 0
 
     def send(self, request: bytes) -> None:
-        """Send the head of a request; the answer to the one before may still be on its way."""
+        """Send the head of a request."""
         self.requests += 1
-        self._unanswered += 1
         try:
             self._sock.sendall(request)
         except OSError as error:
@@ -125,7 +123,6 @@ class Connection:
             head = self._read_one_head()
             if head.status >= 200 or head.status == 101:
                 break
-        self._unanswered -= 1
         headers = head.headers
         if method == "HEAD" or head.status in (204, 304) or (method == "CONNECT" and head.status == 200):
             self._left, self._chunked = 0, False
@@ -249,12 +246,7 @@ class Connection:
 
     @property
     def is_drained(self) -> bool:
-        """Tell whether every answer was read to its end, so that the connection can serve another request."""
-        return self.is_read and self._unanswered <= 0
-
-    @property
-    def is_read(self) -> bool:
-        """Tell whether the current answer was read to its end."""
+        """Tell whether the answer was read to its end, so that the connection can serve another request."""
         return self._left == 0 and not self._chunked
 
     def wait_s(self, seconds: float) -> None:
