@@ -156,6 +156,31 @@ def test_every_error_of_every_file_is_told(fairmile: Fairmile, cluster: Path, pl
     assert files[0]["ok"] is False
 
 
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(fairmile: Fairmile, cluster: Path, place: Path) -> None:
+    (place / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    result = fairmile("system", "check", "nowhere.yaml", "latin.yaml", str(cluster))
+    assert (result.code, result.err) == (2, "")
+    assert "error: no file nowhere.yaml\nnowhere.yaml: not valid, 1 error\n" in result.out
+    assert "error: latin.yaml:1: is not UTF-8 text\n" in result.out
+    assert result.out.endswith(f"{cluster}: valid\n")
+
+
+def test_a_system_of_ones_own_is_removed_by_its_alias(fairmile: Fairmile, cluster: Path, place: Path) -> None:
+    cluster.write_text(CLUSTER + "aliases: [ours]\n")
+    target = place.parent / "home" / "systems" / "my-cluster.yaml"
+    assert fairmile("system", "add", str(cluster)).code == 0
+    assert fairmile("system", "rm", "ours").out == f"removed  my-cluster: {target}\n"
+    assert not target.exists()
+
+
+def test_an_alias_that_is_the_name_of_a_built_in_system_is_refused(fairmile: Fairmile, cluster: Path) -> None:
+    cluster.write_text(CLUSTER + "aliases: [ours, lumi]\n")
+    result = fairmile("system", "add", str(cluster))
+    assert result.code == 2
+    assert f"error: {cluster}:26 aliases[1]: 'lumi' is the name of another system" in result.err
+    assert "my-cluster" not in fairmile("system", "ls").out
+
+
 def test_a_doubt_is_talk_and_leaves_the_file_valid(fairmile: Fairmile, cluster: Path) -> None:
     cluster.write_text(CLUSTER.replace(f"verified: {TODAY}", "verified: 2020-01-01"))
     result = fairmile("system", "check", str(cluster))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_a_script_that_moves_is_told_what_the_new_system_refuses(fairmile: Fairm
     ("arguments", "told"),
     [
         (["nowhere.sh"], "no file nowhere.sh"),
-        (["."], "cannot read"),
+        (["."], ". is no regular file"),
         (["train.sh", "--remove", "heat"], "names 'heat', so it cannot be removed"),
         (["train.sh", "--remove", "ddp"], "train.sh:7: nothing would be left"),
         (["train.sh", "--to", "lummi"], "did you mean 'lumi'?"),
@@ -119,9 +120,52 @@ def test_a_script_that_moves_is_told_what_the_new_system_refuses(fairmile: Fairm
 )
 def test_what_cannot_be_done_changes_nothing(fairmile: Fairmile, script: Path, arguments: list[str], told: str) -> None:
     result = fairmile("system", "eval", *arguments)
-    assert (result.code, result.out) == (3 if told == "cannot read" else 2, "")
+    assert (result.code, result.out) == (2, "")
     assert told in result.err
     assert script.read_bytes() == OLD
+
+
+def test_a_read_only_script_is_refused_and_stays_as_it_is(fairmile: Fairmile, script: Path) -> None:
+    script.chmod(0o550)
+    before = script.stat()
+    result = fairmile("system", "eval", "train.sh", "--write")
+    assert (result.code, result.out) == (3, "")
+    assert "train.sh is read-only, so it stays as it is" in result.err
+    assert (script.read_bytes(), script.stat().st_ino) == (OLD, before.st_ino)
+
+
+def test_a_script_with_several_names_changes_under_all_of_them(fairmile: Fairmile, script: Path) -> None:
+    other = script.parent / "other.sh"
+    other.hardlink_to(script)
+    assert fairmile("system", "eval", "train.sh", "--write").code == 0
+    assert other.samefile(script)
+    assert b"ml -nvidia-driver" in other.read_bytes()
+    assert stat.S_IMODE(script.stat().st_mode) == 0o750
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file away")
+def test_a_script_of_somebody_else_stays_theirs(fairmile: Fairmile, script: Path) -> None:
+    os.chown(script, 65534, 65534)
+    assert fairmile("system", "eval", "train.sh", "--write").code == 0
+    assert b"ml -nvidia-driver" in script.read_bytes()
+    assert (script.stat().st_uid, script.stat().st_gid) == (65534, 65534)
+
+
+def test_a_byte_order_mark_before_the_marker_stays(fairmile: Fairmile, place: Path) -> None:
+    file = place / "marked.sh"
+    file.write_bytes(b"\xef\xbb\xbf# MODULES BEGIN deep ddp\n# MODULES END\n")
+    assert fairmile("system", "eval", "marked.sh", "--write").code == 0
+    assert file.read_bytes() == b"\xef\xbb\xbf" + DEEP.encode()
+
+
+def test_what_is_no_script_is_refused_without_waiting_for_it(fairmile: Fairmile, place: Path) -> None:
+    os.mkfifo(place / "pipe.sh")
+    assert "pipe.sh is no regular file" in fairmile("system", "eval", "pipe.sh").err
+    with (place / "huge.sh").open("wb") as stream:
+        stream.truncate(1 << 30)
+    result = fairmile("system", "eval", "huge.sh")
+    assert (result.code, result.out) == (2, "")
+    assert "huge.sh is larger than 4 MiB" in result.err
 
 
 def test_a_file_that_cannot_be_written_is_an_error(fairmile: Fairmile, script: Path, unprivileged: list[str]) -> None:

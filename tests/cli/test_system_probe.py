@@ -89,3 +89,10 @@ def test_another_machine_is_described_over_ssh(
     found = fairmile("system", "probe", "--over", "there", "--json").json
     assert found["found"]["login"] == "there"
     assert "login: there\n" in found["draft"]
+
+
+def test_a_bad_name_is_refused_before_the_machine_is_looked_at(fairmile: Fairmile) -> None:
+    result = fairmile("system", "probe", "--name", "bad name!")
+    assert (result.code, result.out) == (2, "")
+    assert "--name: expected at most 64 letters" in result.err
+    assert "looking at" not in result.err

@@ -371,3 +371,16 @@ def test_programs_of_an_environment_with_a_container_run_in_it(
     command = envs.shell("demo", ["cat", "/model/count.sh"])
     ran = subprocess.run(command.argv, env={**os.environ, **command.env}, capture_output=True, text=True)
     assert ran.stdout == MODEL
+
+
+def test_who_uses_it_on_this_machine_counts_for_as_long_as_it_lives(envs: Envs, write: Callable[..., Path]) -> None:
+    built = envs.build(write(commands("one", "true")))
+    envs.note_use("demo")
+    (note,) = (built.folder / "uses").iterdir()
+    long_ago = time.time() - 86_400
+    os.utime(note, (long_ago, long_ago))
+    assert built.holders() == [f"process {os.getpid()} on {os.uname().nodename}"]
+    note.write_text(note.read_text().replace(os.uname().nodename, "elsewhere"))
+    assert len(built.holders()) == 1
+    os.utime(note, (long_ago, long_ago))
+    assert built.holders() == []

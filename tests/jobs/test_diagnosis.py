@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairmile.jobs.diagnosis import diagnose
-from fairmile.jobs.judge import Standing
+from fairmile.jobs.judge import REASONS, Standing
 from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.jobs.states import State
 
@@ -57,7 +57,9 @@ def test_a_time_limit_is_named_with_its_length() -> None:
 
 
 def test_a_module_that_failed_shows_the_line_that_said_so() -> None:
-    found = diagnose(Standing(State.FAILED, "", 78), "Lmod has detected: unknown module CUDA/99\n", SPEC)
+    found = diagnose(
+        Standing(State.FAILED, REASONS["modules"], 78), "Lmod has detected: unknown module CUDA/99\n", SPEC
+    )
     assert "module" in found.what
     assert "CUDA/99" in found.line
 

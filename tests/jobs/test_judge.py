@@ -112,7 +112,8 @@ def test_a_note_that_a_dying_machine_left_unfinished_counts_for_nothing(text: st
 
 
 def test_a_module_that_could_not_be_loaded_is_named_as_the_cause() -> None:
-    assert "module" in judge(Evidence(STARTED, FAILED.replace("3", "78", 1))).sentence
+    assert "module" in judge(Evidence(STARTED, '{"exit_code": 78, "time": 160, "reason": "modules"}')).sentence
+    assert "module" not in judge(Evidence(STARTED, FAILED.replace("3", "78", 1))).sentence
 
 
 def test_a_dependency_that_failed_cancels_the_job() -> None:

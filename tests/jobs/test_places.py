@@ -124,10 +124,25 @@ def test_an_output_that_is_not_there_is_named(place: Place, tmp_path: Path) -> N
     assert not (tmp_path / "m.bin").exists()
 
 
-def test_a_file_is_replaced_as_a_whole(place: Place) -> None:
-    place.make("a-1", {"note": "old"}, {})
-    place.write("a-1", "note", "new")
-    assert place.read("a-1", "note", 0, 10) == b"new"
+def test_a_folder_of_outputs_comes_back_whole(place: Place, tmp_path: Path) -> None:
+    folder = Path(place.make("a-1", {"out/a": "1", "out/deep/b c": "2"}, {}))
+    assert folder.exists()
+    place.bring("a-1", "out", tmp_path / "here")
+    assert sorted(p.read_text() for p in (tmp_path / "here").rglob("*") if p.is_file()) == ["1", "2"]
+
+
+def test_files_of_the_program_are_no_notes_and_stay(place: Place) -> None:
+    folder = Path(place.make("a-1", {"started_well": "x", "ended.1.ckpt": "x", "ended.1": "{}"}, {}))
+    (folder / "started.d").mkdir()
+    (folder / "ended").mkdir()
+    assert set(place.look(["a-1"])["a-1"]) == {"ended.1"}
+    (folder / "ended").rmdir()
+    place.forget("a-1")
+    assert sorted(os.listdir(folder)) == ["ended.1.ckpt", "started.d", "started_well"]
+
+
+def test_nobody_else_can_look_into_the_folder_of_a_job(place: Place) -> None:
+    assert os.stat(place.make("a-1", {"script.sh": "export TOKEN=x"}, {})).st_mode & 0o077 == 0
 
 
 def test_notes_of_an_earlier_attempt_are_forgotten_and_nothing_else(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,17 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairmile.base.commands import Here, Result
-from fairmile.base.errors import Conflict, NotFound, Transient, UsageError
+from fairmile.base.errors import Conflict, DiskFailure, NotFound, Transient, UsageError
 from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.places import NearPlace
 from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.jobs.records import Records
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.schedulers.shell import Shell
 from fairmile.jobs.spec import After, Array, JobSpec, Resources
@@ -168,15 +170,52 @@ def test_the_same_key_never_becomes_two_jobs(jobs: Jobs) -> None:
     assert len(jobs.ls()) == 2
 
 
-def test_the_same_key_from_many_threads_never_becomes_two_jobs(jobs: Jobs) -> None:
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(jobs.submit(sh("true", key="k")).id)) for _ in range(8)]
+def at_once(number: int, work: Callable[[], object]) -> None:
+    """Do the same in many threads, all of which begin together."""
+    gate = threading.Barrier(number)
+
+    def begin() -> None:
+        gate.wait()
+        work()
+
+    threads = [threading.Thread(target=begin) for _ in range(number)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def test_the_same_key_from_many_at_once_runs_once(jobs: Jobs, tmp_path: Path) -> None:
+    found: list[str] = []
+    spec = sh(f"echo ran >> {tmp_path}/ran", key="k")
+    at_once(6, lambda: found.append(Jobs(jobs.root, jobs.machines).submit(spec).id))
     assert len(set(found)) == 1
-    assert len(jobs.ls()) == 1
+    ended = end_of(jobs, jobs.get(found[0]))
+    assert ended.attempt == 1
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_a_lost_job_is_tried_again_once_however_many_look(jobs: Jobs, tmp_path: Path) -> None:
+    spec = sh(f"echo ran >> {tmp_path}/ran; [ $(wc -l < {tmp_path}/ran) = 1 ] && kill -9 0; sleep 1", retries=3)
+    job = jobs.submit(spec)
+    until(lambda: (tmp_path / "ran").exists() and not Path(f"/proc/{job.scheduler_id.partition('-')[0]}").exists())
+    at_once(4, lambda: Jobs(jobs.root, jobs.machines).get(job.id))
+    ended = end_of(jobs, job)
+    assert (ended.state, ended.attempt) == (State.DONE, 2)
+    assert (tmp_path / "ran").read_text() == "ran\nran\n"
+
+
+def test_a_job_whose_submitter_died_before_it_heard_the_answer_is_found_by_its_own_notes(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    spec = sh(f"echo ran >> {tmp_path}/ran; sleep 1", key="k")
+    job = jobs.submit(spec)
+    until(lambda: (tmp_path / "ran").exists())
+    (Path(job.folder) / "submitted.json").unlink()
+    again = Jobs(jobs.root, jobs.machines).submit(spec)
+    assert (again.id, again.scheduler_id) == (job.id, job.scheduler_id)
+    assert end_of(jobs, job).state is State.DONE
+    assert (tmp_path / "ran").read_text() == "ran\n"
 
 
 # What goes wrong
@@ -224,10 +263,47 @@ def test_a_running_job_is_not_removed(jobs: Jobs) -> None:
         jobs.get(job.id)
 
 
-def test_a_damaged_standing_is_found_out_again(jobs: Jobs) -> None:
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"standing": 1}'])
+def test_a_damaged_standing_is_found_out_again(jobs: Jobs, text: str) -> None:
     ended = end_of(jobs, jobs.submit(sh("true")))
-    (Path(ended.folder) / "standing.json").unlink()
+    (Path(ended.folder) / "standing.json").write_text(text)
     assert jobs.get(ended.id).state is State.DONE
+
+
+def test_a_damaged_record_hides_no_other_job_and_can_be_removed(jobs: Jobs) -> None:
+    bad, good = jobs.submit(sh("true")), end_of(jobs, jobs.submit(sh("true")))
+    (Path(bad.folder) / "job.json").write_text("{")
+    seen = {job.id: job for job in jobs.ls()}
+    assert seen[good.id].state is State.DONE
+    assert "job.json" in seen[bad.id].trouble
+    jobs.rm([bad.id])
+    assert [job.id for job in jobs.ls()] == [good.id]
+
+
+def test_a_job_without_a_name_is_no_job(jobs: Jobs) -> None:
+    jobs.submit(sh("true"))
+    with pytest.raises(UsageError, match="empty"):
+        jobs.cancel([""])
+
+
+def test_a_program_may_end_with_any_code_without_being_taken_for_another_fault(jobs: Jobs) -> None:
+    assert "module" not in end_of(jobs, jobs.submit(sh("exit 78"))).standing.sentence
+
+
+def test_a_folder_that_is_not_there_is_named_as_the_cause(jobs: Jobs, tmp_path: Path) -> None:
+    ended = end_of(jobs, jobs.submit(sh("true", folder=str(tmp_path / "none"))))
+    assert "folder" in ended.standing.sentence
+
+
+def test_what_cannot_be_kept_is_told_all_the_same(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = jobs.submit(sh("true"))
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFailure("the disk is full")
+
+    monkeypatch.setattr(Records, "remember", full)
+    ended = end_of(jobs, job)
+    assert (ended.state, ended.trouble) == (State.DONE, "the disk is full")
 
 
 # One after the other
@@ -257,6 +333,12 @@ def test_a_job_waits_for_every_task_of_an_array(jobs: Jobs) -> None:
     assert end_of(jobs, job).state is State.CANCELLED
 
 
+def test_an_array_that_lost_tasks_did_not_succeed(jobs: Jobs) -> None:
+    other = jobs.submit(sh('[ "$FAIRMILE_ARRAY_INDEX" = 1 ] && kill -9 0; true', array=Array(count=3, at_once=1)))
+    job = jobs.submit(sh("true", after=(After(job=other.id),)))
+    assert end_of(jobs, job).state is State.CANCELLED
+
+
 def test_what_can_no_longer_come_true_is_refused(jobs: Jobs) -> None:
     other = end_of(jobs, jobs.submit(sh("exit 1")))
     with pytest.raises(UsageError, match=other.id):
@@ -267,15 +349,22 @@ def test_what_can_no_longer_come_true_is_refused(jobs: Jobs) -> None:
 # ssh
 
 
-def test_a_connection_that_breaks_in_the_middle_costs_nothing(over_ssh: Jobs, tmp_path: Path) -> None:
-    job = over_ssh.submit(sh("sleep 2; echo done"), on="box")
-    sessions = subprocess.run(
-        ["pgrep", "-f", f"fairmile-ssh-{os.getuid()}/"], capture_output=True, text=True, check=False
-    ).stdout.split()
-    for pid in sessions:
-        os.kill(int(pid), signal.SIGKILL)
+def cut_connections(config: Path) -> None:
+    """Kill every ssh of ours that was started with some settings."""
+    found = subprocess.run(["pgrep", "-f", f"^ssh .*{config}"], capture_output=True, text=True, check=False)
+    for pid in found.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_connection_that_breaks_in_the_middle_costs_nothing(over_ssh: Jobs, sshd: Any) -> None:
+    job = over_ssh.submit(sh("for i in 1 2 3; do echo $i; sleep 0.5; done; echo done"), on="box")
+    output = b""
+    for piece in over_ssh.follow(job.id):
+        output += piece
+        cut_connections(sshd.config)
+    assert output == b"1\n2\n3\ndone\n"
     assert end_of(over_ssh, job).state is State.DONE
-    assert over_ssh.log(job.id) == b"done\n"
 
 
 def test_a_machine_that_cannot_be_reached_leaves_the_last_known_standing(over_ssh: Jobs, tmp_path: Path) -> None:

@@ -49,9 +49,7 @@ def test_there_are_24_scripts() -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=titled)
 def test_the_lines_of_a_real_script_stand_in_the_systems_file(script: dict[str, Any], systems: Systems) -> None:
     found = systems["jureca" if script["framework"] in TUNERS else SYSTEMS[script["system"]]]
-    chosen = set_of(found, script)
-    if script["system"] != "LUMI":  # whose two scripts' lines are needed together
-        assert list(chosen.lines) == script["module_lines"]
+    assert list(set_of(found, script).lines) == script["module_lines"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=titled)
@@ -103,11 +101,17 @@ def test_of_two_variants_the_plain_one_comes_first(systems: Systems) -> None:
     assert "Apptainer-Tools/2023" in container.lines[0]
 
 
-def test_on_lumi_both_scripts_lines_are_one_set_and_the_note_says_why(systems: Systems) -> None:
-    (only,) = systems["lumi"].software["ddp"]
-    assert only.lines[0] == "ml LUMI/22.08 partition/G"
-    assert only.lines[-1] == "module load aws-ofi-rccl/rocm-5.5.0"
-    assert "The stack is loaded first" in only.note
+def test_on_lumi_each_of_the_two_scripts_is_a_set_of_its_own_and_says_what_it_is_for(systems: Systems) -> None:
+    container, environment = systems["lumi"].software["ddp"]
+    assert container.lines == ("ml LUMI/22.08 partition/G",)
+    assert environment.lines[-1] == "module load aws-ofi-rccl/rocm-5.5.0"
+    assert container.source != environment.source
+    assert "container" in container.note
+    assert "environment" in environment.note
+
+
+def test_an_option_of_srun_that_no_script_of_deep_has_is_not_given_there(systems: Systems) -> None:
+    assert systems["deep"].launch.binding == ""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fairmile.base.errors import Problem
+from fairmile.base.errors import FairmileError, InvalidDocument, Problem
 from fairmile.base.units import format_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.main import Entry
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
 def show(name: str, out: Out) -> int:
     """Describe a system: partitions, file systems, software, how programs start, what is not verified.
 
-    A value with a question mark is one that nobody checked.
+    A value with a question mark is one that none of the file's sources carries.
 
     \b
     Example:
@@ -233,7 +233,7 @@ def check(files: tuple[Path, ...], out: Out) -> int:
     Example:
       fairmile system check my-cluster.yaml
     """
-    verdicts = {str(file): check_file(file) for file in files}
+    verdicts = {str(file): _checked(file) for file in files}
     bad = [file for file, found in verdicts.items() if _errors(found)]
     if out.as_json:
         rows = [{"file": file, "ok": file not in bad, "problems": _told(found)} for file, found in verdicts.items()]
@@ -246,6 +246,16 @@ def check(files: tuple[Path, ...], out: Out) -> int:
         numbers = [count(many, noun) for many, noun in ((errors, "error"), (len(found) - errors, "warning")) if many]
         out.line(", ".join([f"{file}: {'not valid' if errors else 'valid'}", *numbers]))
     return 2 if bad else 0
+
+
+def _checked(file: Path) -> list[Problem]:
+    """Return what is wrong with a file; one that cannot be read has that problem alone, and hides no other file's."""
+    try:
+        return check_file(file)
+    except InvalidDocument as error:
+        return list(error.problems)
+    except FairmileError as error:
+        return [Problem(str(error), hint=error.hint or "")]
 
 
 def _errors(found: list[Problem]) -> list[Problem]:
@@ -300,7 +310,7 @@ def add(file: Path, replace: bool, dry_run: bool, out: Out) -> int:
 @_DRY_RUN
 @json_option
 def rm(name: str, dry_run: bool, out: Out) -> int:
-    """Remove one of your own systems; those built in stay.
+    """Remove one of your own systems, by name or alias; those built in stay.
 
     \b
     Example:
@@ -309,7 +319,7 @@ def rm(name: str, dry_run: bool, out: Out) -> int:
     workspace = Workspace.open()
     gone = remove_system(name, workspace.home / "systems", workspace.systems.registry, dry_run=dry_run)
     if out.as_json:
-        out.data({"removed": name, "file": str(gone), "dry_run": dry_run})
+        out.data({"removed": gone.stem, "file": str(gone), "dry_run": dry_run})
     else:
-        out.line(f"{'would remove' if dry_run else 'removed '} {name}: {gone}")
+        out.line(f"{'would remove' if dry_run else 'removed '} {gone.stem}: {gone}")
     return 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import click
 
-from fairmile.base.errors import NotFound, SystemFailure
-from fairmile.base.files import write_atomic
+from fairmile.base.errors import NotFound, SystemFailure, UsageError
+from fairmile.base.files import write_atomic, write_failure
 from fairmile.cli.out import Out, count, json_option
 from fairmile.systems.blocks import Block, Evaluation, evaluate, module_block
 from fairmile.workspace import Workspace
 
+_LARGEST = 4 << 20
 _PARTITION = click.option(
     "--partition", default="", metavar="NAME", help="Take the lines that are right there; default: where jobs of it go."
 )
@@ -68,8 +71,7 @@ def eval_(
     found = evaluate(text, registry, to=to, add=add, remove=remove, partition=partition, file=str(script))
     written = write and found.changed
     if written:
-        # A link stays a link: the file it leads to changes.
-        write_atomic(script.resolve(), found.text.encode("utf-8", "surrogateescape"))
+        _write(script, found.text.encode("utf-8", "surrogateescape"))
     if out.as_json:
         told = {"file": str(script), "changed": found.changed, "written": written, "diff": found.diff}
         out.data({**told, "blocks": [_facts(block) for block in found.blocks], "notes": list(found.notes)})
@@ -92,13 +94,40 @@ def _render(script: Path, found: Evaluation, write: bool, out: Out) -> None:
 
 
 def _read(script: Path) -> str:
-    if not script.exists():
-        raise NotFound(f"no file {script}")
     try:
-        # Whatever stands outside the markers comes back byte for byte, readable text or not.
-        return script.read_bytes().decode("utf-8", "surrogateescape")
+        if not stat.S_ISREG(script.stat().st_mode):  # opening a pipe would wait for ever
+            raise UsageError(f"{script} is no regular file, so it cannot be a script")
+        with script.open("rb") as stream:
+            data = stream.read(_LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"no file {script}") from error
     except OSError as error:
         raise SystemFailure(f"cannot read {script}: {error.strerror}") from error
+    if len(data) > _LARGEST:
+        raise UsageError(f"{script} is larger than {_LARGEST >> 20} MiB, which no script is")
+    # Whatever stands outside the markers comes back byte for byte, readable text or not.
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _write(script: Path, data: bytes) -> None:
+    """Write a script; links, owner, group and mode stay as they are, and what is read-only stays as a whole."""
+    file = script.resolve()
+    status, folder = file.stat(), file.parent.stat()
+    if not status.st_mode & stat.S_IWUSR or not os.access(file, os.W_OK):
+        raise SystemFailure(f"{script} is read-only, so it stays as it is", hint=f"chmod u+w {script}, or copy it")
+    group = folder.st_gid if folder.st_mode & stat.S_ISGID else os.getegid()
+    if status.st_nlink == 1 and (status.st_uid, status.st_gid) == (os.geteuid(), group):
+        write_atomic(file, data)
+        return
+    # A new file in its place would part it from its other names, or belong to somebody else.
+    try:
+        with file.open("r+b") as stream:
+            stream.write(data)
+            stream.truncate()
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise write_failure(str(file), error) from error
 
 
 def _facts(block: Block) -> dict[str, object]:

@@ -17,7 +17,7 @@ from fairmile.base.words import slug
 from fairmile.cli.out import Out, count, json_option
 from fairmile.systems.draft import draft
 from fairmile.systems.found import Found
-from fairmile.systems.model import System
+from fairmile.systems.model import NAME, System
 from fairmile.systems.probe import probe as look
 from fairmile.systems.survey import Survey, compare
 from fairmile.workspace import Workspace
@@ -49,6 +49,10 @@ def probe(known: str, over: str, name: str, output: Path | None, card: Path | No
     """
     if card is not None and not known:
         raise UsageError("--card keeps a comparison, so it needs --on", hint="name the system to compare with")
+    if name and not NAME.fullmatch(name):
+        raise UsageError(
+            f"--name: expected at most 64 letters, digits, '.', '_' or '-', the first a letter or digit, found {name!r}"
+        )
     for file in filter(None, (output, card)):
         _refuse_existing(file)
     system = Workspace.open().systems.registry[known] if known else None

@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +22,10 @@ from fairmile.base.files import write_atomic
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.strict_json import load_json
 from fairmile.base.words import slug
+from fairmile.envs.inputs import at_home
 from fairmile.envs.runtimes import Bind, Container, Gpu, Identity, Options, Recipe, Runtime, split_reference
 from fairmile.envs.shells import pieces
-from fairmile.envs.spec import ContainerSpec, EnvironmentSpec, PythonSpec
+from fairmile.envs.spec import ContainerSpec, EnvironmentSpec, PythonSpec, holds_login
 from fairmile.envs.steps import Step, Tools, Use
 
 RUNTIMES: Registry[Callable[[], Runtime]] = Registry(
@@ -45,7 +46,6 @@ _OURS = "/@ours@"
 _VARIABLES = "--@variables@"
 # Variables that say where things lie outside; all others are seen inside, as those of a job are.
 _OUTSIDE = "PATH|HOME|PWD|OLDPWD|HOSTNAME|SHLVL|SHELL|_|TMPDIR|BASH_ENV|ENV|LD_PRELOAD|XDG_RUNTIME_DIR"
-_LOGIN = re.compile(r"://[^/@\s]+@")
 _INSIDE = "/opt/fairmile"
 
 
@@ -102,7 +102,7 @@ def parse_bind(text: str) -> Bind:
     mode = rest.pop() if len(rest) > 1 or (rest and rest[-1] in ("ro", "rw")) else "ro"
     if len(rest) > 1 or mode not in ("ro", "rw"):
         raise UsageError(f"{text!r} is no bind", hint="write FOLDER, FOLDER:INSIDE or FOLDER:INSIDE:rw")
-    source = str(Path(source).expanduser())
+    source = str(at_home(source))
     return Bind(source, rest[0] if rest else source, read_only=mode == "ro")
 
 
@@ -279,8 +279,8 @@ def package(
 ) -> Packaged:
     """Return the definition of an image that holds an environment and the `files` of a model (path inside → source).
 
-    Data does not belong in an image: it is bound in when a program runs. What an image cannot hold (modules, values
-    of secrets) is left out and said in `notes`.
+    Data does not belong in an image: it is bound in when a program runs. What an image cannot hold, such as modules,
+    is left out and said in `notes`.
     """
     notes: list[str] = []
     base = base or (_reference(spec.container) if spec.container is not None else "")
@@ -304,9 +304,8 @@ def package(
     if spec.builds:
         names = ", ".join(build.name for build in spec.builds)
         notes.append(f"{names}: source builds are not in the image; their prefix is bound into it")
-    recipe = Recipe(
-        base, tuple(placed), tuple(lines), _public(spec.variables, notes), {"fairmile.environment": spec.name}
-    )
+    notes += _needed_of_base(spec.variables)
+    recipe = Recipe(base, tuple(placed), tuple(lines), spec.variables, {"fairmile.environment": spec.name})
     name, text = runtime.definition(recipe)
     return Packaged(name, {name: text, **texts}, copies, tuple(notes))
 
@@ -321,7 +320,7 @@ def _python_lines(
     lines = []
     if wanted:
         texts["requirements.txt"] = "".join(wanted)
-        if _LOGIN.search(texts["requirements.txt"]):
+        if holds_login(texts["requirements.txt"]):
             raise UsageError(
                 "the requirements hold an address with a login, which would stay in the image",
                 hint="leave the login to pip's own settings",
@@ -340,25 +339,18 @@ def _python_lines(
     return lines
 
 
-def _public(variables: Mapping[str, str], notes: list[str]) -> dict[str, str]:
-    """Return the variables whose values may stand in an image for anyone to read."""
-    kept = {}
+def _needed_of_base(variables: Mapping[str, str]) -> Iterator[str]:
     for name, value in variables.items():
-        if _LOGIN.search(value):
-            notes.append(f"{name} holds a login and is not in the image: set it where the program is started")
-            continue
         unknown = [text for refers, text in pieces(value) if refers and text not in variables]
         if unknown:
-            notes.append(f"{name} refers to {', '.join(unknown)}, which the base must set")
-        kept[name] = value
-    return kept
+            yield f"{name} refers to {', '.join(unknown)}, which the base must set"
 
 
 def _reference(spec: ContainerSpec) -> str:
     if spec.image is None:
         return ""
     if spec.image.startswith(("/", "~")):
-        return str(Path(spec.image).expanduser())
+        return str(at_home(spec.image))
     name, digest = split_reference(spec.image)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/-]*", name):
         raise UsageError(f"{spec.image!r} is neither an image reference nor an absolute path")

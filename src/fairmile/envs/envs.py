@@ -21,6 +21,7 @@ from fairmile.base.words import did_you_mean
 from fairmile.envs.building import Building, Design, make_shared, remove_tree
 from fairmile.envs.containers import Packaged
 from fairmile.envs.exports import export
+from fairmile.envs.inputs import at_home
 from fairmile.envs.records import LEASE_S, Environment, State, as_text, builder, lock_file, read_all, read_environment
 from fairmile.envs.shells import Act, render
 from fairmile.envs.source import unpack
@@ -321,7 +322,7 @@ class Envs:
         if isinstance(what, EnvironmentSpec):
             return what
         if _is_file(what):
-            return load_spec(Path(what).expanduser())
+            return load_spec(at_home(str(what)))
         name = str(what)
         given = self._find(name)
         if given is not None:

@@ -46,8 +46,11 @@ def _requirements(environment: Environment) -> Packaged:
     if not packages:
         raise UsageError(f"{environment.name} has no Python packages")
     left = [part for part in ("modules", "conda", "builds", "container", "variables") if environment.spec.get(part)]
-    notes = (f"it also has {' and '.join(left)}, which a requirements file cannot say",) if left else ()
-    return Packaged("requirements.txt", {"requirements.txt": pinned(packages)}, {}, notes)
+    notes = [f"it also has {' and '.join(left)}, which a requirements file cannot say"] if left else []
+    if environment.spec["python"].get("system_packages"):
+        notes.append("it also sees the packages of its interpreter, which are not listed")
+    text, more = pinned(packages)
+    return Packaged("requirements.txt", {"requirements.txt": text}, {}, (*notes, *more))
 
 
 def pinned_spec(environment: Environment) -> tuple[EnvironmentSpec, list[str]]:

@@ -28,6 +28,15 @@ _LEFTOVERS = (
 _PROJECT_LEFTOVERS = ("build", "dist", ".venv", "venv", ".tox", ".nox")
 
 
+def at_home(text: str) -> Path:
+    """Return a path in which `~` or `~USER` at the front is that home folder; UsageError where there is none."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        user = text.partition("/")[0]
+        raise UsageError(f"{text}: nobody here has the home folder {user}", hint="write the whole path") from error
+
+
 def file_sha256(path: str | Path) -> str:
     """Return the sha256 of a file that a specification names."""
     try:

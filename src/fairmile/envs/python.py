@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.envs.inputs import changed, copy_folder, file_sha256, folder_digest
 from fairmile.envs.shells import Act, Assign, Prepend, Unset
-from fairmile.envs.spec import EnvironmentSpec, PythonSpec
+from fairmile.envs.spec import EnvironmentSpec, PythonSpec, holds_login
 from fairmile.envs.steps import Step, Tools, Use
 
 _MINORS = range(20, 7, -1)
@@ -33,12 +33,22 @@ _PROBE = (
 )
 _LIST = (
     "import importlib.metadata as m, json; print(json.dumps([{'name': d.metadata['Name'], 'version': d.version, "
-    "'direct_url': json.loads(d.read_text('direct_url.json') or 'null')} for d in m.distributions()]))"
+    "'at': str(d.locate_file('')), 'direct_url': json.loads(d.read_text('direct_url.json') or 'null')} "
+    "for d in m.distributions()]))"
 )
 _SITE = "import sysconfig; print(sysconfig.get_path('purelib')); print(sysconfig.get_path('platlib'))"
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})*)", re.MULTILINE)
-_INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
-_EDITABLE = re.compile(r"(?:-e|--editable)[\s=]")
+_OPTION = re.compile(r"(?P<name>--[a-z-]+|-[a-z])[\s=]*(?P<value>.*)")
+# Options of a requirements file that name files or folders; pip takes the long ones shortened too.
+_OPTIONS = {
+    "-r": "--requirement",
+    "-c": "--constraint",
+    "-e": "--editable",
+    "-f": "--find-links",
+    "-i": "--index-url",
+    "": "--extra-index-url",
+}
+_PACKAGE_FILES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _OWN_INDEX = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX")
 
 
@@ -138,7 +148,7 @@ class PythonStep:
         uv = None if self._spec.system_packages or self._of_conda else find_uv(tools)
         self._make_python(prefix, tools, uv)
         python = prefix / "bin" / "python"
-        _forget_half_installed(python, tools)
+        before = _forget_half_installed(python, tools)
         wanted, copies = self._wanted(tools)
         hashes: dict[tuple[str, str], list[str]] = {}
         if wanted or self._spec.requirements:
@@ -147,7 +157,7 @@ class PythonStep:
         return {
             "interpreter": asdict(_need(_probe(str(python), tools), python)),
             "installer": "uv" if uv else "pip",
-            "packages": _installed(python, tools, hashes, copies),
+            "packages": _installed(python, tools, before, hashes, copies),
         }
 
     def use(self, prefix: Path) -> Use:
@@ -332,28 +342,52 @@ def _need(found: Interpreter | None, python: Path) -> Interpreter:
     return found
 
 
-def _forget_half_installed(python: Path, tools: Tools) -> None:
-    """Take away what an installation that was cut off left among the packages, since installers trust what is there."""
+def _forget_half_installed(python: Path, tools: Tools) -> Sequence[Sequence[str]]:
+    """Take away what an installation that was cut off left among the packages, since installers trust what is there.
+
+    Return place, name and version of the packages that were there before any was installed: those of conda, of the
+    interpreter itself, and what a virtual environment brings.
+    """
     note = tools.work / "python-before.json"
     places = {Path(line) for line in tools.run([str(python), "-I", "-c", _SITE], quiet=True).stdout.split("\n") if line}
     if not note.exists():
         names = {str(place): sorted(each.name for each in place.iterdir()) for place in places if place.is_dir()}
-        write_atomic(note, json.dumps(names))
-        return
-    before = json.loads(note.read_text(encoding="utf-8"))
+        packages = [_known_as(each) for each in _listed(python, tools)]
+        write_atomic(note, json.dumps({"files": names, "packages": packages}))
+        return packages
+    before: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
     for place in places:
         for each in place.iterdir() if place.is_dir() else ():
-            if each.name not in before.get(str(place), ()):
+            if each.name not in before["files"].get(str(place), ()):
                 shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+    known: Sequence[Sequence[str]] = before["packages"]
+    return known
+
+
+def _listed(python: Path, tools: Tools) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = json.loads(tools.run([str(python), "-I", "-c", _LIST], quiet=True).stdout)
+    return listed
+
+
+def _known_as(package: Mapping[str, Any]) -> list[str]:
+    return [package["at"], canonicalize_name(package["name"]), package["version"]]
 
 
 def _installed(
-    python: Path, tools: Tools, hashes: Mapping[tuple[str, str], list[str]], copies: Mapping[str, str]
+    python: Path,
+    tools: Tools,
+    before: Sequence[Sequence[str]],
+    hashes: Mapping[tuple[str, str], list[str]],
+    copies: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return each package with version, the digests of the files it may come from, and where it was given directly."""
-    listed = json.loads(tools.run([str(python), "-I", "-c", _LIST], quiet=True).stdout)
+    """Return each package that was not there `before`, with version and the digests of the files it may come from.
+
+    One that came from no index is told with where it came from.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for each in listed:
+    for each in _listed(python, tools):
+        if _known_as(each) in before:
+            continue
         name = canonicalize_name(each["name"])
         entry = {"name": name, "version": each["version"], "sha256": hashes.get((name, each["version"]), [])}
         found.setdefault(name, entry | _origin(each["direct_url"] or {}, copies))
@@ -378,18 +412,39 @@ def _origin(direct: Mapping[str, Any], copies: Mapping[str, str]) -> dict[str, A
 
 def _package_material(package: str) -> Any:
     """Return a requirement as it is written, a local package by what it holds."""
-    if not package.startswith("/"):
-        return package
-    path = Path(package)
-    return {"folder": folder_digest(path, project=True)} if path.is_dir() else {"file": file_sha256(path)}
+    if package.startswith("/"):
+        path = Path(package)
+        return {"folder": folder_digest(path, project=True)} if path.is_dir() else {"file": file_sha256(path)}
+    asked, at, url = package.partition("@")
+    if at and url.strip().startswith("file:"):
+        return [asked.strip(), _package_material(_path_of(url.partition(";")[0].strip()))]
+    return package
+
+
+def _path_of(url: str) -> str:
+    """Return the file or folder that a file: address stands for."""
+    path = unquote(urlsplit(url).path)
+    if not path.startswith("/"):
+        raise UsageError(f"{url!r} names no file by its whole path", hint="write it as file:///folder/package.whl")
+    return re.sub(r"\[[^\]]*\]$", "", path)
 
 
 def _requirements_digests(file: Path) -> list[Any]:
     """Return what a requirements file and all it includes ask for, local packages by what they hold."""
-    return [_line_material(line, file) for line in _logical_lines(file, ())]
+    return [_line_material(line, file, at) for line, at in _logical_lines(file, ())]
 
 
-def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[str]:
+def _option(line: str) -> tuple[str, str]:
+    """Return the long name and the value of a line that is an option, two empty texts for any other."""
+    option = _OPTION.fullmatch(line)
+    if option is None:
+        return "", ""
+    name = _OPTIONS.get(option["name"], option["name"])
+    return next((full for full in _OPTIONS.values() if full.startswith(name)), name), option["value"].strip("\"'")
+
+
+def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+    """Yield each line of a requirements file and of those it includes, with the file that it stands in."""
     if file in above:
         raise UsageError(f"the requirements file {file} includes itself")
     try:
@@ -399,44 +454,70 @@ def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[str]:
         raise NotFound(f"cannot read the requirements file {file}: {reason}") from error
     for raw in text.replace("\\\n", " ").splitlines():
         line = re.sub(r"(?:^|\s)#.*$", "", raw).strip()
-        include = _INCLUDE.fullmatch(line)
-        if include:
-            if "://" in include[1]:
-                raise UsageError(f"{file} includes {include[1]}, which may change", hint="keep a copy beside it")
-            yield "-c" if line.startswith(("-c", "--constraint")) else "-r"
-            yield from _logical_lines(file.parent / include[1], (*above, file))
+        name, value = _option(line)
+        if name in ("--requirement", "--constraint"):
+            if "://" in value:
+                raise UsageError(f"{file} includes {value}, which may change", hint="keep a copy beside it")
+            yield name[1:3], file
+            yield from _logical_lines(file.parent / value, (*above, file))
         elif line:
-            yield line
+            yield line, file
 
 
-def _line_material(line: str, file: Path) -> Any:
-    if _EDITABLE.match(line):
+def _line_material(line: str, file: Path, at: Path) -> Any:
+    """Return what a line of the file `at`, which `file` includes or is, asks for."""
+    if holds_login(line):
+        raise UsageError(f"{at} holds an address with a login", hint="keep it in pip's own settings or in .netrc")
+    name, value = _option(line)
+    if name == "--editable":
         raise UsageError(
-            f"{file}: {line!r} is an editable package, which changes after the environment is built",
+            f"{at}: {line!r} is an editable package, which changes after the environment is built",
             hint="give its folder as `project`, or without -e",
         )
-    if re.search(r"://[^/@\s]*:[^/@\s]*@", line):
-        raise UsageError(f"{file} holds an address with a password", hint="keep it in pip's own settings or in .netrc")
-    target = line.split(" @ ", 1)[-1].split(" ;")[0].strip()
-    if target.startswith("file://"):
-        return [line.split(" @ ")[0], _package_material(unquote(urlsplit(target).path))]
-    if target.startswith((".", "/")):
-        # Installers see paths from where they stand, which is the folder of the file that is given to them.
-        return _package_material(str(file.parent / re.sub(r"\[[^\]]*\]$", "", target)))
+    if name in _OPTIONS.values():
+        return [name, value if "://" in value and not value.startswith("file:") else _source_material(value, file, at)]
+    target = re.split(r"\s;|\s--hash", line)[0].strip()
+    if " @ " in target:
+        return _package_material(target) if "file:" in target else line
+    if target.startswith("file:"):
+        return _package_material(_path_of(target))
+    bare = re.sub(r"\[[^\]]*\]$", "", target)
+    # Installers see paths from where they stand, which is the folder of the file that is given to them.
+    path = file.parent / bare
+    if bare.startswith((".", "/")) or ("/" in bare and "://" not in bare) or _is_package_file(path):
+        return [line.removeprefix(bare), _package_material(str(path))]
     return line
 
 
-def pinned(packages: Iterable[Mapping[str, Any]]) -> str:
-    """Return the packages of a lock as a requirements file, with the digests of the files they came from.
+def _is_package_file(path: Path) -> bool:
+    return path.name.endswith(_PACKAGE_FILES) and path.is_file()
 
+
+def _source_material(value: str, file: Path, at: Path) -> list[str]:
+    """Return what a local place for packages holds; installers look for it beside the one or the other file."""
+    given = _path_of(value) if value.startswith("file:") else value
+    places = [path for path in dict.fromkeys(each.parent / given for each in (at, file)) if path.exists()]
+    if not places:
+        raise NotFound(f"{at}: there is no {value!r} to take packages from", hint="check the path")
+    return [folder_digest(path) if path.is_dir() else file_sha256(path) for path in places]
+
+
+def pinned(packages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    """Return the packages of a lock as a requirements file, and what it cannot say.
+
+    It holds the digests of the files they came from, unless one has none: installers want them for all or for none.
     What was installed from a folder of sources stands in a comment, since no index has it.
     """
     lines: list[str] = []
+    listed = [each for each in packages if "tree" not in each]
+    without = [each["name"] for each in listed if not each["sha256"]]
     for each in packages:
         if "tree" in each:
             lines.append(f"# {each['name']}=={each['version']} was built from a folder with the digest {each['tree']}")
             continue
         where = each.get("from", "") + (f"@{each['commit']}" if "commit" in each else "")
         line = f"{each['name']} @ {where}" if where else f"{each['name']}=={each['version']}"
-        lines.append(" \\\n    ".join([line, *(f"--hash=sha256:{digest}" for digest in each["sha256"])]))
-    return "".join(f"{line}\n" for line in lines)
+        digests = [] if without else [f"--hash=sha256:{digest}" for digest in each["sha256"]]
+        lines.append(" \\\n    ".join([line, *digests]))
+    told = f"no digest of {', '.join(without)} is known, so it holds none: installers want them for all or for none"
+    return "".join(f"{line}\n" for line in lines), (told,) if without else ()

@@ -8,7 +8,7 @@
     record.json   who built it when, how long each step took, what the checks said; written last
     failure.json  why the last attempt ended
     log.txt       what the programs said
-    uses/         one lock for each process that holds the environment
+    uses/         one note for each shell that runs in the environment
     used          touched at each use
 """
 
@@ -30,7 +30,7 @@ from fairmile.envs.shells import Act, Assign, ModuleLine, Prepend, Source, Unset
 State = Literal["ready", "building", "failed", "unfinished", "absent"]
 _ACTS: Mapping[str, type[Act]] = {each.__name__: each for each in (Assign, Prepend, Unset, ModuleLine, Source)}
 LEASE_S = 60.0
-# A holder elsewhere counts as gone when its lease was not renewed for so long; clocks may differ.
+# A holder that cannot be seen from here counts as gone when it was not renewed for so long; clocks may differ.
 _SURELY_GONE_S = 10 * LEASE_S
 
 
@@ -83,7 +83,7 @@ def read_environment(folder: Path, lock_file: Path) -> Environment | None:
         digest=str(begun.get("digest", "")),
         folder=folder,
         state=state,
-        spec=begun.get("spec", {}),
+        spec=record.get("spec") or begun.get("spec", {}),  # new checks change the record only
         record=record,
         lock=_read(folder / "lock.json"),
         failure={} if record else failure,
@@ -111,7 +111,13 @@ def lock_file(root: Path, folder_name: str) -> Path:
 
 def builder(lock: Path) -> str:
     """Return who builds at this moment, as in "process 17 on node3", or an empty text."""
-    return next((f"process {each.pid} on {each.host}" for each in _holders([lock])), "")
+    holder = builder_process(lock)
+    return f"process {holder.pid} on {holder.host}" if holder else ""
+
+
+def builder_process(lock: Path) -> Holder | None:
+    """Return the process that builds at this moment."""
+    return next(_holders([lock]), None)
 
 
 def _living(folder: Path) -> list[Holder]:
@@ -130,8 +136,15 @@ def _holders(files: Sequence[Path]) -> Iterator[Holder]:
         except OSError:
             continue
         holder = Holder.parse(text, status.st_ino)
-        if not holder.is_dead_here() and time.time() - status.st_mtime < _SURELY_GONE_S:
+        fresh = time.time() - status.st_mtime < _SURELY_GONE_S
+        if not holder.is_dead_here() if is_here(holder) else fresh:
             yield holder
+
+
+def is_here(holder: Holder) -> bool:
+    """Tell whether a holder is a process that can be seen from here: same machine, same boot, same name space."""
+    me = Holder.me()
+    return bool(holder.place) and (holder.host, holder.place) == (me.host, me.place)
 
 
 def acts_data(acts: Sequence[Act]) -> list[dict[str, Any]]:

@@ -21,26 +21,56 @@ from pydantic import (
     model_validator,
 )
 
-from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
+from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
 from fairmile.base.git import refuse_commands
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load_located
+from fairmile.envs.inputs import at_home
+from fairmile.envs.shells import pieces
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+@/-]*")
 # A line of modules goes into shells as it stands, for `$OTHERSTAGES` must mean something: so it can hold nothing
 # that starts a command, redirects or quotes.
 _MODULE_LINE = re.compile(r"(?:module|ml|source|\.) [A-Za-z0-9 ._+@/:,=~${}-]+")
-_PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@", re.IGNORECASE)
-_SECRET = re.compile(r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$")
+_LOGIN = re.compile(r"[a-z0-9+.-]+://([^/@\s?#]*)@|[?&][\w-]*(?:token|password|secret|signature)=", re.IGNORECASE)
+_CHANNEL_TOKEN = re.compile(r"/t/[^/]+(?:/|$)")
+_SECRET = re.compile(
+    r"(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY|ACCESS_?KEY|SECRET_?KEY)$|(?:^|_)PAT$|(?:^|_)PASS$|_PWD$",
+    re.IGNORECASE,
+)
+# These may also name the file in which the secret lies.
+_SECRET_OR_FILE = re.compile(r"(?:_KEY|PRIVATEKEY|CREDENTIALS?)$", re.IGNORECASE)
+_SWITCH = re.compile(r"|0|1|true|false|yes|no|on|off", re.IGNORECASE)
 _RELEASE = re.compile(r"\d+(?:\.\d+){0,2}")
 _LONGEST_NAME = 64
+
+
+def holds_login(text: str) -> bool:
+    """Tell whether an address in the text brings a login with it: a user other than git, a password, a token.
+
+    References to variables are none.
+    """
+    found = (match[1] for match in _LOGIN.finditer(text))
+    return any(user is None or (user != "git" and not _only_references(user.replace(":", ""))) for user in found)
+
+
+def _only_references(text: str) -> bool:
+    return all(refers for refers, _ in pieces(text))
+
+
+def _without_login(text: str) -> str:
+    if holds_login(text):
+        raise ValueError(
+            "an address must not hold a login, which records would keep; leave it to git's or the system's own settings"
+        )
+    return text
 
 
 def _line(text: str) -> str:
     if not text.strip() or not text.isprintable():
         raise ValueError(f"expected one line of printable text, found {text!r}")
-    return text
+    return _without_login(text)
 
 
 def _module(text: str) -> str:
@@ -53,7 +83,10 @@ def _module(text: str) -> str:
 
 def _file(text: str, info: ValidationInfo) -> str:
     """Return the absolute path of a file that the specification names, relative to the folder it stands in."""
-    path = Path(_line(text)).expanduser()
+    try:
+        path = at_home(_line(text))
+    except UsageError as error:
+        raise ValueError(error.message) from error
     folder = (info.context or {}).get("folder")
     if path.is_absolute():
         return str(path)
@@ -68,11 +101,14 @@ def _archive(text: str, info: ValidationInfo) -> str:
 
 
 def _address(text: str) -> str:
-    _line(text)
-    if _PASSWORD.match(text):
-        raise ValueError("an address must not hold a password; leave it to git's or the system's own settings")
-    refuse_commands(text)
+    refuse_commands(_line(text))
     return text
+
+
+def _channel(text: str) -> str:
+    if _CHANNEL_TOKEN.search(text):
+        raise ValueError("a channel must not hold a token, which records would keep; leave it to conda's own settings")
+    return _address(text)
 
 
 def _plain_text(value: Any) -> Any:
@@ -108,7 +144,9 @@ def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
             raise ValueError(f"{name!r} is no name for an environment variable")
         if text and not text.isprintable():
             raise ValueError(f"{name} is set to {text!r}, expected one line of printable text")
-        if _SECRET.search(name) and not text.startswith("$"):
+        _without_login(text)
+        named = _SECRET.search(name) or (_SECRET_OR_FILE.search(name) and not text.startswith(("/", "~/", "./")))
+        if named and not _SWITCH.fullmatch(text) and not _only_references(text):
             raise ValueError(f"{name} looks like a secret, which records would keep; set it where programs are started")
     return values
 
@@ -117,6 +155,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 Line = Annotated[str, AfterValidator(_line)]
 File = Annotated[str, AfterValidator(_file)]
 Address = Annotated[str, AfterValidator(_address)]
+Channel = Annotated[str, AfterValidator(_channel)]
+Word = Annotated[str, AfterValidator(_without_login)]
 Archive = Annotated[str, AfterValidator(_archive)]
 Package = Annotated[str, AfterValidator(_package)]
 Module = Annotated[str, AfterValidator(_module)]
@@ -164,7 +204,7 @@ class PythonSpec(_Part):
 class CondaSpec(_Part):
     """Packages of conda; where `python` is among them, Python packages are installed into that Python."""
 
-    channels: tuple[Address, ...] = ("conda-forge",)  # names or addresses, the first wins
+    channels: tuple[Channel, ...] = ("conda-forge",)  # names or addresses, the first wins
     packages: tuple[Line, ...] = Field(min_length=1)  # match specs, as in `hdf5 >=1.14,<2`
 
 
@@ -230,7 +270,7 @@ class ContainerSpec(_Part):
 class CheckSpec(_Part):
     """A command that must end with 0 in the finished environment, and what it must print."""
 
-    run: Line | Annotated[tuple[str, ...], Field(min_length=1)]  # a line for the shell, or argv
+    run: Line | Annotated[tuple[Word, ...], Field(min_length=1)]  # a line for the shell, or argv
     expect: str = ""  # RE2 regular expression, searched in all that it prints
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fairmile.base.units import format_duration
-from fairmile.jobs.judge import MODULES_FAILED, Standing
+from fairmile.jobs.judge import REASONS, Standing
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 
@@ -85,7 +85,9 @@ def diagnose(standing: Standing, output: str, spec: JobSpec) -> Diagnosis:
         if standing.state is State.TIMED_OUT and spec.resources.time_s:
             what += f" after {format_duration(spec.resources.time_s)}"
         return Diagnosis(standing.sentence or what, advice, line)
-    if standing.exit_code == MODULES_FAILED:
+    if standing.sentence == REASONS["folder"]:
+        return Diagnosis(standing.sentence, "make it, or give another one with --folder", _last(output))
+    if standing.sentence == REASONS["modules"]:
         return Diagnosis(
             "a module could not be loaded", "`fairmile system probe --on SYSTEM` tells which are there", _last(output)
         )

@@ -13,7 +13,8 @@ from fairmile.jobs.states import Observed, State, Usage
 # How long a job may be missing from every list before it counts as lost: accounting lags behind.
 _LOST_AFTER_S = 120.0
 _SIGNAL_CODES = 128
-MODULES_FAILED = 78
+# What a script notes as the reason of an end before its program began.
+REASONS = {"modules": "a module could not be loaded", "folder": "the folder that it was to run in is not there"}
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class Evidence:
 
 def judge(evidence: Evidence) -> Standing:
     """Return where a job stands."""
-    starts = _lines(evidence.started)
+    starts = note_lines(evidence.started)
     first = starts[-1] if starts else {}
-    end = next(iter(_lines(evidence.ended)[-1:]), None)
+    end = next(iter(note_lines(evidence.ended)[-1:]), None)
     told = evidence.current if evidence.current is not None else evidence.past
     standing = _from_notes(evidence, end, told) if end is not None else _from_scheduler(evidence, bool(starts), told)
     standing = replace(
@@ -76,9 +77,7 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | Non
     if end.get("dependency"):
         return Standing(State.CANCELLED, "the job that it waited for did not end as it had to", exit_code)
     if not caught and (exit_code is None or exit_code <= _SIGNAL_CODES):
-        sentence = (
-            "a module could not be loaded" if exit_code == MODULES_FAILED else f"ended with exit code {exit_code}"
-        )
+        sentence = REASONS.get(str(end.get("reason")), f"ended with exit code {exit_code}")
         return Standing(State.FAILED, sentence, exit_code)
     killed = caught or _signal_name(exit_code or 0)
     if evidence.keeps_accounts and not evidence.asked:
@@ -98,7 +97,7 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | Non
 
 
 def _elapsed_s(evidence: Evidence, end: Mapping[str, Any]) -> float:
-    starts = _lines(evidence.started)
+    starts = note_lines(evidence.started)
     began = _number(starts[-1].get("time")) if starts else None
     ended = _number(end.get("time"))
     return ended - began if began is not None and ended is not None else 0.0
@@ -143,7 +142,7 @@ def _usage(standing: Standing, told: Observed | None) -> Usage | None:
     return Usage("clock of the node", elapsed_s=max(standing.ended - standing.started, 0.0))
 
 
-def _lines(text: str) -> list[Mapping[str, Any]]:
+def note_lines(text: str) -> list[Mapping[str, Any]]:
     """Return the JSON objects of a note; a line that a dying machine left unfinished counts for nothing."""
     found: list[Mapping[str, Any]] = []
     for line in text.splitlines():

@@ -126,6 +126,8 @@ class Machines:
     def _machine(self, name: str) -> Machine:
         if name.startswith(_ADDRESS):
             host, _, folder = name.removeprefix(_ADDRESS).partition("/")
+            if not host:
+                raise UsageError(f"{name!r} names no machine", hint="write ssh://HOST or ssh://USER@HOST")
             system = self.registry["laptop"]
             reach = Reach(host=host, folder=f"/{folder}" if folder else "")
         else:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import mmap
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Protocol
 from fairmile.base.commands import Result, Runner
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
-from fairmile.base.files import safe_join, write_atomic, write_failure
+from fairmile.base.files import safe_join, write_failure
 
 Notes = dict[str, str]
 _STAGED = ".staged"
@@ -34,10 +35,6 @@ class Place(Protocol):
 
     def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
         """Make a job's folder with these files in it and return its path; inputs that are there do not move again."""
-        ...
-
-    def write(self, job: str, name: str, text: str) -> None:
-        """Put one more small file into a job's folder."""
         ...
 
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
@@ -61,8 +58,12 @@ class Place(Protocol):
         ...
 
 
-def _is_note(name: str) -> bool:
-    return name.startswith(("started", "ended"))
+_NOTE = re.compile(r"(?:started|ended)(?:\.[0-9]+)?")
+# The same for a shell; programs may have files of their own that begin so.
+_EACH_NOTE = (
+    'for f in started started.* ended ended.*; do [ -f "$f" ] || continue; '
+    "n=${f#started}; n=${n#ended}; case ${n#.} in *[!0-9]*) continue ;; esac; "
+)
 
 
 class NearPlace:
@@ -80,7 +81,7 @@ class NearPlace:
         """See `Place.make`."""
         folder = Path(self.root, job)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name, source in inputs.items():
                 self._lay(folder, name, source)
             for name, text in texts.items():
@@ -101,17 +102,14 @@ class NearPlace:
             shutil.copyfile(source, target)
             shutil.copymode(source, target)
 
-    def write(self, job: str, name: str, text: str) -> None:
-        """See `Place.write`."""
-        write_atomic(safe_join(Path(self.root, job), name), text)
-
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
         """See `Place.look`."""
         found: dict[str, Notes] = {}
         for job in jobs:
             folder = os.path.join(self.root, job)
             with contextlib.suppress(FileNotFoundError):
-                names = [name for name in os.listdir(folder) if _is_note(name)]
+                with os.scandir(folder) as entries:
+                    names = [entry.name for entry in entries if _NOTE.fullmatch(entry.name) and entry.is_file()]
                 found[job] = {name: Path(folder, name).read_text(errors="replace") for name in names}
         return found
 
@@ -145,7 +143,7 @@ class NearPlace:
         """See `Place.forget`."""
         folder = Path(self.root, job)
         for name in os.listdir(folder):
-            if name in ("started", "ended") or (_is_note(name) and not keep_parts):
+            if name in ("started", "ended") or (_NOTE.fullmatch(name) and not keep_parts):
                 (folder / name).unlink(missing_ok=True)
 
     def remove(self, job: str) -> None:
@@ -178,7 +176,7 @@ class FarPlace:
     def make(self, job: str, texts: Mapping[str, str], inputs: Mapping[str, Path]) -> str:
         """See `Place.make`."""
         folder = f"{self.root}/{job}"
-        lines = [f"mkdir -p -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit 1"]
+        lines = [f"umask 077; mkdir -p -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit 1; umask 022"]
         for name, source in self._files(inputs):
             digest = sha256_file(source)
             kept = self._stage(source, digest)
@@ -232,18 +230,11 @@ class FarPlace:
             )
         return kept
 
-    def write(self, job: str, name: str, text: str) -> None:
-        """See `Place.write`."""
-        folder = shlex.quote(f"{self.root}/{job}")
-        word = _word(name)
-        self._sh(f"cd -- {folder} && cat > {word}.$$ && mv -- {word}.$$ {word}", input=text.encode())
-
     def look(self, jobs: Sequence[str]) -> dict[str, Notes]:
         """See `Place.look`."""
         script = (
-            f"cd -- {shlex.quote(self.root)} || exit 1\n"
-            'while read -r job; do for f in "$job"/started* "$job"/ended*; do '
-            f'[ -f "$f" ] && {{ printf "%s%s\\n" {_MARK} "$f"; cat -- "$f"; echo; }}; done; done; exit 0'
+            f'while read -r job; do cd -- {shlex.quote(self.root)}/"$job" 2>/dev/null || continue; {_EACH_NOTE}'
+            f'printf "%s%s/%s\\n" {_MARK} "$job" "$f"; cat -- "$f"; echo; done; done; exit 0'
         )
         said = self._sh(script, input="".join(f"{job}\n" for job in jobs).encode())
         found: dict[str, Notes] = {job: {} for job in jobs}
@@ -263,6 +254,16 @@ class FarPlace:
 
     def bring(self, job: str, name: str, target: Path) -> None:
         """See `Place.bring`."""
+        path = f"{self.root}/{job}/{name}"
+        said = self._sh(f"cd -- {shlex.quote(path)} 2>/dev/null && find . -type f -print0 | base64; exit 0")
+        if said.stdout:
+            for each in base64.b64decode(said.stdout).decode(errors="surrogateescape").split("\0")[:-1]:
+                inner = each.removeprefix("./")
+                self._bring_file(job, f"{name}/{inner}", safe_join(target, inner))
+        else:
+            self._bring_file(job, name, target)
+
+    def _bring_file(self, job: str, name: str, target: Path) -> None:
         path = f"{self.root}/{job}/{name}"
         said = self._sh(f"[ -f {shlex.quote(path)} ] && sha256sum -- {shlex.quote(path)} | cut -c1-64; exit 0")
         digest = said.stdout.strip().lstrip("\\")
@@ -286,8 +287,8 @@ class FarPlace:
 
     def forget(self, job: str, *, keep_parts: bool = False) -> None:
         """See `Place.forget`."""
-        names = "started ended" if keep_parts else "started* ended*"
-        self._sh(f"cd -- {shlex.quote(f'{self.root}/{job}')} && rm -f -- {names}")
+        rest = "" if keep_parts else f'; {_EACH_NOTE}rm -f -- "$f"; done'
+        self._sh(f"cd -- {shlex.quote(f'{self.root}/{job}')} && rm -f -- started ended{rest}; exit 0")
 
     def remove(self, job: str) -> None:
         """See `Place.remove`."""

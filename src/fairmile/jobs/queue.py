@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairmile.base.commands import MissingProgram
-from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.errors import (
+    Conflict,
+    DiskFailure,
+    FairmileError,
+    NotFound,
+    SystemFailure,
+    Transient,
+    Unsupported,
+    UsageError,
+)
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
@@ -26,7 +36,7 @@ from fairmile.jobs.schedulers import Question
 from fairmile.jobs.script import write_script
 from fairmile.jobs.spec import After, JobSpec
 from fairmile.jobs.states import Observed, State
-from fairmile.jobs.weighing import Weighed, with_usage
+from fairmile.jobs.weighing import Weighed, noted_id, with_usage
 
 T = TypeVar("T")
 
@@ -125,18 +135,30 @@ class Jobs:
     def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
         """Hand a job over and return at once; the same `key` a second time gives the job it gave the first time."""
         machine = self.machines[on]
-        spec = machine.filled(spec)
+        spec = _placed(machine.filled(spec), is_far=bool(machine.reach.host))
         request = resolve(spec, machine.system)  # what the system cannot give is said before anything is made
         for name, source in spec.inputs.items():
             if not Path(source).exists():
                 raise UsageError(f"inputs.{name}: there is no file {source}")
         self._dependencies(spec.after, on)
         record, is_new = self._records.create(spec, on, self._clock())
-        if not is_new and not record.submitted:  # whoever submitted it first never heard whether it arrived
-            record = self._find_again(record, machine)
-        if not record.submitted:
+        if is_new and not spec.key:
             record = self._hand_over(record, machine, request)
+        elif not record.submitted:
+            record = self._hand_over_once(record, machine, request, is_new=is_new)
         return self._status(record, Known(Standing(State.QUEUED)))
+
+    def _hand_over_once(self, record: Record, machine: Machine, request: Request, *, is_new: bool = False) -> Record:
+        """Submit a job's next attempt unless somebody else did, or does so at this moment."""
+        with self._records.turn(record, timeout_s=3 * _PATIENCE_S):
+            now = self._records.get(record.id)
+            if now.submitted == record.submitted and not is_new:
+                now = self._find_again(now, machine)  # whoever was first may never have heard whether it arrived
+            if now.submitted == record.submitted:
+                if record.submitted:
+                    machine.place.forget(record.id, keep_parts=record.spec.parts is not None)
+                now = self._hand_over(now, machine, request)
+            return now
 
     def _hand_over(self, record: Record, machine: Machine, request: Request) -> Record:
         """Submit a job's next attempt; an answer that was lost on the way is looked for."""
@@ -180,6 +202,7 @@ class Jobs:
             key=record.key,
             after=tuple((other.scheduler_id, each.condition) for each, other in after),
             after_folders=tuple(f"{machine.place.root}/{other.id}" for _, other in after),
+            after_tasks=tuple(other.spec.array.count if other.spec.array else 1 for _, other in after),
         )
         text = write_script(request, files, machine.scheduler, machine.system)
         inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
@@ -205,8 +228,10 @@ class Jobs:
             ) from error
 
     def _find_again(self, record: Record, machine: Machine) -> Record:
-        """Look for a submission whose answer was lost; the record is as it was where the scheduler has none."""
-        found = self._run(machine, machine.scheduler.find(record.key))
+        """Look for a submission whose answer was lost; the record is as it was where there is none."""
+        notes = machine.place.look([record.id]).get(record.id, {})
+        # A job that has started noted its id; one that has not is still in the scheduler's list.
+        found = noted_id(notes, record.submitted) or self._run(machine, machine.scheduler.find(record.key))
         return record if found is None else self._records.note_submission(record, found, self._clock())
 
     def _dependencies(self, after: Sequence[After], system: str) -> list[tuple[After, Record]]:
@@ -219,13 +244,13 @@ class Jobs:
                     f"after: job {other.id} runs on {other.system}, this one on {system}",
                     hint="a job can wait only for jobs of its own system",
                 )
-            known = self._records.known(other)
-            if known is None or not known.is_over:
+            status = self.refresh([other])[0]  # a scheduler takes a job that it has forgotten for one that went well
+            if not status.is_over:
                 found.append((each, other))
                 continue
-            has_failed = known.standing.state is not State.DONE
+            has_failed = status.state is not State.DONE
             if each.condition != "any" and has_failed != (each.condition == "failed"):
-                raise UsageError(f"after: job {other.id} has ended already: {known.standing.state}")
+                raise UsageError(f"after: job {other.id} has ended already: {status.state}")
         return found
 
     # Looking
@@ -236,7 +261,15 @@ class Jobs:
 
     def ls(self, *, live: bool = False) -> list[JobStatus]:
         """Return all jobs, the newest first; only those that have not ended with `live`."""
-        found = sorted(self.refresh(list(self._records)), key=lambda job: job.created, reverse=True)
+        records, damaged = [], []
+        for id in self._records.ids():
+            try:
+                records.append(self._records.get(id))
+            except NotFound:  # removed by somebody meanwhile
+                continue
+            except SystemFailure as error:
+                damaged.append(_damaged(id, self.root / id, error))
+        found = sorted([*self.refresh(records), *damaged], key=lambda job: job.created, reverse=True)
         return [job for job in found if not (live and job.is_over)]
 
     def refresh(self, records: Iterable[Record]) -> list[JobStatus]:
@@ -269,7 +302,11 @@ class Jobs:
             self._ask(machine, unclear)
             # Who is on no list may have ended, and said so, since we looked.
             gone = {each.record.id: each for each in unclear if each.missing_since is not None}
-            for id, notes_now in (machine.place.look(list(gone)) if gone else {}).items():
+            try:
+                looked = machine.place.look(list(gone)) if gone else {}
+            except (Transient, SystemFailure) as error:
+                return [self._troubled(record, known, str(error)) for record, known in live]
+            for id, notes_now in looked.items():
                 gone[id].notes = notes_now
         settled = [self._settle(each, machine) for each in weighed]
         return [self._status(record, known) for record, known in self._count(machine, settled)]
@@ -282,8 +319,8 @@ class Jobs:
             record = self._find_again(record, machine)
         except FairmileError:
             return record, known
-        never = Known(Standing(State.FAILED, "it never reached the scheduler"))
-        return record, None if record.submitted else never
+        never = Known(Standing(State.FAILED, "it never reached the scheduler"), counted=True)
+        return record, None if record.submitted else self._remember(record, never)
 
     def _weigh(self, record: Record, known: Known | None, notes: Notes, machine: Machine) -> Weighed:
         return Weighed(record, known, notes, keeps_accounts=machine.scheduler.name != "shell")
@@ -315,7 +352,7 @@ class Jobs:
 
     def _count(self, machine: Machine, settled: list[tuple[Record, Known]]) -> list[tuple[Record, Known]]:
         """Ask the accounting once what jobs that ended have used."""
-        uncounted = [record for record, known in settled if known.is_over and not known.counted]
+        uncounted = [record for record, known in settled if known.is_over and not known.counted and record.submitted]
         if not uncounted:
             return settled
         past: dict[str, Observed] | None = None
@@ -344,25 +381,35 @@ class Jobs:
         counted = known if past is None else with_usage(known, record.scheduler_id, past)
         is_late = now - (known.standing.ended or record.created) > _COUNT_FOR_S
         counted = replace(counted, counted=past is None or is_late or counted != known)
-        if counted != known:
-            self._records.remember(record, counted)
-        return counted
+        return self._remember(record, counted) if counted != known else counted
+
+    def _remember(self, record: Record, known: Known) -> Known:
+        """Keep the standing of a job; where the disk refuses, it can be found out again and is told all the same."""
+        try:
+            self._records.remember(record, known)
+        except DiskFailure as error:
+            return replace(known, trouble=str(error))
+        return known
 
     def _settle(self, each: Weighed, machine: Machine) -> tuple[Record, Known]:
         """Keep what was found out; submit once more where the failure may pass."""
         known = each.verdict()
         if known != each.known:
-            self._records.remember(each.record, known)
-        record = each.record
-        if known.is_over and self._may_try_again(record, known):
-            try:
-                machine.place.forget(record.id, keep_parts=record.spec.parts is not None)
-                record = self._hand_over(record, machine, resolve(record.spec, machine.system))
-                known = Known(Standing(State.QUEUED, f"submitted again, since {known.standing.sentence}"))
-                self._records.remember(record, known)
-            except FairmileError as error:
-                known = replace(known, trouble=f"it could not be submitted again: {error}")
-        return record, known
+            known = self._remember(each.record, known)
+        if known.is_over and self._may_try_again(each.record, known):
+            return self._try_again(each.record, machine, known.standing.sentence)
+        return each.record, known
+
+    def _try_again(self, record: Record, machine: Machine, why: str) -> tuple[Record, Known]:
+        waiting = Known(Standing(State.QUEUED, f"is to be submitted again, since {why}"))
+        if not self._may_ask(machine):
+            return record, waiting
+        try:
+            record = self._hand_over_once(record, machine, resolve(record.spec, machine.system))
+        except FairmileError as error:
+            self._note_asked(machine, 1, failed=True)
+            return record, replace(waiting, trouble=str(error))
+        return record, self._remember(record, Known(Standing(State.QUEUED, f"submitted again, since {why}")))
 
     @staticmethod
     def _may_try_again(record: Record, known: Known) -> bool:
@@ -412,7 +459,8 @@ class Jobs:
         document = {"next": now + pause_s * commands, "pause": pause_s, "history": before.get("history", True)}
         if history is not None:
             document["history"] = history
-        write_atomic(self.root / _ASKED / machine.system.name, json.dumps(document), sync=False)
+        with contextlib.suppress(DiskFailure):  # then others do not know that we asked
+            write_atomic(self.root / _ASKED / machine.system.name, json.dumps(document), sync=False)
 
     def _run(self, machine: Machine, question: Question[T]) -> T:
         result = machine.runner.run(question.argv, input=question.input, timeout_s=_PATIENCE_S, check=False)
@@ -475,12 +523,15 @@ class Jobs:
         offset = 0
         while True:
             is_over = self.get(record.id).is_over
-            for piece in self._pieces(record, name, offset):
-                offset += len(piece)
-                yield piece
-                pauses = self._pauses([record.id])
-            if is_over:
-                return
+            try:
+                for piece in self._pieces(record, name, offset):
+                    offset += len(piece)
+                    yield piece
+                    pauses = self._pauses([record.id])
+                if is_over:
+                    return
+            except Transient:
+                pass  # a connection that broke is made again
             self._sleep(next(pauses))
 
     def _pieces(self, record: Record, name: str, offset: int) -> Iterator[bytes]:
@@ -497,6 +548,9 @@ class Jobs:
             task = 0
         if task is not None and not has_tasks:
             raise UsageError(f"job {record.id} is no array: it has no task {task}")
+        tasks = record.spec.array.count if record.spec.array else record.spec.parts
+        if task is not None and tasks is not None and task >= tasks:
+            raise UsageError(f"job {record.id} has no task {task}: its tasks are 0 to {tasks - 1}")
         return f"{stem}.log" if task is None else f"{stem}.{task}.log"
 
     def explain(self, reference: str) -> Diagnosis | None:
@@ -525,7 +579,12 @@ class Jobs:
 
     def rm(self, references: Sequence[str]) -> list[str]:
         """Forget jobs that have ended, with their folders here and there."""
-        records = [self._records.get(reference) for reference in references]
+        records = []
+        for reference in references:
+            try:
+                records.append(self._records.get(reference))
+            except SystemFailure:  # damaged: nothing but its folder is left to remove
+                self._records.discard(reference)
         for job in self.refresh(records):
             if not job.is_over and job.scheduler_id:
                 raise Conflict(f"job {job.id} is {job.state}", hint=f"`fairmile job cancel {job.id}` ends it")
@@ -536,4 +595,18 @@ class Jobs:
                 if record.submitted:  # else there is nothing over there
                     raise
             self._records.remove(record)
-        return [record.id for record in records]
+        return list(references)
+
+
+def _placed(spec: JobSpec, *, is_far: bool) -> JobSpec:
+    """Return the job with a folder that means the same to whoever reads it."""
+    if not spec.folder or spec.folder.startswith("/"):
+        return spec
+    if is_far:
+        raise UsageError(f"folder: {spec.folder!r} is relative, which says nothing on another machine")
+    return spec.model_copy(update={"folder": os.path.abspath(spec.folder)})
+
+
+def _damaged(id: str, folder: Path, error: SystemFailure) -> JobStatus:
+    standing = Standing(State.UNKNOWN, "what is known of it cannot be read")
+    return JobStatus(id, "", "", "", 0.0, 0, str(folder), standing, {}, str(error))

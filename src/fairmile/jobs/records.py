@@ -8,14 +8,13 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairmile.base.digest import sha256_hex
-from fairmile.base.errors import NotFound, SystemFailure
-from fairmile.base.files import write_atomic, write_failure
+from fairmile.base.errors import DiskFailure, NotFound, SystemFailure, UsageError
+from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.judge import Standing
 from fairmile.jobs.spec import JobSpec
@@ -26,6 +25,7 @@ _STANDING = "standing.json"
 _SUBMITTED = "submitted.json"
 _CANCELLED = "cancelled"
 _KEYS = ".keys"
+_LONGEST = 200
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -79,7 +79,8 @@ class Records:
             id = f"{spec.name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
             folder = self.root / id
             try:
-                folder.mkdir(parents=True)
+                self.root.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700)  # scripts and settings are nobody else's business
             except FileExistsError:
                 continue
             except OSError as error:
@@ -88,7 +89,11 @@ class Records:
         record = Record(id, spec, system, now, folder)
         said = spec.model_dump(mode="json", exclude_defaults=True)
         document = {"id": id, "system": system, "created": now, "spec": said}
-        write_atomic(folder / _JOB, json.dumps(document))
+        try:
+            write_atomic(folder / _JOB, json.dumps(document))
+        except DiskFailure:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         if spec.key and (first := self._claim(spec.key, id)) != id:
             with contextlib.suppress(OSError):
                 (folder / _JOB).unlink()
@@ -111,7 +116,8 @@ class Records:
 
     def get(self, reference: str) -> Record:
         """Return the job that an id, or the unique start or end of one, means."""
-        if not (self.root / reference / _JOB).is_file() or "/" in reference:
+        is_name = 0 < len(reference) <= _LONGEST and "/" not in reference
+        if not is_name or not (self.root / reference / _JOB).is_file():
             reference = self._complete(reference)
         folder = self.root / reference
         document = _read(folder / _JOB)
@@ -129,7 +135,13 @@ class Records:
         except (KeyError, TypeError, ValueError) as error:
             raise SystemFailure(f"{folder / _JOB} is damaged: {str(error).splitlines()[0]}") from error
 
+    def turn(self, record: Record, *, timeout_s: float) -> Lock:
+        """Return what lets one process at a time submit a job."""
+        return Lock(record.folder / ".turn", timeout_s=timeout_s)
+
     def _complete(self, reference: str) -> str:
+        if not reference:
+            raise UsageError("an empty name names no job", hint="`fairmile job ls` lists all")
         names = self.ids()
         found = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
         if len(found) == 1:
@@ -148,11 +160,6 @@ class Records:
                 return sorted(e.name for e in entries if not e.name.startswith(".") and (self.root / e / _JOB).exists())
         except FileNotFoundError:
             return []
-
-    def __iter__(self) -> Iterator[Record]:
-        for id in self.ids():
-            with contextlib.suppress(NotFound):  # removed by somebody meanwhile
-                yield self.get(id)
 
     def note_submission(self, record: Record, scheduler_id: str, now: float) -> Record:
         """Remember the scheduler's id of one more attempt."""
@@ -173,33 +180,35 @@ class Records:
         try:
             document = _read(record.folder / _STANDING)
             return Known(
-                _standing(document["standing"]),
-                {int(index): _standing(task) for index, task in document["tasks"].items()},
-                {id: _observed(each) for id, each in document["told"].items()},
+                _as(Standing, document["standing"]),
+                {int(index): _as(Standing, task) for index, task in document["tasks"].items()},
+                {id: _as(Observed, each) for id, each in document["told"].items()},
                 document["missing_since"],
                 document["trouble"],
                 document["counted"],
             )
-        except (FileNotFoundError, SystemFailure, KeyError, TypeError, ValueError):
+        except (FileNotFoundError, SystemFailure, AttributeError, KeyError, TypeError, ValueError):
             return None  # it is only a memory: what cannot be read, or is of another version, is found out again
 
     def remove(self, record: Record) -> None:
         """Forget a job."""
         shutil.rmtree(record.folder, ignore_errors=True)
 
+    def discard(self, id: str) -> None:
+        """Remove the folder of a job whose record cannot be read."""
+        shutil.rmtree(safe_join(self.root, id), ignore_errors=True)
+
     def remember(self, record: Record, known: Known) -> None:
         """Keep the standing of a job."""
         write_atomic(record.folder / _STANDING, json.dumps(dataclasses.asdict(known)), sync=known.is_over)
 
 
-def _standing(document: dict[str, Any]) -> Standing:
-    usage = document.pop("usage")
-    return Standing(**document | {"state": State(document["state"]), "usage": Usage(**usage) if usage else None})
+T = TypeVar("T", Standing, Observed)
 
 
-def _observed(document: dict[str, Any]) -> Observed:
+def _as(kind: type[T], document: dict[str, Any]) -> T:
     usage = document.pop("usage")
-    return Observed(**document | {"state": State(document["state"]), "usage": Usage(**usage) if usage else None})
+    return kind(**document | {"state": State(document["state"]), "usage": Usage(**usage) if usage else None})
 
 
 def _read(file: Path) -> dict[str, Any]:

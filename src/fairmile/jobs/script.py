@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fairmile.base.errors import UsageError
 from fairmile.base.version import __version__
 from fairmile.jobs.directives import WRITES_LOGS
-from fairmile.jobs.judge import MODULES_FAILED
 from fairmile.jobs.launchers import make_launch
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.resolve import resolve
@@ -17,12 +16,14 @@ from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.spec import JobSpec
 from fairmile.systems.model import System
 
+_NOT_STARTED = 78  # the exit code of a job that ended before its program began
 # The first names the line that failed: at the time of the ERR trap, DEBUG has already run for that trap's own command.
 # Functions inherit neither trap, so what `module` does inside does not count.
 _GUARD = f"""\
 fairmile_failed() {{
     echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
-    exit {MODULES_FAILED}
+    fairmile_why=', "reason": "modules"'
+    exit {_NOT_STARTED}
 }}
 trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
 trap 'fairmile_failed $?' ERR"""
@@ -33,13 +34,13 @@ _NOTES = """\
 fairmile_job=${FAIRMILE_JOB_ID//[\\"\\\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started%(suffix)s
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended%(suffix)s
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %%s, "time": %%s, "job": "%%s"%%s}\\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%%s)}" \\
-        "$fairmile_job" "${fairmile_signal:+, \\"signal\\": \\"$fairmile_signal\\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \\"signal\\": \\"$fairmile_signal\\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -172,4 +173,4 @@ def _enter(files: JobFiles, scheduler: Scheduler) -> list[str]:
     """Return how the script comes to the folder that the program runs in."""
     # PBS starts scripts in the home folder.
     work = shlex.quote(files.work) if files.work else '"$PBS_O_WORKDIR"' if scheduler.name == "pbs" else ""
-    return [f"cd -- {work} || exit {MODULES_FAILED}"] if work else []
+    return [f'cd -- {work} || {{ fairmile_why=\', "reason": "folder"\'; exit {_NOT_STARTED}; }}'] if work else []

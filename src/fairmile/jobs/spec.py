@@ -52,7 +52,7 @@ class Resources(_Part):
 class Array(_Part):
     """The same job many times; each finds its number in FAIRMILE_ARRAY_INDEX, counted from 0."""
 
-    count: Count
+    count: Annotated[int, Field(ge=1, le=1_000_000)]
     at_once: Count | None = None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from fairmile.jobs.judge import Evidence, Standing, judge
+from fairmile.jobs.judge import Evidence, Standing, judge, note_lines
 from fairmile.jobs.places import Notes
 from fairmile.jobs.records import Known, Record
 from fairmile.jobs.states import Observed, State
@@ -138,3 +138,14 @@ def with_usage(known: Known, id: str, past: Mapping[str, Observed]) -> Known:
 
 def _used(standing: Standing, told: Observed | None) -> Standing:
     return standing if told is None or told.usage is None else replace(standing, usage=told.usage)
+
+
+def noted_id(notes: Notes, earlier: Collection[str]) -> str | None:
+    """Return the scheduler's id that a job noted when it started, unless it is that of an earlier attempt."""
+    for name, text in notes.items():
+        if name.startswith("started"):
+            for start in reversed(note_lines(text)):
+                id = str(start.get("job", "")).partition("_")[0]
+                if id and id not in earlier:
+                    return id
+    return None

@@ -177,7 +177,8 @@ def evaluate(
     changed; with `to`, the notes tell which of the lines there the new system would refuse. Markers that do not
     pair, and names that are not known, raise InvalidDocument with every such line.
     """
-    lines = _lines(text)
+    mark = "\ufeff" if text.startswith("\ufeff") else ""  # before the first line, and no part of it
+    lines = _lines(text.removeprefix(mark))
     spans = _spans(lines, file)
     if not spans:
         raise UsageError(
@@ -206,7 +207,7 @@ def evaluate(
         raise InvalidDocument(problems)
     if to:
         notes += refusals(header, systems[to], _partition_of(systems[to], blocks[0], partition, header))
-    changed = "".join(_replaced(lines, spans, blocks))
+    changed = mark + "".join(_replaced(lines, spans, blocks))
     return Evaluation(changed, _diff(text, changed, file), changed != text, tuple(blocks), tuple(dict.fromkeys(notes)))
 
 

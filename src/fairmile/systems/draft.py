@@ -9,8 +9,8 @@ from typing import Any
 from fairmile.base.units import format_size
 from fairmile.base.yaml_text import dump
 from fairmile.systems.found import Accelerator, Found, Nodes, Place, Queue
+from fairmile.systems.model import NAME
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:+@-]*")
 _PURPOSES = {
     "$HOME": "home",
@@ -43,7 +43,7 @@ def draft(found: Found, name: str) -> str:
         *_software(found),
         dump({"launch": {"launcher": _launcher(found)}}).rstrip(),
         f"verified: {found.day}",
-        "# Where what was filled in by hand comes from; paths of values that nobody checked go into `unverified`.",
+        "# Where what was filled in by hand comes from; paths of values that no source carries go into `unverified`.",
         "sources: []",
         *_guesses(found),
     ]
@@ -212,13 +212,13 @@ def _places(found: Found) -> list[tuple[str, Place]]:
     named: dict[str, Place] = {}
     for place in found.places:
         name = place.name.lstrip("$/").replace("/", "-").lower()
-        if not place.problem and _NAME.fullmatch(name):
+        if not place.problem and NAME.fullmatch(name):
             named.setdefault(name, place)
     return list(named.items())
 
 
 def _usable(found: Found) -> list[Queue]:
-    return [queue for queue in found.queues if _NAME.fullmatch(queue.name) and queue.nodes]
+    return [queue for queue in found.queues if NAME.fullmatch(queue.name) and queue.nodes]
 
 
 def _guesses(found: Found) -> Iterator[str]:

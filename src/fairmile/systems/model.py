@@ -1,4 +1,9 @@
-"""What a system file says; every value that was not checked on the machine itself is named in `unverified`."""
+"""What a system file says, and how far it can be trusted.
+
+Verified means compared with the sources that the file names, or, in a draft of a probe, with what the machine's
+own programs say; it does not mean that anything was tried there, which certification does. A value that no named
+source carries is listed in `unverified`.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +47,7 @@ def _variables(values: Mapping[str, str]) -> Mapping[str, str]:
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # as `Name`, for what must be known before there is a file
 
 Dialect = Literal["slurm", "lsf", "pbs", "flux", "shell"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -170,9 +176,9 @@ class System(_Part):
     # A framework has one set, or several for different partitions; the first that fits is taken.
     software: Mapping[Name, tuple[SoftwareSet, ...]] = {}
     launch: LaunchRules = LaunchRules()
-    verified: date | None = None  # when somebody last compared this file with its sources or the machine
+    verified: date | None = None  # when this file was last compared with its sources
     sources: tuple[Line, ...] = ()
-    # Paths of values that nobody checked, such as `partitions.gpu.memory_gib`; `*` stands for every name there.
+    # Paths of values that no source carries, such as `partitions.gpu.memory_gib`; `*` stands for every name there.
     unverified: tuple[Line, ...] = ()
     retired: date | None = None
 
@@ -215,7 +221,7 @@ class System(_Part):
                 )
 
     def is_unverified(self, path: str) -> bool:
-        """Tell whether nobody checked the value at a path such as `partitions.gpu.memory_gib`, or all that holds it."""
+        """Tell whether no source carries the value at a path such as `partitions.gpu.memory_gib`, or all that holds it."""
         return any(covers(doubt, path) for doubt in self.unverified)
 
 

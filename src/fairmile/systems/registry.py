@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -16,14 +15,13 @@ from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFo
 from fairmile.base.files import write_atomic
 from fairmile.base.words import did_you_mean
 from fairmile.systems.check import Document, read_document
-from fairmile.systems.model import System
+from fairmile.systems.model import NAME, System
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 BUILT_IN = "built-in"
 _ENDING = ".yaml"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LARGEST = 1 << 20
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
 
@@ -146,7 +144,7 @@ class Systems:
 
     def _find(self, name: str) -> _Source | None:
         # A name becomes part of a path.
-        return (self._named(name) or self._by_alias(name)) if _NAME.fullmatch(name) else None
+        return (self._named(name) or self._by_alias(name)) if NAME.fullmatch(name) else None
 
     def _named(self, name: str) -> _Source | None:
         """Return the file of a system of exactly this name; the last one that was declared wins."""
@@ -190,7 +188,9 @@ def check_file(path: Path, *, today: date | None = None) -> list[Problem]:
 def add_system(file: Path, folder: Path, *, replace: bool = False, dry_run: bool = False) -> tuple[System, Path]:
     """Copy a system file that holds to the rules into a folder of systems; return the system and its new place."""
     text = _read(file, str(file))
-    system = read_document(text, str(file)).need()
+    document = read_document(text, str(file))
+    system = document.need()
+    _refuse_lost_aliases(system, Systems([folder]).names(), document, file)
     target = folder / f"{system.name}{_ENDING}"
     there = target.is_file()
     if there and not replace and _read(target, str(target)) != text:
@@ -200,10 +200,28 @@ def add_system(file: Path, folder: Path, *, replace: bool = False, dry_run: bool
     return system, target
 
 
+def _refuse_lost_aliases(system: System, names: Sequence[str], document: Document, file: Path) -> None:
+    problems = [
+        Problem(
+            f"{alias!r} is the name of another system, which would be found instead",
+            field=f"aliases[{place}]",
+            file=str(file),
+            line=document.line(("aliases", place)),
+            hint="choose another alias, or leave it out",
+        )
+        for place, alias in enumerate(system.aliases)
+        if alias in names and alias != system.name
+    ]
+    if problems:
+        raise InvalidDocument(problems)
+
+
 def remove_system(name: str, folder: Path, systems: Systems, *, dry_run: bool = False) -> Path:
-    """Remove the file of a system from a folder of systems; return where it was."""
+    """Remove the file of a system, found by name or alias, from a folder of systems; return where it was."""
     origin = systems.origin(name)
     target = folder / f"{name}{_ENDING}"
+    if not target.is_file() and Path(origin).parent == folder:
+        target = Path(origin)
     if not target.is_file():
         raise UsageError(
             f"{name!r} is not one of your own systems: it comes from {origin}",
@@ -245,4 +263,4 @@ def _stems(folder: Path | Traversable) -> list[str]:
         names = [each.name.removesuffix(_ENDING) for each in folder.iterdir() if each.name.endswith(_ENDING)]
     except OSError:  # a folder that is not there yet, or not ours to read, holds no system for us
         return []
-    return [name for name in names if _NAME.fullmatch(name)]
+    return [name for name in names if NAME.fullmatch(name)]

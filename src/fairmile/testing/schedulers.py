@@ -396,6 +396,7 @@ class SchedulerTests(_Suite):
             key="key-1" if self.has_keys else "",
             after=((after, "ok"), (after, "any")),
             after_folders=("/scratch/one", "/scratch/two"),
+            after_tasks=(1, 3),
         )
 
 

@@ -21,13 +21,13 @@ export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
 fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
-        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -68,6 +68,7 @@ done
 
 fairmile_failed() {
     echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
+    fairmile_why=', "reason": "modules"'
     exit 78
 }
 trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
@@ -78,7 +79,7 @@ ml bsc gcc/10.2.0 openmpi/4.0.5 rocm/5.1.1 python/3.9.1
 export MIOPEN_DEBUG_DISABLE_FIND_DB=1
 trap - ERR DEBUG
 
-cd -- /scratch/jobs/j1 || exit 78
+cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 export OMP_NUM_THREADS=32
 MASTER_ADDR=${FAIRMILE_NODES%% *}
 export MASTER_ADDR

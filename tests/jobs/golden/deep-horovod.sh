@@ -21,13 +21,13 @@ export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
 fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
-        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -68,6 +68,7 @@ done
 
 fairmile_failed() {
     echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
+    fairmile_why=', "reason": "modules"'
     exit 78
 }
 trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
@@ -79,14 +80,14 @@ ml Stages/2022 GCC/11.2.0 OpenMPI/4.1.2 cuDNN/8.3.1.22-CUDA-11.5 NCCL/2.11.4-CUD
 # MODULES END
 trap - ERR DEBUG
 
-cd -- /scratch/jobs/j1 || exit 78
+cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 export OMP_NUM_THREADS=1
 
 exec 9> >(trap - INT; read -r) # it ends when this script does
 fairmile_witness=$!
 (
     trap - INT QUIT # which bash has programs in the background ignore
-    exec srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=1 --mpi=pspmix --kill-on-bad-exit=1 --cpu-bind=none python train.py --epochs 10
+    exec srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=1 --mpi=pspmix --kill-on-bad-exit=1 python train.py --epochs 10
 ) </dev/null 9>&- &
 fairmile_program=$!
 while :; do

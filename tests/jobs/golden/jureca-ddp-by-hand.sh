@@ -19,6 +19,7 @@ export FAIRMILE_JOB_FOLDER="$PWD"
 
 fairmile_failed() {
     echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
+    fairmile_why=', "reason": "modules"'
     exit 78
 }
 trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG

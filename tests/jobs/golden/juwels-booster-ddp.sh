@@ -22,13 +22,13 @@ export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
 fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
-        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -69,6 +69,7 @@ done
 
 fairmile_failed() {
     echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
+    fairmile_why=', "reason": "modules"'
     exit 78
 }
 trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
@@ -80,7 +81,7 @@ ml Python/3.10.4 HDF5 libaio/0.3.112
 # MODULES END
 trap - ERR DEBUG
 
-cd -- /scratch/jobs/j1 || exit 78
+cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 export OMP_NUM_THREADS=6
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1
 MASTER_ADDR=${FAIRMILE_NODES%% *}

@@ -1,6 +1,11 @@
 #!/bin/bash
 if [ -z "${FAIRMILE_JOB_ID:-}" ]; then
-  export FAIRMILE_JOB_ID=$$
+read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)
+start_of() {
+  start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
+  set -- ${line##*) }; case $1 in Z | X) return 1 ;; esac; start=${20}
+}
+  start_of $$; export FAIRMILE_JOB_ID="$$-${start:-0}@$host"
   slots=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); running=0
   for ((index = 0; index < 3; index++)); do
     if ((running >= slots)); then wait -n; running=$((running - 1)); fi
@@ -9,7 +14,11 @@ if [ -z "${FAIRMILE_JOB_ID:-}" ]; then
   wait; exit 0
 fi
 exec >>'out.'"$FAIRMILE_ARRAY_INDEX"'.log' 2>>'err.'"$FAIRMILE_ARRAY_INDEX"'.log'
-(trap - EXIT; exec {idle}<> <(:); read -rt 3600 -u $idle; kill -s TERM $$) &
+(
+  exec {idle}<> <(:); read -rt 3600 -u $idle; kill -s TERM $$
+  read -rt 15 -u $idle; read -r children < /proc/$$/task/$$/children
+  for child in $children; do if [ "$child" != "$BASHPID" ]; then kill -s KILL "$child"; fi; done
+) 2>/dev/null &
 fairmile_limit=$!
 # Made by Fairmile 0 for laptop, whose description was not verified.
 
@@ -22,13 +31,13 @@ export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
 fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started.$FAIRMILE_ARRAY_INDEX
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended.$FAIRMILE_ARRAY_INDEX
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
-        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -67,7 +76,7 @@ for fairmile_word in TERM INT HUP USR1 USR2; do
     trap "fairmile_pass $fairmile_word" "$fairmile_word"
 done
 
-cd -- /scratch/jobs/j1 || exit 78
+cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 
 exec 9> >(trap - INT; read -r) # it ends when this script does
 fairmile_witness=$!

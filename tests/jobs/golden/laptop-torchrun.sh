@@ -1,9 +1,18 @@
 #!/bin/bash
 if [ -z "${FAIRMILE_JOB_ID:-}" ]; then
-  export FAIRMILE_JOB_ID=$$
+read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)
+start_of() {
+  start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
+  set -- ${line##*) }; case $1 in Z | X) return 1 ;; esac; start=${20}
+}
+  start_of $$; export FAIRMILE_JOB_ID="$$-${start:-0}@$host"
 fi
 exec >>'out.log' 2>>'err.log'
-(trap - EXIT; exec {idle}<> <(:); read -rt 3600 -u $idle; kill -s TERM $$) &
+(
+  exec {idle}<> <(:); read -rt 3600 -u $idle; kill -s TERM $$
+  read -rt 15 -u $idle; read -r children < /proc/$$/task/$$/children
+  for child in $children; do if [ "$child" != "$BASHPID" ]; then kill -s KILL "$child"; fi; done
+) 2>/dev/null &
 fairmile_limit=$!
 # Made by Fairmile 0 for laptop, whose description was not verified.
 
@@ -15,13 +24,13 @@ export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
 fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
-        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -60,7 +69,7 @@ for fairmile_word in TERM INT HUP USR1 USR2; do
     trap "fairmile_pass $fairmile_word" "$fairmile_word"
 done
 
-cd -- /scratch/jobs/j1 || exit 78
+cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 
 exec 9> >(trap - INT; read -r) # it ends when this script does
 fairmile_witness=$!

@@ -20,13 +20,13 @@ export FAIRMILE_JOB_FOLDER=/scratch/jobs/j1
 fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
-        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -67,23 +67,22 @@ done
 
 fairmile_failed() {
     echo "fairmile: this line failed with exit code $1: $fairmile_before" >&2
+    fairmile_why=', "reason": "modules"'
     exit 78
 }
 trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
 trap 'fairmile_failed $?' ERR
 # MODULES BEGIN lumi ddp
 ml LUMI/22.08 partition/G
-module use /pfs/lustrep2/projappl/project_462000125/samantao-public/mymodules
-module load aws-ofi-rccl/rocm-5.5.0
 # MODULES END
-export NCCL_SOCKET_IFNAME=hsn
+export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
 export NCCL_NET_GDR_LEVEL=3
 export CXI_FORK_SAFE=1
 export CXI_FORK_SAFE_HP=1
 export FI_CXI_DISABLE_CQ_HUGETLB=1
 trap - ERR DEBUG
 
-cd -- /scratch/jobs/j1 || exit 78
+cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 export OMP_NUM_THREADS=1
 MASTER_ADDR=${FAIRMILE_NODES%% *}
 export MASTER_ADDR

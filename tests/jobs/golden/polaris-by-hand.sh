@@ -12,7 +12,7 @@ export FAIRMILE_JOB_ID="$PBS_JOBID"
 export FAIRMILE_NODES="$(awk '!seen[$1]++ { print $1 }' "$PBS_NODEFILE" | tr '\n' ' ')"
 export FAIRMILE_JOB_FOLDER="$PBS_O_WORKDIR"
 
-cd -- "$PBS_O_WORKDIR" || exit 78
+cd -- "$PBS_O_WORKDIR" || { fairmile_why=', "reason": "folder"'; exit 78; }
 export OMP_NUM_THREADS=8
 
 exec mpiexec -n 8 --ppn 4 python train.py --epochs 10

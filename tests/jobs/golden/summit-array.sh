@@ -19,13 +19,13 @@ exec >>/scratch/jobs/j1/out."$FAIRMILE_ARRAY_INDEX".log 2>>/scratch/jobs/j1/err.
 fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started.$FAIRMILE_ARRAY_INDEX
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended.$FAIRMILE_ARRAY_INDEX
-fairmile_signal=
+fairmile_signal= fairmile_why=
 fairmile_end() {
     fairmile_code=$?
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
-        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}" >"$fairmile_ended"
+        "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
 if [ -e "$fairmile_started" ]; then
@@ -64,7 +64,7 @@ for fairmile_word in TERM INT HUP USR1 USR2; do
     trap "fairmile_pass $fairmile_word" "$fairmile_word"
 done
 
-cd -- /scratch/jobs/j1 || exit 78
+cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 export OMP_NUM_THREADS=42
 
 exec 9> >(trap - INT; read -r) # it ends when this script does

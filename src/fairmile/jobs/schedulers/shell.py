@@ -11,10 +11,14 @@ from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.states import Observed, State
 
+_GRACE_S = 15  # what does not heed TERM for so long gets KILL
 # An id is PID-START@HOST: a process number alone may be somebody else's by now.
 _START = r"""
 read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)
-start_of() { start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1; set -- ${line##*) }; start=${20}; }
+start_of() {
+  start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
+  set -- ${line##*) }; case $1 in Z | X) return 1 ;; esac; start=${20}
+}
 """
 _SUBMIT = """
 cd -- "$2" || exit 1
@@ -38,7 +42,7 @@ for id; do
   start_of "$pid" && [ "$start" = "${id#*-}" ] || continue
   kill -s TERM -- "-$pid" 2>/dev/null
   # What does not heed it is ended for good, by a process that waits for it after we are gone.
-  setsid sh -c 'sleep 15; kill -s KILL -- "-$1" 2>/dev/null' sh "$pid" </dev/null >/dev/null 2>&1 &
+  setsid sh -c 'sleep GRACE; kill -s KILL -- "-$1" 2>/dev/null' sh "$pid" </dev/null >/dev/null 2>&1 &
 done
 exit 0
 """
@@ -61,14 +65,18 @@ class Shell:
         """Return the lines that turn the output to its files, wait for other jobs and start the tasks of an array."""
         # A script that a person starts writes to the terminal.
         log = f"exec >>'{files.stdout}' 2>>'{files.stderr}'" if files.folder else ""
-        lines = ['if [ -z "${FAIRMILE_JOB_ID:-}" ]; then', "  export FAIRMILE_JOB_ID=$$"]
-        if files.after:
-            lines.append(_START.strip())
-        for folder, (id, condition) in zip(files.after_folders, files.after, strict=True):
-            lines += [f"  {line}" for line in _wait_for(folder, id, condition)]
+        lines = ['if [ -z "${FAIRMILE_JOB_ID:-}" ]; then', _START.strip()]
+        lines.append('  start_of $$; export FAIRMILE_JOB_ID="$$-${start:-0}@$host"')
+        waits = zip(files.after_folders, files.after_tasks, files.after, strict=True)
+        for folder, tasks, (id, condition) in waits:
+            lines += [f"  {line}" for line in _wait_for(folder, tasks, id, condition)]
         # Nobody else ends a process at its limit. It waits without a `sleep` that would outlive it.
         limit = [
-            f"(trap - EXIT; exec {{idle}}<> <(:); read -rt {request.time_s or 0:g} -u $idle; kill -s TERM $$) &",
+            "(",
+            f"  exec {{idle}}<> <(:); read -rt {request.time_s or 0:g} -u $idle; kill -s TERM $$",
+            f"  read -rt {_GRACE_S} -u $idle; read -r children < /proc/$$/task/$$/children",
+            '  for child in $children; do if [ "$child" != "$BASHPID" ]; then kill -s KILL "$child"; fi; done',
+            ") 2>/dev/null &",
             "fairmile_limit=$!",
         ]
         tail = [*filter(None, [log]), *(limit if request.time_s and files.folder else [])]
@@ -111,7 +119,8 @@ class Shell:
 
     def cancel(self, ids: Sequence[str]) -> Question[None]:
         """See `Scheduler.cancel`."""
-        return Question(("sh", "-c", _START + _CANCEL, "sh", *ids), lambda result: None)
+        script = _START + _CANCEL.replace("GRACE", str(_GRACE_S))
+        return Question(("/bin/sh", "-c", script, "sh", *ids), lambda result: None)
 
 
 def _read_status(result: Result, ids: Sequence[str]) -> dict[str, Observed]:
@@ -126,7 +135,7 @@ def _read_status(result: Result, ids: Sequence[str]) -> dict[str, Observed]:
     return found
 
 
-def _wait_for(folder: str, id: str, condition: str) -> list[str]:
+def _wait_for(folder: str, tasks: int, id: str, condition: str) -> list[str]:
     """Return lines that wait for the end of another job, and end this one where its condition is not met."""
     there = shlex.quote(folder)
     pid, _, start = id.partition("@")[0].partition("-")
@@ -141,7 +150,7 @@ def _wait_for(folder: str, id: str, condition: str) -> list[str]:
     return [
         *lines,
         f"ends=$(cat {there}/ended {there}/ended.* 2>/dev/null)",
-        f'if {not_met}{{ [ -n "$ends" ] && ! grep -qvE \'"exit_code": ?0[,}}]\' <<< "$ends"; }}; then',
+        f'if {not_met}[ "$(grep -cE \'"exit_code": ?0[,}}]\' <<< "$ends")" = {tasks} ]; then',
         '  echo \'{"exit_code": 77, "dependency": true}\' > ended; exit 77',
         "fi",
     ]
