@@ -219,7 +219,9 @@ class Workspace:
         from fairmile.jobs.machines import Machines
 
         folders = [Path("/etc/fairmile/systems"), self.home / "systems"]
-        return Machines(folders, self.home / "jobs", reaches=self.config["systems"])
+        reaches = self.config["systems"]
+        origins = {name: self.config.origin(f"systems.{name}") for name in reaches}
+        return Machines(folders, self.home / "jobs", reaches=reaches, origins=origins)
 
     @cached_property
     def envs(self) -> Envs:

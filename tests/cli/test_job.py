@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fairmile.jobs.queue import Jobs
 
 Fairmile = Callable[..., Any]
 
@@ -78,6 +81,8 @@ def test_variables_and_files_reach_the_job_and_outputs_come_back(job: Fairmile, 
     program = ["sh", "-c", 'cat data.txt > sum.txt; echo "$UNIT" >> sum.txt']
     files = ["--input", "data.txt=level.txt", "--output-file", "sum.txt", "--env", "UNIT=m"]
     assert job("submit", "--name", "sum", *files, "--wait", "--", *program).code == 0
+    assert job("bring", "sum", "--to", "results", "--dry-run").out == "would bring  results/sum.txt\n"
+    assert not (place / "results").exists()
     brought = job("bring", "sum", "--to", "results")
     assert brought.out == "brought  results/sum.txt\n"
     assert (place / "results" / "sum.txt").read_text() == "2.5\nm\n"
@@ -275,6 +280,11 @@ def test_a_job_that_ended_is_forgotten(job: Fairmile) -> None:
         (["submit", "--output-file", "../x", "--", "true"], "--output-file: '../x' is no name inside the job's folder"),
         (["submit", "--environment", "nosuch", "--", "true"], "no environment named 'nosuch' was built"),
         (["submit"], "missing argument '-- PROGRAM [ARGUMENT]...'"),
+        (["submit", "--", ""], "PROGRAM: expected a program and its arguments"),
+        (["pack", "commands.txt", "--array", "3"], "no such option '--array'"),
+        (["pack", "commands.txt", "--launch", "srun"], "no such option '--launch'"),
+        (["pack", "nosuch.txt"], "no file nosuch.txt"),
+        (["pack", "latin.txt"], "latin.txt:2: is not UTF-8 text"),
         (["pack", "empty.txt"], "there is no command to pack"),
         (["pack", "quote.txt"], "quote.txt:2: a quote is not closed"),
         (["show", "nosuch"], "no job named 'nosuch'"),
@@ -287,6 +297,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_submitted(
     job: Fairmile, place: Path, arguments: list[str], message: str
 ) -> None:
     (place / "empty.txt").write_text("# nothing\n")
+    (place / "latin.txt").write_bytes(b"true\necho caf\xe9\n")
     (place / "quote.txt").write_text("true\necho 'a\n")
     job("submit", "--name", "tides", "--wait", "--", "true")
     done = job(*arguments)
@@ -295,6 +306,34 @@ def test_bad_input_is_one_sentence_and_nothing_is_submitted(
     assert done.err.startswith("error: ")
     assert message in done.err.splitlines()[0]
     assert len(job("ls", "--json").json["jobs"]) == 1
+
+
+def test_a_task_that_an_array_does_not_have_is_refused(job: Fairmile) -> None:
+    id = submitted(job, "--array", "2", "--", "true")
+    done = job("log", id, "--task", "99")
+    assert (done.code, done.out) == (2, "")
+    assert f"job {id} has no task 99: its tasks are 0 to 1" in done.err
+
+
+def test_commands_come_from_a_pipe_too(job: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"echo one\x0c two\n")))
+    assert job("pack", "-", "--wait").code == 0
+    assert job("log", "pack", "--task", "0").out == "one\x0c two\n"
+
+
+def test_who_stops_waiting_is_told_that_the_job_goes_on(job: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for method in ("follow", "wait"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Jobs, method, interrupted)
+            done = job("submit", "--name", method, *(["--array", "2"] if method == "wait" else []), "--wait", "--",
+                       "sleep", "600")  # fmt: skip
+        assert (done.code, done.out) == (130, "")
+        id = done.err.splitlines()[0].removeprefix("submitted ")
+        assert f"{id} goes on\nhint: `fairmile job cancel {id}` ends it\n" in done.err
+        assert job("show", id, "--json").json["state"] in ("queued", "running")
 
 
 def test_several_mistakes_are_told_at_once(job: Fairmile) -> None:

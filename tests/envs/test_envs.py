@@ -20,6 +20,7 @@ from env_making import make_wheel
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import Conflict, NotFound, SystemFailure, UsageError
+from fairmile.envs import building
 from fairmile.envs.envs import Envs
 from fairmile.envs.spec import parse_spec
 
@@ -270,23 +271,14 @@ def test_a_program_sees_prefix_and_variables(envs: Envs, write: Callable[..., Pa
 
 def test_what_is_in_use_is_not_removed(envs: Envs, write: Callable[..., Path]) -> None:
     built = envs.build(write(commands("one", "true")))
-    with envs.hold("demo") as held:
-        assert held.digest == built.digest
-        with pytest.raises(Conflict, match=f"is in use by process {os.getpid()}"):
-            envs.rm("demo")
-        assert envs.gc(older_than_s=0) == []
-    assert envs.rm("demo", dry_run=True).digest == built.digest
-    assert built.folder.exists()
-    with pytest.raises(SystemFailure, match="was removed while it was in use"), envs.hold("demo"):
-        envs.rm("demo", force=True)
-    assert not built.folder.exists()
-
-
-def test_a_shell_counts_as_a_user_also_when_it_takes_the_process_over(envs: Envs, write: Callable[..., Path]) -> None:
-    envs.build(write(commands("one", "true")))
     envs.note_use("demo")
-    with pytest.raises(Conflict, match="is in use"):
+    with pytest.raises(Conflict, match=f"is in use by process {os.getpid()}"):
         envs.rm("demo")
+    assert envs.gc(older_than_s=0) == []
+    assert envs.rm("demo", force=True, dry_run=True).digest == built.digest
+    assert built.folder.exists()
+    envs.rm("demo", force=True)
+    assert not built.folder.exists()
 
 
 def test_gc_takes_what_is_unfinished_or_unused_for_long(envs: Envs, write: Callable[..., Path]) -> None:
@@ -384,3 +376,96 @@ def test_who_uses_it_on_this_machine_counts_for_as_long_as_it_lives(envs: Envs, 
     assert len(built.holders()) == 1
     os.utime(note, (long_ago, long_ago))
     assert built.holders() == []
+
+
+def test_after_new_checks_the_specification_is_the_new_one(envs: Envs, write: Callable[..., Path]) -> None:
+    envs.root.mkdir()
+    envs.root.chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        envs.build(write(commands("one", "true")))
+        again = envs.build(write(commands("one", "true"), checks=[{"run": "echo new"}], description="better"))
+    finally:
+        os.umask(before)
+    assert [each["run"] for each in again.spec["checks"]] == ["echo new"]
+    assert again.spec["description"] == "better"
+    assert stat.S_IMODE((again.folder / "record.json").stat().st_mode) == 0o660
+    assert not (again.folder / "work").exists()
+
+
+def test_a_new_check_that_fails_says_that_the_environment_stays_ready(envs: Envs, write: Callable[..., Path]) -> None:
+    built = envs.build(write(commands("one", "true")))
+    with pytest.raises(SystemFailure, match=r"demo is ready and stays so.*`echo why; false` ended with") as caught:
+        envs.build(write(commands("one", "true"), checks=[{"run": "echo why; false"}]))
+    assert "why" in caught.value.message and "not ready" not in caught.value.hint
+    assert envs.show("demo").ready and envs.show("demo").spec["checks"] == []
+    assert not (built.folder / "work").exists()
+
+
+def test_a_check_that_takes_too_long_is_named_with_what_it_said(envs: Envs, write: Callable[..., Path]) -> None:
+    line = "echo waiting for the tide; sleep 600"
+    with pytest.raises(SystemFailure, match=f"the check `{line}` did not end within 1 s:\nwaiting for the tide"):
+        envs.build(write(checks=[{"run": line, "timeout_s": 1}]))
+    assert line in envs.show("demo").failure["message"]
+
+
+def test_a_removal_by_force_ends_the_build(envs: Envs, write: Callable[..., Path], tmp_path: Path) -> None:
+    builder = start(envs, write(commands("one", "echo x >> $NOTES/began", "sleep 600")))
+    wait_for(lambda: noted(tmp_path, "began") == 1)
+    with pytest.raises(Conflict, match=f"is built by process {builder.pid} on this machine") as caught:
+        envs.rm("demo")
+    assert "--force" in caught.value.hint
+    envs.rm("demo", force=True)
+    assert builder.wait(DEADLINE_S) != 0
+    assert envs.ls() == []
+
+
+def test_a_build_on_another_machine_is_said_to_be_out_of_reach(envs: Envs, write: Callable[..., Path]) -> None:
+    built = envs.build(write(commands("one", "true")))
+    lock = envs.root / ".locks" / built.digest[:16]
+    lock.write_text("host=node3\npid=17\ntoken=ab\nplace=x/1\nstarted=1\n")
+    with pytest.raises(Conflict, match="is built by process 17 on node3, which cannot be ended from here"):
+        envs.rm("demo", force=True)
+
+
+def test_any_fault_of_a_build_is_kept(envs: Envs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "/scratch/x")
+
+    monkeypatch.setattr(building, "share_read_only", fault)
+    with pytest.raises(SystemFailure, match="/scratch/x: No space left on device"):
+        envs.build(parse_spec({"name": "demo"}))
+    assert "No space left" in envs.show("demo").failure["message"]
+
+
+def test_the_folder_of_all_environments_is_shared_as_the_home_is(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o2775)
+    before = os.umask(0o077)
+    try:
+        Envs(home / "envs", Here(), environ=os.environ).build(parse_spec({"name": "demo"}))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((home / "envs").stat().st_mode) == 0o2775
+
+
+def test_what_is_no_file_of_a_person_is_not_read(envs: Envs, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for file in ("/dev/zero", str(tmp_path / "pipe.yaml")):
+        with pytest.raises(SystemFailure, match="it is no regular file"):
+            envs.plan(file)
+    with open(tmp_path / "large.yaml", "wb") as stream:
+        stream.truncate(1 << 30)
+    with pytest.raises(SystemFailure, match="it is larger than"):
+        envs.plan(tmp_path / "large.yaml")
+    with pytest.raises(UsageError, match="is no regular file"):
+        envs.plan(parse_spec({"name": "x", "python": {"packages": ["/dev/zero"]}}))
+    with pytest.raises(UsageError, match="nobody here has the home folder ~nosuch"):
+        envs.plan("~nosuch/demo.yaml")
+
+
+def test_a_definition_that_is_not_there_is_refused_in_the_plan(envs: Envs, tmp_path: Path) -> None:
+    given = {"definition": str(tmp_path / "Dockerfile"), "runtime": "podman"}
+    with pytest.raises(NotFound, match="there is no definition .*Dockerfile"):
+        envs.plan(parse_spec({"name": "x", "container": given}))

@@ -110,7 +110,7 @@ def test_a_project_is_built_from_a_copy(build: Build, tmp_path: Path) -> None:
     entry = next(each for each in built.lock["python"]["packages"] if each["name"] == "delta")
     assert "tree" in entry and "from" not in entry
     assert sorted(each.name for each in project.iterdir()) == ["backend.py", "pyproject.toml", "src"]
-    assert "was built from a folder" in pinned([entry])
+    assert "was built from a folder" in pinned([entry])[0]
 
 
 BACKEND = """
@@ -163,6 +163,8 @@ def test_inputs_that_change_between_plan_and_build_are_refused(tmp_path: Path, l
     ("text", "told"),
     [
         ("-e ./here\n", "editable"),
+        ("-e./here\n", "editable"),
+        ("--edit ./here\n", "editable"),
         ("--index-url https://me:pw@host/simple\n", "login"),
         ("numpy @ git+https://ghp_a1@host/numpy\n", "login"),
         ("-r https://host/more.txt\n", "may change"),
@@ -251,6 +253,52 @@ def test_uv_is_led_to_the_indexes_of_pip(tmp_path: Path) -> None:
     assert found["UV_FIND_LINKS"] == "/a,/b"
     assert "UV_NO_INDEX" not in found
     assert uv_index_settings({**home, "UV_INDEX": "https://mine"}) == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["wheels/gamma-3-py3-none-any.whl", "gamma @ {uri}", "gamma@{uri}", "{uri}", "--find-links wheels", "-fwheels"],
+)
+def test_what_a_local_package_holds_is_part_of_the_digest(tmp_path: Path, line: str) -> None:
+    def material() -> list[Any]:
+        uri = (tmp_path / "wheels" / "gamma-3-py3-none-any.whl").as_uri()
+        (tmp_path / "requirements.txt").write_text(line.format(uri=uri) + "\n")
+        packages = (line.format(uri=uri),) if "@" in line else ()
+        of_file = PythonStep(PythonSpec(requirements=str(tmp_path / "requirements.txt")), None).material()
+        return [of_file["requirements"], PythonStep(PythonSpec(packages=packages), None).material()["packages"]]
+
+    make_wheel(tmp_path / "wheels", "gamma", "3")
+    before = material()
+    make_wheel(tmp_path / "wheels", "gamma", "3", code="changed = True\n")
+    after = material()
+    assert before[0] != after[0]
+    assert "@" not in line or before[1] != after[1]
+
+
+def test_a_folder_of_packages_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("--find-links nowhere\nnumpy\n")
+    with pytest.raises(NotFound, match="nowhere"):
+        PythonStep(PythonSpec(requirements=str(tmp_path / "requirements.txt")), None)
+
+
+def test_only_what_was_installed_is_locked_so_that_an_export_can_be_installed(
+    build: Build, links: Path, tmp_path: Path, installer: str
+) -> None:
+    wheel = make_wheel(tmp_path / "own", "gamma", "3")
+    built = build({"packages": ["alpha", str(wheel)], "system_packages": installer == "pip"})
+    assert [each["name"] for each in built.lock["python"]["packages"]] == ["alpha", "beta", "gamma"]
+    envs = Envs(tmp_path / "envs", Here(), environ=os.environ)
+    made = envs.export("demo", "requirements")
+    made.write(tmp_path / "out")
+    again = build({"requirements": str(tmp_path / "out" / "requirements.txt")})
+    assert versions(again) == {"alpha": "1.1", "beta": "2.5", "gamma": "3"}
+
+
+def test_digests_stand_in_an_export_for_all_or_for_none() -> None:
+    known = {"name": "alpha", "version": "1", "sha256": ["ab" * 32]}
+    text, notes = pinned([known, {"name": "beta", "version": "2", "sha256": []}])
+    assert text == "alpha==1\nbeta==2\n"
+    assert notes == ("no digest of beta is known, so it holds none: installers want them for all or for none",)
 
 
 def test_packages_of_the_interpreter_are_seen_when_asked_for(build: Build) -> None:

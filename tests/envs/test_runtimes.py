@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -62,17 +64,18 @@ def test_podman_and_docker_run_a_program() -> None:
 
 
 def test_charliecloud_runs_a_program_and_prepares_what_it_cannot_do_itself() -> None:
+    own = ("--set-env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "--set-env=HOME=/root")
     words = Charliecloud().command(CONTAINER, ["python", "train.py"])
     run = words.index("ch-run")
     assert words[run:] == [
-        *("ch-run", "--env-no-expand", "--bind=/data/cosmo:/data", "--bind=/scratch/out:/out"),
+        *("ch-run", "--env-no-expand", *own, "--bind=/data/cosmo:/data", "--bind=/scratch/out:/out"),
         *("--set-env=OMP_NUM_THREADS=4", "--set-env=TITLE=two words", "--cd=/out", "--network=none"),
         *(IMAGE, "--", "python", "train.py"),
     ]
     assert words[:7] == ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c"]
     assert words[8:run] == [*("sh", "/data/cosmo", "--", IMAGE, "/data/cosmo", "/data", "/scratch/out", "/out", "--")]
     assert Charliecloud().command(Container("/images/a"), ["true"]) == [
-        *("ch-run", "--env-no-expand", "/images/a", "--", "true")
+        *("ch-run", "--env-no-expand", *own, "/images/a", "--", "true")
     ]
 
 
@@ -81,7 +84,7 @@ def test_dockerfiles_take_their_base_by_digest() -> None:
 FROM {IMAGE}
 COPY ["requirements.txt", "/opt/fairmile/requirements.txt"]
 ENV MODEL_HOME="/model"
-ENV GREETING="say \\"hi\\" to $MODEL_HOME"
+ENV GREETING="say \\"hi\\" to ${{MODEL_HOME}}"
 RUN python3 -m pip install --no-cache-dir -r /opt/fairmile/requirements.txt
 LABEL fairmile.environment="cosmoflow"
 """
@@ -102,12 +105,12 @@ From: {IMAGE}
 
 %environment
     export MODEL_HOME="/model"
-    export GREETING="say \\"hi\\" to $MODEL_HOME"
+    export GREETING="say \\"hi\\" to ${{MODEL_HOME:-}}"
 
 %post
     set -eu
     export MODEL_HOME="/model"
-    export GREETING="say \\"hi\\" to $MODEL_HOME"
+    export GREETING="say \\"hi\\" to ${{MODEL_HOME:-}}"
     python3 -m pip install --no-cache-dir -r /opt/fairmile/requirements.txt
 
 %labels
@@ -198,3 +201,16 @@ def test_a_reference_is_split_at_its_digest() -> None:
     assert split_reference("127.0.0.1:5000/python:3.12") == ("127.0.0.1:5000/python:3.12", "")
     with pytest.raises(UsageError, match="no digest"):
         split_reference("python@sha256:12")
+
+
+HOSTILE = '$(touch live) `touch live` "; touch live; " $((1+1)) \\$WORD ${WORD:-$(touch live)} $$'
+
+
+def test_nothing_but_references_is_live_in_a_value_of_a_definition(tmp_path: Path) -> None:
+    made = Apptainer().definition(Recipe("/a.sif", variables={"A": HOSTILE, "B": "<${WORD}> <$WORD> <$NONE>"}))[1]
+    script = "set -eu\n" + made.partition("%environment\n")[2] + 'printf "%s\\n" "$A" "$B"\n'
+    ended = subprocess.run(["sh", "-c", script], cwd=tmp_path, env={"WORD": "w"}, capture_output=True, text=True)
+    assert ended.stdout.splitlines() == [HOSTILE.replace("\\$WORD", "\\w"), "<w> <w> <>"], ended.stderr
+    assert not list(tmp_path.iterdir())
+    text = Docker().definition(Recipe("a", variables={"A": '$(x) ${B:-c} $B \\ "'}, labels={"l": "$B"}))[1]
+    assert text == 'FROM a\nENV A="\\$(x) \\${B:-c} ${B} \\\\ \\""\nLABEL l="\\$B"\n'

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.envs import source
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
 from fairmile.envs.source import unpack
@@ -257,3 +258,79 @@ def test_a_zip_keeps_what_can_be_executed(tmp_path: Path) -> None:
         archive.writestr(info, "#!/bin/sh\n")
     unpack(tmp_path / "a.zip", tmp_path / "out")
     assert os.access(tmp_path / "out" / "a" / "configure", os.X_OK)
+
+
+def encrypted(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", "x")
+    data = bytearray(file.read_bytes())
+    data[6] |= 1  # the flag in the member's own header and in the directory
+    data[data.index(b"PK\1\2") + 8] |= 1
+    file.write_bytes(data)
+
+
+def unknown_method(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", "x")
+    data = bytearray(file.read_bytes())
+    data[8] = data[data.index(b"PK\1\2") + 10] = 77
+    file.write_bytes(data)
+
+
+def link_to_nothing(file: Path) -> None:
+    with tarfile.open(file, "w") as tar:
+        info = tarfile.TarInfo("a")
+        info.type, info.linkname = tarfile.LNKTYPE, "missing"
+        tar.addfile(info)
+
+
+def clash(file: Path) -> None:
+    with tarfile.open(file, "w") as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+        tar.addfile(tarfile.TarInfo("a/b"))
+
+
+def zip_clash(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", "x")
+        archive.writestr("a/b", "x")
+
+
+def long_name(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a" * 300, "x")
+
+
+@pytest.mark.parametrize("make", [encrypted, unknown_method, link_to_nothing, clash, zip_clash, long_name])
+def test_an_archive_that_cannot_be_unpacked_is_told_in_one_sentence(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "odd.archive")
+    with pytest.raises(UsageError, match=r"^cannot unpack .*odd\.archive.*: .+") as caught:
+        unpack(tmp_path / "odd.archive", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["zip", "tgz"])
+def test_an_archive_that_grows_beyond_measure_is_refused(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_RATIO_FROM_BYTES", 1 << 20)
+    (tmp_path / "zeros").write_bytes(bytes(4 << 20))
+    if form == "zip":
+        with zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(tmp_path / "zeros", "zeros")
+    else:
+        with tarfile.open(tmp_path / "a", "w:gz") as tar:
+            tar.add(tmp_path / "zeros", "zeros")
+    with pytest.raises(UsageError, match="taken for a trap"):
+        unpack(tmp_path / "a", tmp_path / "out")
+    assert not (tmp_path / "out" / "zeros").exists()
+
+
+def test_an_archive_that_cannot_be_unpacked_is_the_reason_that_is_kept(tmp_path: Path) -> None:
+    clash(tmp_path / "a.tar")
+    with pytest.raises(UsageError):
+        build(tmp_path, {"name": "a", "archive": str(tmp_path / "a.tar"), "system": "make"})
+    (found,) = Envs(tmp_path / "envs", Here(), environ={}).ls()
+    assert "cannot unpack" in found.failure["message"]

@@ -87,6 +87,53 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int | 
     assert told in problem.message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "variables: {http_proxy: 'http://bob:hunter2@proxy:1'}",
+        "variables: {PGPASSWORD: hunter2}",
+        "variables: {hf_token: hunter2}",
+        "variables: {GITHUB_PAT: hunter2}",
+        "variables: {MY_PWD: hunter2}",
+        "variables: {OPENAI_KEY: hunter2}",
+        "variables: {AWS_CREDENTIALS: hunter2}",
+        "variables: {HF_TOKEN: $hunter2-and-more}",
+        "builds: [{name: a, git: 'https://hunter2@github.com/x/y'}]",
+        "builds: [{name: a, archive: 'https://host/a.tgz?X-Amz-Signature=hunter2'}]",
+        "conda: {packages: [a], channels: ['https://conda.example/t/hunter2/lab']}",
+        "checks: [{run: [curl, 'https://bob:hunter2@host/x']}]",
+    ],
+)
+def test_a_secret_is_refused_and_not_repeated(tmp_path: Path, text: str) -> None:
+    told = str(refused(tmp_path, text + "\n"))
+    assert "records would keep" in told
+    assert "hunter2" not in told
+
+
+def test_what_only_looks_a_little_like_a_secret_is_taken(tmp_path: Path) -> None:
+    values = {
+        "PATH": "/x:$PATH",
+        "PWD": "/here",
+        "OLDPWD": "/there",
+        "KEYBOARD": "de",
+        "COMPASS": "north",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+        "HF_TOKEN": "$HF_TOKEN",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/secure/file.json",
+        "http_proxy": "http://${PROXY_USER}:${PROXY_WORD}@proxy:1",
+        "MAIL": "me@example.org",
+    }
+    spec = parse_spec({"name": "x", "variables": values, "builds": [{"name": "a", "git": "ssh://git@host/x"}]})
+    assert spec.variables == values
+    assert parse_spec({"name": "x", "builds": [{"name": "a", "git": "git@host:x/y"}]}).builds
+
+
+def test_a_home_folder_that_nobody_has_is_said_so(tmp_path: Path) -> None:
+    for text in ("python: {requirements: ~nosuch/x}", "container: {definition: ~nosuch/x}"):
+        assert "nobody here has the home folder ~nosuch" in str(refused(tmp_path, text + "\n"))
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     problems = refused(tmp_path, "naem: x\npython:\n  packages: 3\nmodules: [a b]\n").problems
     assert [each.line for each in problems] == [1, 3, 4]

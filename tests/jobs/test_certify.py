@@ -12,11 +12,11 @@ import pytest
 from slurm_cluster import SlurmCluster
 from slurm_jobs import jobs_on, torch_lines
 
-from fairmile.base.errors import InvalidDocument, NotFound
+from fairmile.base.errors import InvalidDocument, NotFound, Transient
 from fairmile.jobs.certify import Certificate, certify, plan
 from fairmile.jobs.machines import Machines
-from fairmile.jobs.queue import Jobs
-from fairmile.jobs.spec import Resources
+from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.jobs.spec import JobSpec, Resources
 
 BOX = """\
 name: box
@@ -169,6 +169,48 @@ def test_what_the_system_cannot_be_asked_is_said_before_any_job(tmp_path: Path) 
     with pytest.raises(InvalidDocument, match="names the account"):
         plan(jobs, "deep")
     assert jobs.ls() == []
+
+
+def test_what_a_scheduler_has_no_word_for_does_not_apply_and_what_it_does_not_answer_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "flux"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'flux-batch: ERROR: the broker is on fire' >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    jobs = box(tmp_path, "launch: {launcher: flux}\n")
+    (tmp_path / "box.yaml").write_text((tmp_path / "box.yaml").read_text().replace("dialect: shell", "dialect: flux"))
+    made = certify(jobs, "box")
+    assert (outcomes(made)["array"], reason(made, "array")) == ("not applicable", "Flux knows no arrays of batch jobs")
+    assert {outcomes(made)[name] for name in ("job", "cancel", "python")} == {"failed"}
+    assert "the broker is on fire" in reason(made, "job")
+
+
+@pytest.mark.parametrize("trouble", [Transient("the line is cut"), KeyboardInterrupt()])
+def test_nothing_of_a_suite_that_breaks_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: BaseException
+) -> None:
+    jobs = box(tmp_path)
+    submit = jobs.submit
+
+    def submits_and_breaks(spec: JobSpec, *, on: str) -> JobStatus:
+        job = submit(spec, on=on)
+        if "sleep" in spec.argv[-1]:
+            raise trouble
+        return job
+
+    monkeypatch.setattr(jobs, "submit", submits_and_breaks)
+    if isinstance(trouble, Transient):
+        made = certify(jobs, "box")
+        assert (outcomes(made)["cancel"], reason(made, "cancel")) == ("failed", "the line is cut")
+        assert outcomes(made)["job"] == "passed"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            certify(jobs, "box")
+    ends = jobs.wait([job.id for job in jobs.ls()], timeout_s=60)
+    assert ends
+    assert all(end.is_over for end in ends)
 
 
 def test_a_job_that_takes_too_long_is_cancelled_and_has_failed(

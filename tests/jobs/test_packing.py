@@ -90,6 +90,15 @@ def test_one_failure_fails_the_job_and_stops_no_other_command(pack: Pack) -> Non
     assert "no-such-program: not found" in job.out(2, "err")
 
 
+def test_a_command_whose_watcher_was_killed_is_not_taken_for_a_success(pack: Pack) -> None:
+    # The parent of a command watches it, and is lost as if the node had run out of memory.
+    job = pack([["bash", "-c", "kill -KILL $PPID; exit 0"], ["echo", "ran"], ["echo", "ran too"]], at_once=1)
+    code, errors = job.run()
+    assert (code, errors.splitlines()[-1]) == (1, "1 of 3 commands did not end with 0")
+    assert not job.note("ended.0")
+    assert [job.note(f"ended.{index}")[0]["exit_code"] for index in (1, 2)] == [0, 0]
+
+
 def test_a_job_started_again_runs_only_what_did_not_end_with_0(pack: Pack) -> None:
     job = pack([["echo", "once"], ["test", "-e", "there"], ["echo", "once too"]], at_once=2)
     assert job.run()[0] == 1

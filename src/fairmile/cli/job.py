@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairmile.base.errors import InvalidDocument, Problem
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.jobs.diagnosis import Diagnosis
 from fairmile.jobs.queue import JobStatus
+from fairmile.jobs.records import Records
 from fairmile.jobs.states import State
 from fairmile.workspace import Workspace
 
@@ -75,7 +77,8 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
         return 0
     out.say(f"submitted {status.id}")
     if not out.as_json and spec.array is None:
-        _print(out, workspace.jobs.follow(status.id))
+        with _going_on(out, [status.id]):
+            _print(out, workspace.jobs.follow(status.id))
     return _waited(workspace, out, [status.id], None)
 
 
@@ -122,9 +125,8 @@ def pack(
 
 def _commands(file: Path) -> list[list[str]]:
     """Return the commands of a file, one a line, quoted as in a shell; `#` starts a comment."""
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_text(file).split("\n"), 1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
@@ -133,6 +135,31 @@ def _commands(file: Path) -> list[list[str]]:
         if words:
             found.append(words)
     return found
+
+
+def _text(file: Path) -> str:
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {file}") from error
+    except OSError as error:
+        raise SystemFailure(f"cannot read {file}: {error.strerror}") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidDocument([Problem("is not UTF-8 text", file=str(file), line=line)]) from error
+
+
+@contextmanager
+def _going_on(out: Out, jobs: list[str]) -> Iterator[None]:
+    """Say, when whoever waits breaks off, that the jobs do not."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        out.say(f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on")
+        out.hint(f"`fairmile job cancel {' '.join(jobs)}` ends {'it' if len(jobs) == 1 else 'them'}")
+        raise
 
 
 def _told(out: Out, status: JobStatus, text: str, hint: str = "") -> None:
@@ -149,7 +176,8 @@ def _document(status: JobStatus) -> dict[str, Any]:
 
 
 def _waited(workspace: Workspace, out: Out, jobs: list[str], timeout_s: float | None) -> int:
-    ended = workspace.jobs.wait(jobs, timeout_s=timeout_s)
+    with _going_on(out, jobs):
+        ended = workspace.jobs.wait(jobs, timeout_s=timeout_s)
     failed = [each for each in ended if each.is_over and each.state is not State.DONE]
     if out.as_json:
         out.data({"jobs": [_document(each) for each in ended]})
@@ -336,20 +364,22 @@ def cancel(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
 @job.command()
 @click.argument("job")
 @click.option("--to", type=click.Path(path_type=Path), default=Path(), help="The folder to put them in.  [default: .]")
+@click.option("--dry-run", is_flag=True, help="Say what would be copied; copy nothing.")
 @json_option
-def bring(out: Out, job: str, to: Path) -> int:
+def bring(out: Out, job: str, to: Path, dry_run: bool) -> int:
     """Copy the declared outputs of a job here, from wherever it ran.
 
     \b
     Example:
       fairmile job bring tides --to results
     """
-    brought = Workspace.open().jobs.bring(job, to)
+    jobs = Workspace.open().jobs
+    brought = [to / name for name in Records(jobs.root).get(job).spec.outputs] if dry_run else jobs.bring(job, to)
     if out.as_json:
         out.data({"files": [str(path) for path in brought]})
         return 0
     for path in brought:
-        out.line(f"brought  {path}")
+        out.line(f"{'would bring' if dry_run else 'brought'}  {path}")
     if not brought:
         out.say("the job declared no outputs")
         out.hint("`fairmile job submit --output-file NAME …` declares one")

@@ -18,8 +18,16 @@ _GIB = 1 << 30
 _RESOURCES = ("nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "partition", "account", "qos", "exclusive")
 _COUNT = click.IntRange(min=1)
 # Fields of a job whose option has another name, and what the texts of some must look like.
-_NAMES = {"outputs": "output-file", "inputs": "input", "options": "option", "time_s": "time", "memory_gib": "memory"}
+_NAMES = {
+    **{"outputs": "output-file", "inputs": "input", "options": "option", "time_s": "time", "memory_gib": "memory"},
+    "argv": "PROGRAM",
+}
 _FORMS = {"name": "at most 64 letters, digits, '.', '_' or '-', the first a letter or digit"}
+
+_OF_A_PROGRAM = (
+    click.option("--array", metavar="N[%K]", help="The same N times, K of them at once."),
+    click.option("--launch", type=click.Choice(get_args(Launch)), help="How the program is started."),
+)
 
 _OPTIONS = (
     click.option("--on", default="laptop", metavar="SYSTEM", help="Where it runs.  [default: laptop, which is here]"),
@@ -34,11 +42,10 @@ _OPTIONS = (
     click.option("--cpus-per-task", type=_COUNT, metavar="N", help="CPUs of each task."),
     click.option("--memory", metavar="SIZE", help="Memory of each node, as 64GiB."),
     click.option("--exclusive/--shared", default=None, help="Whether other jobs may use the rest of its nodes."),
-    click.option("--array", metavar="N[%K]", help="The same N times, K of them at once."),
+    *_OF_A_PROGRAM,
     click.option("--signal", metavar="NAME@TIME", help="Warn it so long before the limit, as USR1@120."),
     click.option("--name", default="", metavar="NAME", help="What the scheduler calls it."),
     click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set an environment variable."),
-    click.option("--launch", type=click.Choice(get_args(Launch)), help="How the program is started."),
     click.option("--option", multiple=True, metavar="OPTION", help="Hand an option to the scheduler as it is."),
     click.option("--requeue/--no-requeue", default=True, help="Whether a lost node starts it again.  [default: yes]"),
 )
@@ -67,14 +74,14 @@ def job_options(command: F) -> F: ...
 @overload
 def job_options(*, program: bool) -> Callable[[F], F]: ...
 def job_options(command: F | None = None, *, program: bool = True) -> F | Callable[[F], F]:
-    """Give a command the options that describe a job and, unless `program` is False, the program itself.
+    """Give a command the options that describe a job and, unless `program` is False, the program and what is its own.
 
     The command receives `on`, and the rest for `spec_from`.
     """
 
     def add(command: F) -> F:
         for option in reversed(_OPTIONS):
-            command = option(command)
+            command = option(command) if program or option not in _OF_A_PROGRAM else command
         if program:
             words = click.argument("argv", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENT]...")
             command = words(command)
@@ -145,7 +152,8 @@ def _problem(error: Mapping[str, Any]) -> Problem:
     else:
         expected = str(error["msg"]).removeprefix("Input should be ").replace("greater than or equal to", "at least")
         message = f"expected {expected.replace('greater', 'more')}, found {given!r}"
-    return Problem(message, f"--{_NAMES.get(field, field).replace('_', '-')}")
+    name = _NAMES.get(field, field)
+    return Problem(message, name if name.isupper() else f"--{name.replace('_', '-')}")
 
 
 def _array(text: str) -> Array:

@@ -21,7 +21,7 @@ from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.envs.records import acts_data, as_text
 from fairmile.envs.shells import Act, Assign
 from fairmile.envs.spec import CheckSpec, EnvironmentSpec, compile_expression
-from fairmile.envs.steps import BUILD_MARK, Step, Tools
+from fairmile.envs.steps import Step, Tools, build_mark
 
 _KEPT_LINES = 200  # of what a check prints
 _SHOWN_LINES = 20
@@ -76,23 +76,45 @@ class Building:
             checks = self.check()
             at = "end"
             self._finish(began, done, checks)
-        except FairmileError as error:
-            failure = {"at": at, "message": error.message, "hint": error.hint, "when": _now()}
-            self._write("failure.json", failure)
-            self._take(f"failed: {error.message}")
+        except Exception as error:
+            told = _told(error)
+            failure = {"at": at, "message": told.message, "hint": told.hint, "when": _now()}
+            # What kept the build from writing may keep this from being written: the first reason is the one to tell.
+            with contextlib.suppress(FairmileError, OSError):
+                self._write("failure.json", failure)
+                self._take(f"failed: {told.message}")
+            if isinstance(error, OSError):
+                raise told from error
             raise
+
+    def check_again(self, record: Mapping[str, Any]) -> None:
+        """Check an environment that is ready anew, and note what its checks say now; it stays ready when they fail."""
+        work = self._tools.work
+        try:
+            make_shared(work, self._root_mode)
+            checks = self.check()
+        except OSError as error:
+            raise write_failure(str(work), error) from error
+        except FairmileError as error:
+            raise SystemFailure(
+                f"{self._design.spec.name} is ready and stays so, but a check that is new does not succeed: "
+                f"{error.message}",
+                hint="correct the check, or what it needs in the specification, which makes another environment",
+            ) from error
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        self._write("record.json", {**record, "checks": checks, "spec": self._design.spec.model_dump(mode="json")})
 
     def check(self) -> list[dict[str, Any]]:
         """Run every check in the finished environment and return what each said; the first that fails raises."""
         design = self._design
         tools = replace(self._tools, acts=design.acts(self._prefix))
         wrap = design.wrap(self._prefix)
-        self._tools.work.mkdir(parents=True, exist_ok=True)
         return [run_check(each, tools, wrap) for each in design.spec.checks]
 
     def _begin(self) -> None:
         folder = self._folder
-        end_leftovers(f"{BUILD_MARK}={self._tools.work}")
+        end_leftovers(build_mark(self._tools.work))
         try:
             if folder.exists() and folder.stat().st_uid != os.getuid():
                 # The leftovers of somebody else's build cannot be gone on with, only replaced.
@@ -177,15 +199,38 @@ def run_check(check: CheckSpec, tools: Tools, wrap: Sequence[str]) -> dict[str, 
         kept.append(line)
         tools.on_line(line)
 
-    done = replace(tools, on_line=take).run([*wrap, *argv], cwd=tools.work, check=False, timeout_s=check.timeout_s)
-    said = "\n".join(kept[1:][-_KEPT_LINES:])
-    last = "\n".join(kept[1:][-_SHOWN_LINES:]) or "it printed nothing"
+    began = time.monotonic()
+    try:
+        done = replace(tools, on_line=take).run([*wrap, *argv], cwd=tools.work, check=False, timeout_s=check.timeout_s)
+    except SystemFailure as error:
+        if time.monotonic() - began < check.timeout_s:
+            raise
+        raise SystemFailure(
+            f"the check `{shown}` did not end within {check.timeout_s:g} s:\n{_last(kept)}",
+            hint="find out what it waits for, or give it a longer `timeout_s`",
+        ) from error
+    said, last = "\n".join(kept[1:][-_KEPT_LINES:]), _last(kept)
     hint = "the environment is not ready; correct the specification or the check and build again"
     if done.exit_code != 0:
         raise SystemFailure(f"the check `{shown}` ended with exit code {done.exit_code}:\n{last}", hint=hint)
     if check.expect and not compile_expression(check.expect).search(said):
         raise SystemFailure(f"the check `{shown}` did not print /{check.expect}/:\n{last}", hint=hint)
     return {"run": check.run, "expect": check.expect, "output": said, "duration_s": round(done.duration_s, 3)}
+
+
+def _last(lines: Sequence[str]) -> str:
+    """Return the last lines that a check printed; the first one is its command."""
+    return "\n".join(lines[1:][-_SHOWN_LINES:]) or "it printed nothing"
+
+
+def _told(error: Exception) -> FairmileError:
+    """Return an error in words for a person, whatever it was."""
+    if isinstance(error, FairmileError):
+        return error
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return SystemFailure(f"the build cannot go on: {where}{error.strerror or error}")
+    return SystemFailure(f"the build ended by a fault of the program: {type(error).__name__}: {error}")
 
 
 def end_leftovers(mark: str, *, deadline_s: float = 30.0) -> None:

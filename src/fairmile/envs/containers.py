@@ -44,8 +44,10 @@ _HERE = "/@here@"
 _ALSO = "/@also@"
 _OURS = "/@ours@"
 _VARIABLES = "--@variables@"
-# Variables that say where things lie outside; all others are seen inside, as those of a job are.
-_OUTSIDE = "PATH|HOME|PWD|OLDPWD|HOSTNAME|SHLVL|SHELL|_|TMPDIR|BASH_ENV|ENV|LD_PRELOAD|XDG_RUNTIME_DIR"
+# Variables that say where things lie outside; all others are seen inside, as those of a job are. A runtime that hands
+# on all it has sets the first ones itself, and the others are taken away before it starts.
+_NOT_NEEDED = ("OLDPWD", "HOSTNAME", "SHELL", "TMPDIR", "BASH_ENV", "ENV", "LD_PRELOAD", "XDG_RUNTIME_DIR")
+_OUTSIDE = "|".join(("PATH", "HOME", "PWD", "SHLVL", "_", *_NOT_NEEDED))
 _INSIDE = "/opt/fairmile"
 
 
@@ -83,6 +85,8 @@ def wrap(runtime: Runtime, container: Container, prefix: Path | None = None) -> 
         lines += ["ours= IFS=:; set -f", f"for each in $PATH; do {case}; done", "unset IFS; set +f"]
         first = ("sh", "-c", 'PATH=$1$PATH; export PATH; shift; exec "$@"', "sh", _OURS)
     inherited = () if runtime.inherits_variables else (_VARIABLES,)
+    if runtime.inherits_variables:
+        lines.append(f"unset {' '.join(_NOT_NEEDED)}")
     words = runtime.command(
         replace(
             container,
@@ -190,6 +194,8 @@ class ContainerStep:
     def _image_material(self) -> dict[str, Any]:
         if self._spec.definition is not None:
             file = Path(self._spec.definition)
+            if not file.is_file():
+                raise NotFound(f"there is no definition {file}", hint="container.definition is the file of one")
             return {
                 "definition": file.name,
                 "files": merkle_root(scan_tree(file.parent)),

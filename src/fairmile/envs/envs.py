@@ -7,8 +7,7 @@ import platform
 import shlex
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,20 +17,32 @@ from fairmile.base.digest import canonical_json, sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
 from fairmile.base.words import did_you_mean
-from fairmile.envs.building import Building, Design, make_shared, remove_tree
+from fairmile.envs.building import Building, Design, end_leftovers, make_shared, remove_tree
 from fairmile.envs.containers import Packaged
 from fairmile.envs.exports import export
 from fairmile.envs.inputs import at_home
-from fairmile.envs.records import LEASE_S, Environment, State, as_text, builder, lock_file, read_all, read_environment
+from fairmile.envs.records import (
+    LEASE_S,
+    Environment,
+    State,
+    builder,
+    builder_process,
+    is_here,
+    lock_file,
+    read_all,
+    read_environment,
+)
 from fairmile.envs.shells import Act, render
 from fairmile.envs.source import unpack
 from fairmile.envs.spec import EnvironmentSpec, load_spec, parse_spec
-from fairmile.envs.steps import KINDS, Step, Tools
+from fairmile.envs.steps import KINDS, Step, Tools, build_mark
 
 _FORMAT = 1
 _SHORT = 16
 _FAILED = "fairmile: failed:"  # what the shell lines of shells.py say of one that fails
 _LEAST_DIGEST = 4
+_REMOVAL_S = 30.0
+_GROUP_MAY = 0o2775
 _ORDER = ("modules", "conda", "builds", "python", "builds after python", "container")
 _ENDINGS = (".yaml", ".yml", ".json")
 What: TypeAlias = str | Path | EnvironmentSpec
@@ -172,9 +183,7 @@ class Envs:
             if found is None or not found.ready:
                 building.build()
             elif not _same_checks(found, design):
-                checks = building.check()
-                record = {**found.record, "checks": checks, "spec": design.spec.model_dump(mode="json")}
-                write_atomic(folder / "record.json", as_text(record))
+                building.check_again(found.record)
         return self._read(folder)
 
     # Look
@@ -217,20 +226,11 @@ class Envs:
         environment = self._ready(ref)
         return export(environment, format, base=base)
 
-    @contextmanager
-    def hold(self, ref: What) -> Iterator[Environment]:
-        """Keep an environment from being removed as long as the block lasts."""
-        environment = self._ready(ref)
-        try:
-            with Lock(environment.folder / "uses" / os.urandom(8).hex(), lease_s=LEASE_S):
-                yield environment
-        except SystemFailure as error:
-            if environment.folder.exists():
-                raise
-            raise SystemFailure(f"the environment {environment.name} was removed while it was in use") from error
-
     def note_use(self, ref: What) -> None:
-        """Note that this process uses an environment until it ends, also when another program takes its place."""
+        """Note that this process uses an environment until it ends, also when another program takes its place.
+
+        On this machine `rm` and `gc` see for as long as it lives; on others they see the note for ten minutes.
+        """
         environment, me = self._ready(ref), Holder.me()
         self._touch(environment)
         try:
@@ -241,16 +241,31 @@ class Envs:
     # Remove
 
     def rm(self, ref: What, *, force: bool = False, dry_run: bool = False) -> Environment:
-        """Remove one environment and return what it was; refused while it is used or built unless `force`."""
+        """Remove one environment and return what it was; refused while it is used or built unless `force`.
+
+        With `force` the programs of a build on this machine are ended. A running job is not seen.
+        """
         found = self._candidates(ref)
         if len(found) > 1:
             digests = ", ".join(each.digest[:_SHORT] for each in found)
             raise Conflict(f"{ref} stands for {len(found)} environments: {digests}", hint="name one by its digest")
         environment = found[0]
-        who = [*environment.holders(), *filter(None, [self._builder(environment)])]
+        shown = f"{environment.name} ({environment.digest[:_SHORT]})"
+        at_work = builder_process(lock_file(self.root, environment.folder.name))
+        if at_work is not None and not is_here(at_work):
+            raise Conflict(
+                f"{shown} is built by process {at_work.pid} on {at_work.host}, which cannot be ended from here",
+                hint="end it there, or wait for it to end",
+            )
+        if at_work is not None and not force:
+            raise Conflict(
+                f"{shown} is built by process {at_work.pid} on this machine",
+                hint="wait for it to end, or end its build and remove it with --force",
+            )
+        who = environment.holders()
         if who and not force:
             raise Conflict(
-                f"{environment.name} ({environment.digest[:_SHORT]}) is in use by {', '.join(who)}",
+                f"{shown} is in use by {', '.join(who)}",
                 hint="wait for it to end, or remove it all the same with --force",
             )
         if not dry_run:
@@ -343,7 +358,10 @@ class Envs:
 
     def _prepare(self) -> None:
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            if not self.root.exists():
+                self.root.parent.mkdir(parents=True, exist_ok=True)
+                # A group that shares the home shares what is in it, whatever the umask of the first who builds.
+                make_shared(self.root, stat.S_IMODE(self.root.parent.stat().st_mode) & _GROUP_MAY)
             for name in (".locks", ".cache"):
                 make_shared(self.root / name, stat.S_IMODE(self.root.stat().st_mode))
         except OSError as error:
@@ -404,8 +422,14 @@ class Envs:
         return builder(lock_file(self.root, environment.folder.name))
 
     def _remove(self, environment: Environment, *, force: bool = False) -> None:
-        # Without its record it is no longer ready, so that nobody starts to use it meanwhile.
-        with Lock(lock_file(self.root, environment.folder.name), timeout_s=1.0 if force else 30.0, lease_s=LEASE_S):
+        file = lock_file(self.root, environment.folder.name)
+        deadline = time.monotonic() + _REMOVAL_S
+        while force and builder(file) and time.monotonic() < deadline:
+            # A build whose program is ended fails and lets go of its lock; it may start another one before it looks.
+            end_leftovers(build_mark(environment.folder / "work"))
+            time.sleep(0.05)
+        with Lock(file, timeout_s=_REMOVAL_S, lease_s=LEASE_S):
+            # Without its record it is no longer ready, so that nobody starts to use it meanwhile.
             (environment.folder / "record.json").unlink(missing_ok=True)
             remove_tree(environment.folder)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
 from fairmile.base.digest import ManifestEntry, merkle_root, sha256_file, sha256_hex
 from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.base.units import format_size
 
+_LARGEST_DOCUMENT_BYTES = 16 << 20
 # What tools leave in a folder of sources, and what no build should depend on.
 _LEFTOVERS = (
     ".git",
@@ -37,8 +41,20 @@ def at_home(text: str) -> Path:
         raise UsageError(f"{text}: nobody here has the home folder {user}", hint="write the whole path") from error
 
 
+def read_document(path: Path) -> str:
+    """Return the text of a file that a person wrote; OSError when it is no regular file or far too large for one."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if status.st_size > _LARGEST_DOCUMENT_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {format_size(_LARGEST_DOCUMENT_BYTES)}", str(path))
+    return path.read_text(encoding="utf-8")
+
+
 def file_sha256(path: str | Path) -> str:
     """Return the sha256 of a file that a specification names."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"{path}, which the environment needs, is no regular file", hint="check the path in its file")
     try:
         return sha256_file(path)
     except OSError as error:

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
-from fairmile.envs.inputs import changed, copy_folder, file_sha256, folder_digest
+from fairmile.envs.inputs import changed, copy_folder, file_sha256, folder_digest, read_document
 from fairmile.envs.shells import Act, Assign, Prepend, Unset
 from fairmile.envs.spec import EnvironmentSpec, PythonSpec, holds_login
 from fairmile.envs.steps import Step, Tools, Use
@@ -48,6 +48,7 @@ _OPTIONS = {
     "-i": "--index-url",
     "": "--extra-index-url",
 }
+_SOURCES = ("--find-links", "--index-url", "--extra-index-url")
 _PACKAGE_FILES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _OWN_INDEX = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX")
 
@@ -448,7 +449,7 @@ def _logical_lines(file: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, P
     if file in above:
         raise UsageError(f"the requirements file {file} includes itself")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_document(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise NotFound(f"cannot read the requirements file {file}: {reason}") from error
@@ -474,11 +475,11 @@ def _line_material(line: str, file: Path, at: Path) -> Any:
             f"{at}: {line!r} is an editable package, which changes after the environment is built",
             hint="give its folder as `project`, or without -e",
         )
-    if name in _OPTIONS.values():
+    if name in _SOURCES:
         return [name, value if "://" in value and not value.startswith("file:") else _source_material(value, file, at)]
-    target = re.split(r"\s;|\s--hash", line)[0].strip()
-    if " @ " in target:
-        return _package_material(target) if "file:" in target else line
+    target = re.split(r"\s;|;\s|\s--", line)[0].strip()
+    if re.search(r"@\s*file:", target):
+        return _package_material(target)
     if target.startswith("file:"):
         return _package_material(_path_of(target))
     bare = re.sub(r"\[[^\]]*\]$", "", target)

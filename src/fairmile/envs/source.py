@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import lzma
+import os
 import shutil
 import tarfile
 import zipfile
@@ -15,13 +17,18 @@ from urllib.parse import unquote, urlsplit
 
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Integrity, NotFound, UsageError
-from fairmile.base.files import safe_join
+from fairmile.base.files import safe_join, write_failure
 from fairmile.base.git import Repository, refuse_commands
+from fairmile.base.units import format_size
 from fairmile.envs.inputs import changed, copy_folder, file_sha256, folder_digest
 from fairmile.envs.shells import Act, Assign, Prepend
 from fairmile.envs.spec import BuildSpec, EnvironmentSpec
 from fairmile.envs.steps import Step, Tools, Use
 
+# As the archives of a store are bounded, but for the total, since no source code comes near that of data.
+_MOST_BYTES, _RATIO, _RATIO_FROM_BYTES = 1 << 40, 200, 1 << 30
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
 _COMPILERS = ("CC", "CXX", "FC", "CFLAGS", "CXXFLAGS", "FFLAGS", "LDFLAGS", "CUDACXX", "HIPCXX", "MPICC")
 
 
@@ -197,19 +204,52 @@ def unpack(archive: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as tar:
-                tar.extractall(folder, filter="data")
+            _untar(archive, folder)
         elif zipfile.is_zipfile(archive):
             _unzip(archive, folder)
         else:
             raise UsageError(f"{archive} is neither a tar nor a zip archive")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+    except OSError as error:
+        if error.errno in _DISK:
+            raise write_failure(str(folder), error) from error
+        where = f": {Path(os.fsdecode(error.filename)).name[:80]}" if error.filename else ""
+        raise UsageError(f"cannot unpack {archive}{where}: {error.strerror or error}") from error
+    # The last three: a link to a member that is not there, an encrypted member, a method that is not known.
+    except (*_DAMAGED, KeyError, RuntimeError, NotImplementedError) as error:
         raise UsageError(f"cannot unpack {archive}: {error}") from error
 
 
+class _Bound:
+    """Counts what an archive unpacks to, and refuses what no source code grows to."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+        self._most_bytes = min(_MOST_BYTES, max(_RATIO_FROM_BYTES, _RATIO * archive.stat().st_size))
+        self._bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        if self._bytes > self._most_bytes:
+            raise UsageError(
+                f"{self._archive} unpacks to more than {format_size(self._most_bytes)}, which is taken for a trap",
+                hint=f"unpack it yourself and give the folder; the bounds are {_RATIO} times the size of the archive "
+                f"beyond {format_size(_RATIO_FROM_BYTES)}, and {format_size(_MOST_BYTES)}",
+            )
+
+
+def _untar(archive: Path, folder: Path) -> None:
+    bound = _Bound(archive)
+    with tarfile.open(archive, errorlevel=2) as tar:
+        for member in tar:
+            bound.add(member.size)
+            tar.extract(member, folder, filter="data")
+
+
 def _unzip(archive: Path, folder: Path) -> None:
+    bound = _Bound(archive)
     with zipfile.ZipFile(archive) as zipped:
         for member in zipped.infolist():
+            bound.add(member.file_size)  # zipfile reads no more of a member than this
             path = safe_join(folder, member.filename)
             if member.is_dir():
                 path.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageE
 from fairmile.base.git import refuse_commands
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load_located
-from fairmile.envs.inputs import at_home
+from fairmile.envs.inputs import at_home, read_document
 from fairmile.envs.shells import pieces
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -156,7 +156,6 @@ Line = Annotated[str, AfterValidator(_line)]
 File = Annotated[str, AfterValidator(_file)]
 Address = Annotated[str, AfterValidator(_address)]
 Channel = Annotated[str, AfterValidator(_channel)]
-Word = Annotated[str, AfterValidator(_without_login)]
 Archive = Annotated[str, AfterValidator(_archive)]
 Package = Annotated[str, AfterValidator(_package)]
 Module = Annotated[str, AfterValidator(_module)]
@@ -270,9 +269,15 @@ class ContainerSpec(_Part):
 class CheckSpec(_Part):
     """A command that must end with 0 in the finished environment, and what it must print."""
 
-    run: Line | Annotated[tuple[Word, ...], Field(min_length=1)]  # a line for the shell, or argv
+    run: Line | Annotated[tuple[str, ...], Field(min_length=1)]  # a line for the shell, or argv
     expect: str = ""  # RE2 regular expression, searched in all that it prints
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
+
+    @field_validator("run")
+    @classmethod
+    def _holds_no_login(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        _without_login(value if isinstance(value, str) else " ".join(value))
+        return value
 
     @field_validator("expect")
     @classmethod
@@ -320,7 +325,7 @@ def compile_expression(text: str) -> Any:
 def load_spec(path: Path) -> EnvironmentSpec:
     """Return the specification in a file (YAML or JSON), or raise InvalidDocument that names the lines."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_document(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise SystemFailure(f"cannot read the environment file {path}: {reason}") from error

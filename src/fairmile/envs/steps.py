@@ -17,7 +17,12 @@ from fairmile.envs.spec import EnvironmentSpec
 
 _SHOWN_LINES = 20
 # Every program of a build bears this variable, so that whoever takes the build over can end what is left of it.
-BUILD_MARK = "FAIRMILE_BUILD"
+_BUILD_MARK = "FAIRMILE_BUILD"
+
+
+def build_mark(work: Path) -> str:
+    """Return what stands in the environment of every program of the build that works in a folder."""
+    return f"{_BUILD_MARK}={work}"
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Tools:
         result = self.runner.run(
             ["bash", "--noprofile", "--norc", "-c", script, "fairmile", *argv],
             cwd=cwd,
-            env={**(env or {}), BUILD_MARK: str(self.work)},
+            env={**(env or {}), _BUILD_MARK: str(self.work)},
             timeout_s=timeout_s,
             check=False,
             on_line=take,

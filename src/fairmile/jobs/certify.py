@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
+from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Unsupported, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.version import __version__
 from fairmile.jobs.launchers import workers_per_node
@@ -156,13 +158,16 @@ def certify(
 ) -> Certificate:
     """Run the suite on a system and return what came of it; None for `software` means all sets of the system.
 
-    Jobs of checks that failed stay to be looked at. `watch` gets each check when it is known. What the system cannot
-    be asked at all, for want of an account perhaps, raises.
+    Jobs of checks that failed stay to be looked at, none of them running. `watch` gets each check when it is known.
+    What the system cannot be asked at all, for want of an account perhaps, raises.
     """
     suite = _Suite(jobs, name, software, resources or Resources(), patience_s, watch)
     started = datetime.now(UTC)
-    suite.run(suite.first())
-    suite.run(suite.second())
+    try:
+        suite.run(suite.first())
+        suite.run(suite.second())
+    finally:
+        suite.end()
     system = suite.machine.system
     return Certificate(
         system.name, system.title, system.scheduler.dialect, started, datetime.now(UTC), tuple(suite.checks)
@@ -249,6 +254,7 @@ class _Suite:
         self.checks: list[Check] = []
         self.facts: dict[str, _Facts] = {}
         self.starter = ""
+        self.tag = f"certify-{secrets.token_hex(3)}"  # the name of its jobs: those without an answer are found by it
 
     # The steps
 
@@ -293,7 +299,7 @@ class _Suite:
             lines += [f'if command -v {tool} >/dev/null; then say gpus {vendor} "$({count})"; fi'
                       for vendor, (tool, count) in _COUNTERS.items()]  # fmt: skip
             lines += [_folder_line(name, each) for name, each in self.machine.system.file_systems.items()]
-        spec = JobSpec(argv=("bash", "look.sh"), name="certify", texts={"look.sh": "\n".join([*lines, ""])}, **fields)
+        spec = JobSpec(argv=("bash", "look.sh"), texts={"look.sh": "\n".join([*lines, ""])}, **fields)
         return _Step(tuple(names), spec, lambda ended: self._read_look(label, spec, ended))
 
     def _launched(self, fields: dict[str, Any], facts: _Facts) -> list[_Step]:
@@ -309,14 +315,14 @@ class _Suite:
             return self._skip(name, f"there is no {self.starter}")
         if "mpi4py" not in facts.modules:
             return self._skip(name, "python3 has no mpi4py to say hello with")
-        spec = JobSpec(argv=("python3", "hello.py"), name="certify", texts={"hello.py": _MPI_HELLO}, **fields)
+        spec = JobSpec(argv=("python3", "hello.py"), texts={"hello.py": _MPI_HELLO}, **fields)
         return [_Step((name,), spec, lambda ended: [self._read_ranks(name, spec, ended)])]
 
     def _ddp(self, label: str, fields: dict[str, Any], facts: _Facts) -> list[_Step]:
         name = _named(label, "torch, distributed")
         if "torch" not in facts.modules:
             return self._skip(name, "python3 has no torch")
-        spec = JobSpec(argv=("python3", "hello.py"), name="certify", texts={"hello.py": _DDP_HELLO}, **fields)
+        spec = JobSpec(argv=("python3", "hello.py"), texts={"hello.py": _DDP_HELLO}, **fields)
         return [_Step((name,), spec, lambda ended: [self._read_ranks(name, spec, ended)])]
 
     def _skip(self, name: str, reason: str) -> list[_Step]:
@@ -326,25 +332,43 @@ class _Suite:
     # Running them
 
     def run(self, steps: Sequence[_Step]) -> None:
-        """Submit all steps, wait for them together, and read each; what is refused has failed."""
-        submitted: list[tuple[_Step, JobStatus]] = []
-        for step in steps:
-            try:
-                submitted.append((step, self.jobs.submit(step.spec, on=self.name)))
-            except (InvalidDocument, UsageError, NotFound, Conflict) as error:
-                self._note([Check(name, "failed", f"refused: {error}") for name in step.names])
-        unwanted = [job.id for step, job in submitted if step.is_cancelled]
-        if unwanted:
-            self.jobs.cancel(unwanted)
+        """Submit all steps, wait for them together, and read each; what is refused, or gets no answer, has failed."""
+        submitted = [(step, job) for step in steps if (job := self._submitted(step)) is not None]
         ends = self.jobs.wait([job.id for _, job in submitted], timeout_s=self.patience_s)
-        late = [end.id for end in ends if not end.is_over]
-        if late:
-            self.jobs.cancel(late)
+        self.end()
         for (step, _), end in zip(submitted, ends, strict=True):
-            found = step.read(self._ended(end)) if end.is_over else [self._late(name, end) for name in step.names]
+            try:
+                found = step.read(self._ended(end)) if end.is_over else [self._late(name, end) for name in step.names]
+            except FairmileError as error:
+                found = [Check(name, "failed", str(error), job=end.id) for name in step.names]
             self._note(found)
             if end.is_over and all(check.outcome != "failed" for check in found):
-                self.jobs.rm([end.id])
+                with contextlib.suppress(FairmileError):  # it has ended, and is only kept longer
+                    self.jobs.rm([end.id])
+
+    def _submitted(self, step: _Step) -> JobStatus | None:
+        """Submit a step, and cancel it where that is what is tried; None where that could not be done."""
+        outcome: Outcome = "failed"
+        try:
+            job = self.jobs.submit(step.spec.model_copy(update={"name": self.tag}), on=self.name)
+            if step.is_cancelled:
+                self.jobs.cancel([job.id])
+            return job
+        except Unsupported as error:
+            outcome, reason = "not applicable", str(error)
+        except (InvalidDocument, UsageError, NotFound, Conflict) as error:
+            reason = f"refused: {error}"
+        except FairmileError as error:
+            reason = str(error)
+        self._note([Check(name, outcome, reason) for name in step.names])
+        return None
+
+    def end(self) -> None:
+        """Cancel whatever of the suite is still under way, also jobs of which no answer came back."""
+        left = [job.id for job in self.jobs.ls(live=True) if job.name == self.tag]
+        for id in left:
+            with contextlib.suppress(FairmileError):  # one that cannot be reached must not keep the others running
+                self.jobs.cancel([id])
 
     def _ended(self, end: JobStatus) -> _Ended:
         out, errors = (
@@ -443,7 +467,7 @@ _FOLDERS: dict[str, tuple[Outcome, str]] = {
 
 
 def _sh(script: str, **fields: Any) -> JobSpec:
-    return JobSpec(argv=("bash", "-c", script), name="certify", **fields)
+    return JobSpec(argv=("bash", "-c", script), **fields)
 
 
 def _named(label: str, name: str) -> str:

@@ -69,7 +69,7 @@ def _slurm_asked(request: Request, files: JobFiles) -> Iterator[str]:
     else:
         label = "%x-%A_%a" if request.array is not None else "%x-%j"
         yield from (f"--output={label}.out", f"--error={label}.err")
-    yield from _given("--comment={}", _key(files))
+    yield from _given("--comment={}", checked_key(files))
     if files.after:
         parts = (f"{word}:{':'.join(ids)}" for word, ids in _dependencies("slurm", files))
         yield f"--dependency={','.join(parts)}"
@@ -113,7 +113,7 @@ def _lsf_asked(request: Request, files: JobFiles) -> Iterator[str]:
     else:
         label = f"{name}-%J" + ("_%I" if request.array is not None else "")
         yield from (f"-o {label}.out", f"-e {label}.err")
-    yield from _given("-Jd {}", _key(files))
+    yield from _given("-Jd {}", checked_key(files))
     if files.after:
         tests = [f"{word}({job})" for word, ids in _dependencies("lsf", files) for job in ids]
         yield f'-w "{" && ".join(tests)}"'
@@ -160,7 +160,7 @@ def _pbs_asked(request: Request, files: JobFiles) -> Iterator[str]:
         number = ".^array_index^" if request.array is not None else ""
         log = f"{files.folder.rstrip('/')}/{SCHEDULER_LOG.replace('.', f'{number}.')}"
         yield from (f"-o {_quoted(log)}", "-j oe")
-    yield from _given("-v FAIRMILE_KEY={}", _key(files))
+    yield from _given("-v FAIRMILE_KEY={}", checked_key(files))
     if files.after:
         parts = (f"{word}:{':'.join(ids)}" for word, ids in _dependencies("pbs", files))
         yield f"-W depend={','.join(parts)}"
@@ -237,7 +237,8 @@ def _quoted(word: str) -> str:
     return word if _PLAIN.fullmatch(word) else f'"{word}"'
 
 
-def _key(files: JobFiles) -> str:
+def checked_key(files: JobFiles) -> str:
+    """Return the key of a job, which a scheduler keeps as one word; empty where it has none."""
     if files.key and not _WORD.fullmatch(files.key):
         raise UsageError(f"{files.key!r} is no key for a job", hint="use letters, digits and . _ : + @ -")
     return files.key

@@ -41,18 +41,19 @@ class Reach:
     file: str = ""
 
     @classmethod
-    def parse(cls, name: str, given: Any) -> Reach:
-        """Read the setting `systems.NAME`: a host, or a mapping of fields."""
+    def parse(cls, name: str, given: Any, origin: str = "") -> Reach:
+        """Read the setting `systems.NAME`, which stands at `origin`: a host, or a mapping of fields."""
         if isinstance(given, str):
             return cls(host=given)
+        setting = f"{origin} systems.{name}".strip()
         if not isinstance(given, Mapping):
-            raise UsageError(f"systems.{name}: expected a host or fields such as host, folder and account")
+            raise UsageError(f"{setting}: expected a host or fields such as host, folder and account")
         for field, value in given.items():
             if field not in _REACH_FIELDS:
                 near = did_you_mean(str(field), _REACH_FIELDS)
-                raise UsageError(f"systems.{name}: no field named {field!r}" + (f"; {near}" if near else ""))
+                raise UsageError(f"{setting}: no field named {field!r}" + (f"; {near}" if near else ""))
             if not isinstance(value, str):
-                raise UsageError(f"systems.{name}.{field}: expected a text, found {value!r}")
+                raise UsageError(f"{setting}.{field}: expected a text, found {value!r}")
         return cls(**given)
 
 
@@ -88,8 +89,17 @@ class Machine:
 class Machines:
     """All systems by name; `ssh://[USER@]HOST` is any machine without a scheduler."""
 
-    def __init__(self, folders: Sequence[Path], root: Path, *, reaches: Mapping[str, Any] | None = None) -> None:
-        self._reaches = {name: Reach.parse(name, given) for name, given in (reaches or {}).items()}
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        root: Path,
+        *,
+        reaches: Mapping[str, Any] | None = None,
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
+        self._reaches = {
+            name: Reach.parse(name, given, (origins or {}).get(name, "")) for name, given in (reaches or {}).items()
+        }
         files = {name: Path(reach.file).expanduser() for name, reach in self._reaches.items() if reach.file}
         self.registry = Systems(folders, files)
         self._root = root

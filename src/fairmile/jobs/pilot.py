@@ -21,7 +21,7 @@ from fairmile.base.errors import FairmileError, Unsupported, UsageError
 from fairmile.jobs.directives import slurm_directives
 from fairmile.jobs.machines import Machine
 from fairmile.jobs.request import JobFiles, Request
-from fairmile.jobs.resolve import resolve
+from fairmile.jobs.resolve import DEFAULT_TIME_S, resolve
 from fairmile.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _CAPTURED = 1 << 16
-_DEFAULT_TIME_S = 3600.0
 _NOT_FOUND = 127
 # What of our header Parsl writes itself.
 _THEIRS = ("--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--error")
@@ -155,7 +154,7 @@ def _provider(request: Request, machine: Machine, lines: str, blocks: int, cpus:
         return make_local(launcher=SingleNodeLauncher(), **size)
     ours = slurm_directives(request, JobFiles("", ""))
     options = [line for line in ours if not line.removeprefix("#SBATCH ").startswith(_THEIRS)]
-    seconds = math.ceil(request.time_s or _DEFAULT_TIME_S)
+    seconds = math.ceil(request.time_s or DEFAULT_TIME_S)
     return SlurmProvider(
         nodes_per_block=request.nodes,
         cores_per_node=cpus,

@@ -15,7 +15,7 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.systems.blocks import choose_sets, module_block
 from fairmile.systems.model import Partition, SoftwareSet, System
 
-_DEFAULT_TIME_S = 3600.0
+DEFAULT_TIME_S = 3600.0
 # What starts tasks where a system file names nothing.
 _STARTERS = {"slurm": "srun", "lsf": "mpirun", "pbs": "mpiexec", "flux": "flux", "shell": "none"}
 _STARTS_TASKS = frozenset({"srun", "mpirun", "mpiexec", "jsrun", "flux", "horovodrun"})
@@ -234,7 +234,7 @@ class _Choice:
         if asked is not None:
             self.time_s, self.origins["time_s"] = asked, "asked for"
         elif limit is not None or self.system.scheduler.needs_time:
-            self.time_s = min(_DEFAULT_TIME_S, limit or _DEFAULT_TIME_S)
+            self.time_s = min(DEFAULT_TIME_S, limit or DEFAULT_TIME_S)
             self.origins["time_s"] = "default"
             self.notes.append(f"No time was asked for: the job gets {format_duration(self.time_s)}.")
 

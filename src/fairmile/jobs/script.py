@@ -145,7 +145,7 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
 
 
 def _about(system: System) -> str:
-    checked = f"verified on {system.verified}" if system.verified else "not verified"
+    checked = f"compared with its sources on {system.verified}" if system.verified else "never verified"
     return f"# Made by Fairmile {__version__} for {system.name}, whose description was {checked}."
 
 

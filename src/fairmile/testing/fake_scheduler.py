@@ -19,13 +19,13 @@ from pathlib import Path
 
 from fairmile.base.commands import Here, Result
 from fairmile.base.errors import SystemFailure, Transient, UsageError
+from fairmile.jobs.directives import checked_key
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.states import Observed, State, Usage
 
 _PROGRAM = "fairmile.testing.fake_cluster"
 _OUTAGE = 7  # the exit code of a command that found nobody
-_WORD = re.compile(r"[A-Za-z0-9_.:+@-]*")
 _TAKEN = re.compile(r"taken ([0-9]+)\n")
 _FOUND = re.compile(r"found ([0-9]*)\n")
 _STATES = {
@@ -72,8 +72,7 @@ class FakeScheduler:
         """See `Scheduler.header`."""
         if not files.folder.isprintable() or '"' in files.folder:
             raise UsageError(f"{files.folder!r} is no folder for a job here")
-        if not _WORD.fullmatch(files.key):
-            raise UsageError(f"{files.key!r} is no key for a job", hint="use letters, digits and . _ : + @ -")
+        checked_key(files)
         asked: dict[str, object] = {
             "name": request.spec.name,
             "partition": request.partition,

@@ -20,7 +20,7 @@ exec >>'out.'"$FAIRMILE_ARRAY_INDEX"'.log' 2>>'err.'"$FAIRMILE_ARRAY_INDEX"'.log
   for child in $children; do if [ "$child" != "$BASHPID" ]; then kill -s KILL "$child"; fi; done
 ) 2>/dev/null &
 fairmile_limit=$!
-# Made by Fairmile 0 for laptop, whose description was not verified.
+# Made by Fairmile 0 for laptop, whose description was never verified.
 
 export FAIRMILE_JOB_ID="$FAIRMILE_JOB_ID"
 export FAIRMILE_ARRAY_INDEX="$FAIRMILE_ARRAY_INDEX"

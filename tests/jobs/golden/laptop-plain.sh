@@ -14,7 +14,7 @@ exec >>'out.log' 2>>'err.log'
   for child in $children; do if [ "$child" != "$BASHPID" ]; then kill -s KILL "$child"; fi; done
 ) 2>/dev/null &
 fairmile_limit=$!
-# Made by Fairmile 0 for laptop, whose description was not verified.
+# Made by Fairmile 0 for laptop, whose description was never verified.
 
 export FAIRMILE_JOB_ID="$FAIRMILE_JOB_ID"
 export FAIRMILE_NODES="$HOSTNAME"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.envs.shells import pieces
 
 Gpu = Literal["", "nvidia", "amd"]
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -172,7 +173,7 @@ def dockerfile(recipe: Recipe) -> str:
     lines += [f"COPY {json.dumps([name, inside])}" for name, inside in recipe.files]
     lines += [f"ENV {name}={_docker_quote(value)}" for name, value in recipe.variables.items()]
     lines += [f"RUN {one_line(line)}" for line in recipe.lines]
-    lines += [f"LABEL {name}={_docker_quote(value)}" for name, value in recipe.labels.items()]
+    lines += [f"LABEL {name}={_docker_quote(value, literal=True)}" for name, value in recipe.labels.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -194,6 +195,14 @@ def one_line(text: str) -> str:
     return text
 
 
-def _docker_quote(text: str) -> str:
-    """Return a value in which variables are still filled in, as a shell would between double quotes."""
-    return '"' + one_line(f"{text} ")[:-1].replace("\\", "\\\\").replace('"', '\\"') + '"'
+def double_quoted(text: str, special: str, reference: str, *, literal: bool = False) -> str:
+    """Return a value between double quotes: `special` signs escaped, references to variables kept unless `literal`."""
+    one_line(f"{text} ")
+    signs = {ord(sign): f"\\{sign}" for sign in special}
+    cut = [(False, text)] if literal else pieces(text)
+    return '"' + "".join(reference % part if refers else part.translate(signs) for refers, part in cut) + '"'
+
+
+def _docker_quote(text: str, *, literal: bool = False) -> str:
+    # A backslash before any other sign would stay in the value.
+    return double_quoted(text, '\\"$', "${%s}", literal=literal)

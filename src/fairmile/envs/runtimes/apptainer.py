@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fairmile.base.errors import UsageError
-from fairmile.envs.runtimes import Container, Gpu, Identity, Options, Recipe, one_line, parse_sha256
+from fairmile.envs.runtimes import Container, Gpu, Identity, Options, Recipe, double_quoted, one_line, parse_sha256
 
 _FROM_REGISTRY = "docker://"
 
@@ -80,5 +80,5 @@ def _section(name: str, lines: Sequence[str]) -> str:
 
 
 def _double_quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`")
-    return f'"{escaped}"'
+    """Return a value for the shell in which nothing but references to variables means anything."""
+    return double_quoted(text, '\\"`$', "${%s:-}")

@@ -27,6 +27,8 @@ done; else while [ "$1" != -- ]; do shift; done; fi
 shift
 exec "$@"
 """
+# ch-run would hand on the host's own, which names folders that an image need not have.
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # An image folder is identified by its names, modes, links and contents, not by times and owners.
 _TREE = (
     'if [ -d "$1" ]; then tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=gnu '
@@ -43,7 +45,7 @@ class Charliecloud:
 
     def command(self, container: Container, argv: Sequence[str] = ()) -> list[str]:
         """Return `ch-run … IMAGE -- …`; GPU devices are there anyway, their libraries must be in the image."""
-        words = [self.program, "--env-no-expand"]
+        words = [self.program, "--env-no-expand", f"--set-env=PATH={_PATH}", "--set-env=HOME=/root"]
         words += [f"--bind={bind.source}:{bind.inside}" for bind in container.binds]
         words += [f"--set-env={name}={value}" for name, value in container.variables.items()]
         words += [f"--cd={container.folder}"] if container.folder else []

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from fairmile.base.commands import Result
-from fairmile.base.errors import Unsupported, UsageError
-from fairmile.jobs.directives import flux_directives
+from fairmile.base.errors import Unsupported
+from fairmile.jobs.directives import checked_key, flux_directives
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
 from fairmile.jobs.schedulers.answers import (
@@ -33,7 +33,6 @@ _ABSENT = re.compile(r"unknown|not found", re.IGNORECASE)
 _OVER = re.compile(r"unknown job id|job is inactive|not found", re.IGNORECASE)
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _ID = re.compile(rf"[ƒf]([{_BASE58}]+)|([0-9]+)")
-_KEY = re.compile(r"[A-Za-z0-9_.:+@-]+")
 _MOST_JOBS = 100_000
 _NEVER_RAN = -128  # the return code of a job that was ended before its start
 
@@ -77,9 +76,8 @@ class Flux:
                 "Flux knows no arrays of batch jobs",
                 hint="submit each task as a job of its own, or pack the tasks into one job",
             )
-        if files.key and not _KEY.fullmatch(files.key):
-            raise UsageError(f"{files.key!r} is no key for a job", hint="use letters, digits and . _ : + @ -")
-        name = f"{request.spec.name}={files.key}" if files.key else request.spec.name
+        key = checked_key(files)
+        name = f"{request.spec.name}={key}" if key else request.spec.name
         return flux_directives(replace(request, spec=request.spec.model_copy(update={"name": name})), files)
 
     def submit(self, script: str, files: JobFiles) -> Question[str]:
