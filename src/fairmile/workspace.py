@@ -226,12 +226,12 @@ class Workspace:
     @cached_property
     def envs(self) -> Envs:
         from fairmile.catalog.needs import environment_of
-        from fairmile.envs.envs import Envs
-        from fairmile.envs.sabath import spec_from_card
+        from fairmile.envs.cards import spec_from_card
+        from fairmile.envs.envs import Envs, Noted
 
-        def find(name: str) -> Mapping[str, Any] | None:
+        def find(name: str) -> Noted | None:
             body = environment_of(self.catalog, name)
-            return None if body is None else spec_from_card(body)[0].model_dump(mode="json", exclude_defaults=True)
+            return None if body is None else spec_from_card(body)
 
         return Envs(
             self.home / "envs",

@@ -192,7 +192,7 @@ def test_a_killed_builder_is_taken_over(envs: Envs, write: Callable[..., Path], 
         wait_for(lambda: noted(tmp_path, "two") == 1)
         assert envs.show("demo").state == "building"
         assert f"process {process.pid} " in envs.plan(file).builder
-        with pytest.raises(Conflict, match=f"is in use by process {process.pid}"):
+        with pytest.raises(Conflict, match=f"is built by process {process.pid}"):
             envs.rm("demo")
         assert envs.gc(older_than_s=0) == []
     finally:
@@ -467,5 +467,5 @@ def test_what_is_no_file_of_a_person_is_not_read(envs: Envs, tmp_path: Path) -> 
 
 def test_a_definition_that_is_not_there_is_refused_in_the_plan(envs: Envs, tmp_path: Path) -> None:
     given = {"definition": str(tmp_path / "Dockerfile"), "runtime": "podman"}
-    with pytest.raises(NotFound, match="there is no definition .*Dockerfile"):
+    with pytest.raises(NotFound, match=r"there is no definition .*Dockerfile"):
         envs.plan(parse_spec({"name": "x", "container": given}))

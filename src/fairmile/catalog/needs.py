@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.exchange import READERS, read
+from fairmile.catalog.exchange.draft import Document
 
 _ENVIRONMENT = ("environment", "softwareRequirements")
 _PROGRAM = ("isBasedOn", "instrument")
 
 
 def environment_of(catalog: Catalog, name: str) -> Mapping[str, Any] | None:
-    """Return the card of the environment that a name means: its own, or that of a model, benchmark or program."""
+    """Return the card of the environment that a name means: its own, or that of a model, benchmark or program.
+
+    The path of a SABATH file means the environment that its model would have in the catalog.
+    """
+    if name.endswith(".json"):
+        return _described_in(Path(name))
     card = _find(catalog, name)
     if card is None:
         return None
@@ -23,6 +31,22 @@ def environment_of(catalog: Catalog, name: str) -> Mapping[str, Any] | None:
         if found is not None and found.kind == "environment":
             return found.body
     return None
+
+
+def _described_in(file: Path) -> Mapping[str, Any] | None:
+    """Return the environment that the SABATH file of a model describes; None for a file of any other form."""
+    document = Document.from_file(file)
+    if not READERS["sabath"].recognises(document):
+        return None
+    cards = read(document, "sabath")
+    found = next((card for card in cards if card.kind == "environment"), None)
+    if found is None:
+        what = "is a data set" if cards[0].kind == "dataset" else "states neither requirements nor env_vars"
+        raise UsageError(
+            f"{file}: {cards[0].name} {what}, so no environment can be made of it",
+            hint="write an environment file; the shortest one is `python: {packages: [numpy]}`",
+        )
+    return found.body
 
 
 def _references(catalog: Catalog, card: Card) -> Iterator[str]:

@@ -167,7 +167,7 @@ def _render_plan(plan: EnvPlan, out: Out) -> None:
     if out.as_json:
         steps = [{"name": each.name, "words": each.words, "done": each.done} for each in plan.steps]
         told = {"name": plan.name, "digest": plan.digest, "folder": str(plan.folder), "state": plan.state}
-        told |= {"builder": plan.builder, "trouble": plan.trouble}
+        told |= {"builder": plan.builder, "trouble": plan.trouble, "notes": list(plan.notes)}
         out.data({**told, "steps": steps, "checks": list(plan.checks), "dry_run": True})
         return
     where = [("digest", plan.digest), ("folder", str(plan.folder)), ("state", plan.state)] if plan.digest else []
@@ -176,6 +176,8 @@ def _render_plan(plan: EnvPlan, out: Out) -> None:
         out.line(f"{'done      ' if each.done else 'would do  '}{each.name}: {each.words}")
     for check in plan.checks:
         out.line(f"then check  {check}")
+    for note in plan.notes:
+        out.say(f"note: {note}")
     if plan.trouble:
         out.say(plan.trouble)
     if plan.builder:

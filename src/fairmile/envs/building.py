@@ -83,7 +83,7 @@ class Building:
             with contextlib.suppress(FairmileError, OSError):
                 self._write("failure.json", failure)
                 self._take(f"failed: {told.message}")
-            if isinstance(error, OSError):
+            if told is not error and isinstance(error, OSError):
                 raise told from error
             raise
 
@@ -93,14 +93,14 @@ class Building:
         try:
             make_shared(work, self._root_mode)
             checks = self.check()
-        except OSError as error:
-            raise write_failure(str(work), error) from error
         except FairmileError as error:
             raise SystemFailure(
                 f"{self._design.spec.name} is ready and stays so, but a check that is new does not succeed: "
                 f"{error.message}",
                 hint="correct the check, or what it needs in the specification, which makes another environment",
             ) from error
+        except OSError as error:
+            raise write_failure(str(work), error) from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
         self._write("record.json", {**record, "checks": checks, "spec": self._design.spec.model_dump(mode="json")})

@@ -20,7 +20,7 @@ from fairmile.base.words import did_you_mean
 from fairmile.envs.building import Building, Design, end_leftovers, make_shared, remove_tree
 from fairmile.envs.containers import Packaged
 from fairmile.envs.exports import export
-from fairmile.envs.inputs import at_home
+from fairmile.envs.inputs import at_home, check_document
 from fairmile.envs.records import (
     LEASE_S,
     Environment,
@@ -46,6 +46,8 @@ _GROUP_MAY = 0o2775
 _ORDER = ("modules", "conda", "builds", "python", "builds after python", "container")
 _ENDINGS = (".yaml", ".yml", ".json")
 What: TypeAlias = str | Path | EnvironmentSpec
+# A specification that was made of something else, with notes on what of that could not be said.
+Noted: TypeAlias = tuple[EnvironmentSpec, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class PlannedStep:
 class EnvPlan:
     """What building an environment would do; `builder` is whoever builds it at this moment, or empty.
 
-    `trouble` says why it cannot be built on this machine; then nobody knows its digest.
+    `trouble` says why it cannot be built on this machine; then nobody knows its digest. `notes` say what of a card
+    could not be said, or was understood differently.
     """
 
     name: str
@@ -72,6 +75,7 @@ class EnvPlan:
     checks: tuple[str, ...]
     builder: str
     trouble: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> Path:
@@ -98,7 +102,7 @@ def _no_bring(address: str, sha256: str | None) -> Path:
     raise UsageError(f"{address} cannot be fetched: no transfer is set up")
 
 
-def _find_nothing(name: str) -> Mapping[str, Any] | None:
+def _find_nothing(name: str) -> Noted | None:
     return None
 
 
@@ -107,7 +111,7 @@ class Envs:
 
     A *reference* is a name, the beginning of a digest, or the file of a specification. Where several environments
     bear one name, the one that became ready last is meant. `find` returns the specification that a catalog has under
-    a name, or None; `bring` fetches an address into a local file; `version` goes into the records.
+    a name, or makes of a JSON file of another form, or None; `bring` fetches an address into a local file; `version` goes into the records.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class Envs:
         *,
         environ: Mapping[str, str],
         bring: Callable[[str, str | None], Path] = _no_bring,
-        find: Callable[[str], Mapping[str, Any] | None] = _find_nothing,
+        find: Callable[[str], Noted | None] = _find_nothing,
         version: str = "",
     ) -> None:
         self.root = root
@@ -131,14 +135,14 @@ class Envs:
 
     def plan(self, what: What) -> EnvPlan:
         """Return what building would do; nothing is changed."""
-        spec = self._spec(what)
+        spec, notes = self._asked(what)
         trouble = self._modules_trouble(spec)
         if trouble:
             # What else is needed is told all the same, as far as it can be seen without the modules.
             rest = self._design(spec.model_copy(update={"modules": ()}))
             steps = [PlannedStep("modules", f"load {', '.join(spec.modules)}", False)]
             steps += [PlannedStep(each.name, each.describe(), False) for each in rest.steps]
-            return EnvPlan(spec.name, "", self.root, "absent", tuple(steps), _check_texts(spec), "", trouble)
+            return EnvPlan(spec.name, "", self.root, "absent", tuple(steps), _check_texts(spec), "", trouble, notes)
         design = self._design(spec)
         folder = self._folder(design)
         found = read_environment(folder, lock_file(self.root, folder.name))
@@ -153,6 +157,7 @@ class Envs:
             steps=tuple(steps),
             checks=_check_texts(design.spec),
             builder=builder(lock_file(self.root, folder.name)),
+            notes=notes,
         )
 
     def build(
@@ -163,7 +168,7 @@ class Envs:
         What a killed build finished is kept. The others wait, up to `wait_s`. An environment that is ready is checked
         again only where the specification asks for other checks than its record holds.
         """
-        spec = self._spec(what)
+        spec, notes = self._asked(what)
         if trouble := self._modules_trouble(spec):
             raise SystemFailure(trouble, hint="`module spider NAME` tells what there is; build it where they are")
         design = self._design(spec)
@@ -173,6 +178,8 @@ class Envs:
         if found is not None and found.ready and _same_checks(found, design):
             self._touch(found)
             return found
+        for note in notes:
+            on_line(f"note: {note}")
         who = builder(lock)
         if who:
             on_line(f"waiting for {who}, which builds {design.spec.name}")
@@ -333,16 +340,22 @@ class Envs:
         }
         return Design(spec, tuple(steps), sha256_hex(canonical_json(material)), here)
 
-    def _spec(self, what: What) -> EnvironmentSpec:
+    def _asked(self, what: What) -> Noted:
+        """Return the specification that is meant, and what is to be said of how it was made."""
         if isinstance(what, EnvironmentSpec):
-            return what
+            return what, ()
         if _is_file(what):
-            return load_spec(at_home(str(what)))
+            path = at_home(str(what))
+            return self._of_other_form(path) or (load_spec(path), ())
         name = str(what)
-        given = self._find(name)
-        if given is not None:
-            return parse_spec(given, origin=name)
-        return parse_spec(self.show(name).spec, origin=name)
+        return self._find(name) or (parse_spec(self.show(name).spec, origin=name), ())
+
+    def _of_other_form(self, path: Path) -> Noted | None:
+        try:
+            check_document(path)
+        except OSError:
+            return None  # whoever reads it says why
+        return self._find(str(path)) if path.suffix == ".json" else None
 
     def _tools(self, on_line: Callable[[str], None], work: Path) -> Tools:
         return Tools(
@@ -378,14 +391,14 @@ class Envs:
 
     def _candidates(self, ref: What) -> list[Environment]:
         if isinstance(ref, EnvironmentSpec) or _is_file(ref):
-            return [self._of_design(self._design(self._spec(ref)), ref)]
+            return [self._of_design(self._design(self._asked(ref)[0]), ref)]
         word, known = str(ref), self.ls()
         named = [each for each in known if each.name == word]
         digest = word.partition("-")[0]
         if not named and len(digest) >= _LEAST_DIGEST:
             named = [each for each in known if each.digest.startswith(digest)]
-        if not named and self._find(word) is not None:
-            named = [self._of_design(self._design(self._spec(word)), word)]
+        if not named and (found := self._find(word)) is not None:
+            named = [self._of_design(self._design(found[0]), word)]
         if not named:
             near = did_you_mean(word, [each.name for each in known])
             raise NotFound(

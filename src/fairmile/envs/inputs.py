@@ -41,13 +41,18 @@ def at_home(text: str) -> Path:
         raise UsageError(f"{text}: nobody here has the home folder {user}", hint="write the whole path") from error
 
 
-def read_document(path: Path) -> str:
-    """Return the text of a file that a person wrote; OSError when it is no regular file or far too large for one."""
+def check_document(path: Path) -> None:
+    """Raise OSError unless a file may be one that a person wrote: a regular file, and not far too large."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     if status.st_size > _LARGEST_DOCUMENT_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {format_size(_LARGEST_DOCUMENT_BYTES)}", str(path))
+
+
+def read_document(path: Path) -> str:
+    """Return the text of a file that a person wrote; OSError where `check_document` says that it is none."""
+    check_document(path)
     return path.read_text(encoding="utf-8")
 
 

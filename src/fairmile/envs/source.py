@@ -214,8 +214,8 @@ def unpack(archive: Path, folder: Path) -> None:
             raise write_failure(str(folder), error) from error
         where = f": {Path(os.fsdecode(error.filename)).name[:80]}" if error.filename else ""
         raise UsageError(f"cannot unpack {archive}{where}: {error.strerror or error}") from error
-    # The last three: a link to a member that is not there, an encrypted member, a method that is not known.
-    except (*_DAMAGED, KeyError, RuntimeError, NotImplementedError) as error:
+    # The last two: a link to a member that is not there, an encrypted member or a method that is not known.
+    except (*_DAMAGED, KeyError, RuntimeError) as error:
         raise UsageError(f"cannot unpack {archive}: {error}") from error
 
 

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
+from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.git import refuse_commands
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load_located
@@ -83,10 +83,7 @@ def _module(text: str) -> str:
 
 def _file(text: str, info: ValidationInfo) -> str:
     """Return the absolute path of a file that the specification names, relative to the folder it stands in."""
-    try:
-        path = at_home(_line(text))
-    except UsageError as error:
-        raise ValueError(error.message) from error
+    path = at_home(_line(text))
     folder = (info.context or {}).get("folder")
     if path.is_absolute():
         return str(path)

@@ -221,7 +221,7 @@ class System(_Part):
                 )
 
     def is_unverified(self, path: str) -> bool:
-        """Tell whether no source carries the value at a path such as `partitions.gpu.memory_gib`, or all that holds it."""
+        """Tell whether no source carries the value at a path such as `partitions.gpu.nodes`, or all that holds it."""
         return any(covers(doubt, path) for doubt in self.unverified)
 
 

@@ -72,7 +72,6 @@ class FakeScheduler:
         """See `Scheduler.header`."""
         if not files.folder.isprintable() or '"' in files.folder:
             raise UsageError(f"{files.folder!r} is no folder for a job here")
-        checked_key(files)
         asked: dict[str, object] = {
             "name": request.spec.name,
             "partition": request.partition,
@@ -83,7 +82,7 @@ class FakeScheduler:
             "at-once": request.array.at_once or "" if request.array else "",
             "requeue": "yes" if request.spec.requeue else "no",
             "signal": f"{request.signal.name}@{request.signal.before_s:g}" if request.signal else "",
-            "key": files.key,
+            "key": checked_key(files),
             "after": ",".join(f"{job}:{condition}" for job, condition in files.after),
         }
         return [f"#FAKE --{option}={value}" for option, value in asked.items() if value != ""]

@@ -11,7 +11,6 @@ from typing import Any
 _LEAST = 1 << 20
 _LEAST_TAKEN_OVER = 256 << 10
 _AHEAD_S = 4.0  # a range should keep a connection busy for about so long
-_WORTH_ROUND_TRIPS = 4  # a shorter range costs more waiting than it brings
 _STALLED_S = 2.0  # without a byte for so long, a connection may be overtaken
 
 
@@ -125,16 +124,13 @@ class Segments:
         return min(max(share, _LEAST), soon, self.largest)
 
     def _length_beside_others(self, source: int, left: int) -> int:
-        """Return what a source brings while the others bring the rest, so that none holds up the end."""
-        pace = self.pace(source)
-        rate = pace.bytes_per_s
+        """Return what a source brings in half the time that the others need for the rest, so that none holds it up."""
+        rate = self.pace(source).bytes_per_s
         if not rate:
-            # Of different lengths, lest all of them end, and the line falls idle, in the same moment.
-            return _LEAST + _LEAST // 2 * (sum(each.source == source for each in self._active) % 4)
+            return _LEAST
         each = max(self.workers // len(self.paces), 1)
         together = sum(pace.bytes_per_s for pace in self.paces.values()) * each
-        worth_asking = max(_LEAST_TAKEN_OVER, int(rate * pace.latency_s * _WORTH_ROUND_TRIPS))
-        return max(int(rate * min(_AHEAD_S, left / together)), worth_asking)
+        return max(int(rate * min(_AHEAD_S, left / together / 2)), _LEAST_TAKEN_OVER)
 
     def _take_over(self, source: int, now: float) -> Segment | None:
         """Take the end of the range that would last longest, where this source would be done earlier."""

@@ -1,4 +1,4 @@
-"""Environments out of SABATH model files and environment cards, which describe software rather than lock it."""
+"""Environments out of the cards of a catalog, which describe software rather than lock it."""
 
 from __future__ import annotations
 
@@ -15,85 +15,41 @@ from fairmile.base.words import slug
 from fairmile.envs.spec import EnvironmentSpec, parse_spec
 
 _CONDA_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*=\s*([A-Za-z0-9][A-Za-z0-9.*!+_-]*)")
+_IN_CONDA = re.compile(r"\$\{?CONDA_PREFIX\b")
 _PURL = re.compile(r"pkg:(?P<kind>[a-z0-9.+-]+)/(?P<name>[^@?#]+)(?:@(?P<version>[^?#]+))?(?:[?#].*)?")
 _PYTHON = re.compile(r"python\s*(?P<version>[<>=!~]?.*)", re.IGNORECASE)
-# Where a problem of the specification stands in the document it was made of.
+# Where a problem of the specification stands in the card it was made of.
 _FIELDS = {
-    "sabath": {
-        "python.packages": "requirements.pip",
-        "conda.packages": "requirements.pip",
-        "python.version": "requirements.python",
-        "modules": "requirements.system_modules",
-        "variables": "env_vars",
-    },
-    "card": {
-        "python.packages": "softwareRequirements",
-        "conda.packages": "softwareRequirements",
-        "python.version": "softwareRequirements",
-        "container.digest": "containerImage.sha256",
-        "container": "containerImage",
-        "variables": "environmentVariables",
-    },
+    "python.packages": "softwareRequirements",
+    "conda.packages": "softwareRequirements",
+    "python.version": "softwareRequirements",
+    "container.digest": "containerImage.sha256",
+    "container": "containerImage",
+    "variables": "environmentVariables",
 }
-
-
-def spec_from_sabath(document: Mapping[str, Any], *, file: str = "") -> tuple[EnvironmentSpec, tuple[str, ...]]:
-    """Return the environment that a SABATH model file asks for, and what had to be understood differently.
-
-    A list under `pip` that pins as conda does while `env_vars` point into $CONDA_PREFIX is a list of conda packages.
-    """
-    name = str(document.get("name") or "")
-    if not name:
-        raise InvalidDocument([Problem("is missing", field="name", file=file)])
-    if "fragments" in document:
-        raise UsageError(f"{file or name}: {name} is a data set; an environment is made of the file of a model")
-    needs, variables = document.get("requirements"), document.get("env_vars")
-    if needs is None and variables is None:
-        raise UsageError(
-            f"{file or name}: {name} states neither requirements nor env_vars, so no environment can be made of it",
-            hint="write an environment file for it; the shortest one is `python: {packages: [numpy]}`",
-        )
-    needs = _mapping(needs, "requirements", file)
-    variables = _mapping(variables, "env_vars", file)
-    known = ("python", "pip", "system_modules")
-    notes = [f"requirements.{key} is unknown and left out" for key in needs if key not in known]
-    python, packages = needs.get("python"), _texts(needs.get("pip"), "requirements.pip", file)
-    data: dict[str, Any] = {
-        "modules": _texts(needs.get("system_modules"), "requirements.system_modules", file),
-        "variables": {str(key): value for key, value in variables.items()},
-    }
-    if any("$CONDA_PREFIX" in str(value) for value in variables.values()) and _pins_for_conda(packages):
-        data["conda"] = {"packages": [*([_conda_python(str(python))] if python else []), *packages]}
-        notes.append(
-            "requirements.pip holds what only conda understands and env_vars point into $CONDA_PREFIX: "
-            "taken as conda packages"
-        )
-    elif python or packages:
-        data["python"] = {
-            "version": "" if python is None else python,
-            "packages": [_pip(text, f"requirements.pip[{number}]", notes) for number, text in enumerate(packages)],
-        }
-    return _parsed(name, data, _FIELDS["sabath"], file), tuple(notes)
 
 
 def spec_from_card(body: Mapping[str, Any]) -> tuple[EnvironmentSpec, tuple[str, ...]]:
     """Return the environment that a card of the kind environment describes, and what of it could not be said.
 
     Read are `softwareRequirements` (purls of pypi and conda, pip requirements, Python itself), `runtimePlatform`,
-    `modules`, `environmentVariables` and `containerImage`.
+    `modules`, `environmentVariables` and `containerImage`. Requirements of which one pins as conda does, while
+    variables point into $CONDA_PREFIX, are conda packages, though they be written as those of pip.
     """
     name = str(body.get("name") or "")
     if not name:
         raise InvalidDocument([Problem("is missing", field="name")])
+    variables = _mapping(body.get("environmentVariables"), "environmentVariables")
     sorter = _Requirements()
-    for text in _texts(body.get("softwareRequirements"), "softwareRequirements", ""):
+    for text in _texts(body.get("softwareRequirements"), "softwareRequirements"):
         sorter.add(text)
+    sorter.settle(in_conda=any(_IN_CONDA.search(str(value)) for value in variables.values()))
     platform = _PYTHON.fullmatch(str(body.get("runtimePlatform") or "").strip())
     if platform and not sorter.python:
         sorter.python = platform["version"].replace(" ", "")
     data: dict[str, Any] = {
-        "modules": _texts(body.get("modules"), "modules", ""),
-        "variables": dict(_mapping(body.get("environmentVariables"), "environmentVariables", "")),
+        "modules": _texts(body.get("modules"), "modules"),
+        "variables": dict(variables),
     }
     if sorter.conda and not sorter.pip and sorter.python:
         sorter.conda.insert(0, _conda_python(sorter.python))
@@ -111,7 +67,7 @@ def spec_from_card(body: Mapping[str, Any]) -> tuple[EnvironmentSpec, tuple[str,
             hint="give softwareRequirements, modules, environmentVariables or containerImage",
         )
     description = str(body.get("description") or "")
-    return _parsed(name, {"description": description, **data}, _FIELDS["card"], ""), tuple(sorter.notes)
+    return _parsed(name, {"description": description, **data}), tuple(sorter.notes)
 
 
 class _Requirements:
@@ -133,7 +89,20 @@ class _Requirements:
             match = _PYTHON.fullmatch(text)
             self.python = match["version"].replace(" ", "") if match else ""
         else:
-            made = _pip(text, "softwareRequirements", self.notes)
+            self.pip.append(" ".join(text.split()))
+
+    def settle(self, *, in_conda: bool) -> None:
+        """Make what was listed for pip what pip understands, or conda's where that is what was meant."""
+        listed, self.pip = self.pip, []
+        if in_conda and any(_CONDA_PIN.fullmatch(text) for text in listed):
+            self.conda += [_for_conda(text) for text in listed]
+            self.notes.append(
+                "softwareRequirements hold what only conda understands and variables point into $CONDA_PREFIX: "
+                "taken as conda packages"
+            )
+            return
+        for text in listed:
+            made = _pip(text, self.notes)
             if _is_requirement(made):
                 self.pip.append(made)
             else:
@@ -161,26 +130,26 @@ def _container(image: Any, notes: list[str]) -> dict[str, Any]:
     if isinstance(image, str):
         image, _, digest = image.partition("@")
         return {"image": image, "digest": digest or None}
-    fields = _mapping(image, "containerImage", "")
+    fields = _mapping(image, "containerImage")
     name = "/".join(str(fields[key]).strip("/") for key in ("registry", "name") if fields.get(key))
     tag = f":{fields['tag']}" if fields.get("tag") else ""
     digest = str(fields.get("sha256") or "").removeprefix("sha256:")
     return {"image": f"{name}{tag}", "digest": f"sha256:{digest}" if digest else None}
 
 
-def _pip(text: str, field: str, notes: list[str]) -> str:
+def _pip(text: str, notes: list[str]) -> str:
     """Return a requirement for pip, with a pin of conda's put right."""
-    plain = " ".join(text.split())
-    pin = _CONDA_PIN.fullmatch(plain)
+    pin = _CONDA_PIN.fullmatch(text)
     if pin is None:
-        return plain
+        return text
     made = f"{pin[1]}=={pin[2]}"
-    notes.append(f"{field}: {text!r} pins as conda does; taken as {made!r}")
+    notes.append(f"softwareRequirements: {text!r} pins as conda does; taken as {made!r}")
     return made
 
 
-def _pins_for_conda(packages: Sequence[str]) -> bool:
-    return any(_CONDA_PIN.fullmatch(text.strip()) for text in packages)
+def _for_conda(text: str) -> str:
+    """Return a requirement as conda writes it: the name, a blank, the versions."""
+    return text if _CONDA_PIN.fullmatch(text) else re.sub(r"\s*(?=[<>=!~])", " ", text, count=1)
 
 
 def _conda_python(version: str) -> str:
@@ -195,35 +164,35 @@ def _is_requirement(text: str) -> bool:
     return True
 
 
-def _mapping(value: Any, field: str, file: str) -> Mapping[str, Any]:
+def _mapping(value: Any, field: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidDocument([Problem(f"expected keys with values, found {value!r:.60}", field=field, file=file)])
+        raise InvalidDocument([Problem(f"expected keys with values, found {value!r:.60}", field=field)])
     return value
 
 
-def _texts(value: Any, field: str, file: str) -> list[str]:
+def _texts(value: Any, field: str) -> list[str]:
     items = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(items, Sequence):
-        raise InvalidDocument([Problem(f"expected a list of texts, found {value!r:.60}", field=field, file=file)])
+        raise InvalidDocument([Problem(f"expected a list of texts, found {value!r:.60}", field=field)])
     for number, item in enumerate(items):
         if not isinstance(item, str) or not item.strip():
             message = f"expected a text, found {item!r:.60}"
-            raise InvalidDocument([Problem(message, field=f"{field}[{number}]", file=file)])
+            raise InvalidDocument([Problem(message, field=f"{field}[{number}]")])
     return [item.strip() for item in items]
 
 
-def _parsed(name: str, data: Mapping[str, Any], fields: Mapping[str, str], file: str) -> EnvironmentSpec:
+def _parsed(name: str, data: Mapping[str, Any]) -> EnvironmentSpec:
     given = {key: value for key, value in data.items() if value}
     try:
-        return parse_spec({"name": slug(name, keep_case=True)[:64].rstrip("-."), **given}, origin=file)
+        return parse_spec({"name": slug(name, keep_case=True)[:64].rstrip("-."), **given})
     except InvalidDocument as error:
-        raise InvalidDocument([_in_document(problem, fields) for problem in error.problems]) from error
+        raise InvalidDocument([_in_card(problem) for problem in error.problems]) from error
 
 
-def _in_document(problem: Problem, fields: Mapping[str, str]) -> Problem:
-    for ours, theirs in fields.items():
+def _in_card(problem: Problem) -> Problem:
+    for ours, theirs in _FIELDS.items():
         if problem.field.startswith(ours):
             return replace(problem, field=theirs + problem.field.removeprefix(ours))
     return problem
