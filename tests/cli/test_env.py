@@ -123,3 +123,24 @@ def test_a_kernel_needs_ipykernel(fairmile: Fairmile, place: Path, monkeypatch: 
     told = fairmile("env", "kernel", "with", "--json").json
     spec = json.loads((Path(told["folder"]) / "kernel.json").read_text())
     assert spec["display_name"] == "with"
+
+
+def test_a_sabath_file_and_its_card_in_the_catalog_give_the_same_environment(fairmile: Fairmile, place: Path) -> None:
+    needs = {"python": ">=3.8", "pip": ["numpy", "netcdf4=1.5.3", "two words here"]}
+    model = {"name": "Waves", "requirements": needs, "env_vars": {"LEVEL": "3"}, "git": {"origin": "https://x.org/w"}}
+    (place / "waves.json").write_text(json.dumps({**model, "run": {"tides": ["python train.py"]}}))
+    from_file = fairmile("env", "build", "waves.json", "--dry-run", "--json").json
+    assert fairmile("catalog", "add", "waves.json").code == 0
+    from_card = fairmile("env", "build", "model/waves", "--dry-run", "--json").json
+    assert from_file == from_card
+    assert "numpy, netcdf4==1.5.3" in from_file["steps"][0]["words"]
+    assert len(from_file["notes"]) == 2
+    assert "note: softwareRequirements: 'two words here'" in fairmile("env", "build", "waves.json", "--dry-run").err
+
+
+def test_a_sabath_file_without_an_environment_is_said_so(fairmile: Fairmile, place: Path) -> None:
+    (place / "bare.json").write_text(json.dumps({"name": "Bare", "git": {"origin": "https://x.org/w"}, "run": {}}))
+    done = fairmile("env", "build", "bare.json", "--dry-run")
+    assert done.code != 0
+    assert "Bare states neither requirements nor env_vars" in done.err
+    assert "environment file" in done.err

@@ -1,4 +1,4 @@
-"""SABATH model files and environment cards become specifications, or a sentence says why not."""
+"""Cards of environments become specifications, or a sentence says why not."""
 
 from __future__ import annotations
 
@@ -9,90 +9,41 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.base.strict_json import load_json
-from fairmile.envs.sabath import spec_from_card, spec_from_sabath
-
-COSMOFLOW: dict[str, Any] = {
-    "name": "CosmoFlow",
-    "requirements": {
-        "python": ">=3.8",
-        "pip": ["pandas", "wandb", "tensorflow==2.10.0", "horovod"],
-        "system_modules": ["cmake/3.26.3", "cuda/11.8.0", "gcc/11.3.0"],
-    },
-    "env_vars": {"HOROVOD_CUDA_HOME": "$CUDA_HOME", "HOROVOD_WITH_TENSORFLOW": "1"},
-}
-MINIWEATHER: dict[str, Any] = {
-    "name": "miniWeatherML",
-    "requirements": {
-        "python": ">=3.8",
-        "pip": ["hdf5", "netcdf4=1.5.3", "pkg-config"],
-        "system_modules": ["gcc/9.5.0"],
-    },
-    "env_vars": {"CC": "mpicc", "CMAKE_INCLUDE_PATH": "$CONDA_PREFIX/include"},
-}
+from fairmile.envs.cards import spec_from_card
 
 
-def test_requirements_and_variables_become_a_specification() -> None:
-    spec, notes = spec_from_sabath(COSMOFLOW)
-    assert spec.model_dump(exclude_defaults=True) == {
-        "name": "CosmoFlow",
-        "modules": ("cmake/3.26.3", "cuda/11.8.0", "gcc/11.3.0"),
-        "python": {"version": ">=3.8", "packages": ("pandas", "wandb", "tensorflow==2.10.0", "horovod")},
-        "variables": {"HOROVOD_CUDA_HOME": "$CUDA_HOME", "HOROVOD_WITH_TENSORFLOW": "1"},
-    }
-    assert notes == ()
-
-
-def test_a_list_for_pip_that_is_condas_becomes_condas() -> None:
-    spec, notes = spec_from_sabath(MINIWEATHER)
-    assert spec.conda is not None
-    assert spec.conda.packages == ("python >=3.8", "hdf5", "netcdf4=1.5.3", "pkg-config")
-    assert spec.python is None
+def test_requirements_written_for_pip_that_are_condas_become_condas() -> None:
+    needs = ["python>=3.8", "pkg:pypi/hdf5", "netcdf4=1.5.3", "pkg:pypi/numpy@1.26", "scipy>=1.2,<2"]
+    body = {"name": "waves", "softwareRequirements": needs}
+    spec, notes = spec_from_card({**body, "environmentVariables": {"INCLUDE": "${CONDA_PREFIX}/include"}})
+    assert spec.conda is not None and spec.python is None
+    assert spec.conda.packages == ("python >=3.8", "hdf5", "netcdf4=1.5.3", "numpy ==1.26", "scipy >=1.2,<2")
     assert notes == (
-        "requirements.pip holds what only conda understands and env_vars point into $CONDA_PREFIX: "
+        "softwareRequirements hold what only conda understands and variables point into $CONDA_PREFIX: "
         "taken as conda packages",
     )
-
-
-def test_a_pin_of_condas_among_pips_is_put_right() -> None:
-    spec, notes = spec_from_sabath({"name": "waves", "requirements": {"pip": ["netcdf4=1.5.3", "numpy"]}})
-    assert spec.python is not None
-    assert spec.python.packages == ("netcdf4==1.5.3", "numpy")
-    assert notes == ("requirements.pip[0]: 'netcdf4=1.5.3' pins as conda does; taken as 'netcdf4==1.5.3'",)
+    spec, _ = spec_from_card(body)
+    assert spec.python is not None and spec.conda is None
+    assert spec.python.packages == ("hdf5", "netcdf4==1.5.3", "numpy==1.26", "scipy>=1.2,<2")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            {"requirements": {"pip": ["numpy", "two words here"]}},
-            r"^waves.json requirements\.pip\[1\]: 'two words here'",
-        ),
-        ({"requirements": {"pip": [1]}}, r"^waves.json requirements\.pip\[0\]: expected a text, found 1$"),
-        ({"requirements": {"pip": 3}}, r"^waves.json requirements\.pip: expected a list of texts, found 3$"),
-        ({"requirements": ["numpy"]}, r"^waves.json requirements: expected keys with values"),
-        ({"requirements": {"python": "new"}}, r"^waves.json requirements\.python: 'new' is no version"),
-        ({"requirements": {"system_modules": ["a; rm -rf /"]}}, r"^waves.json requirements\.system_modules\[0\]: "),
-        ({"env_vars": {"NOT GOOD": "1"}}, r"^waves.json env_vars: 'NOT GOOD' is no name"),
-        ({"env_vars": {"WANDB_API_KEY": "hush"}}, r"^waves.json env_vars: WANDB_API_KEY looks like a secret"),
-        ({"name": None}, r"^waves.json name: is missing$"),
+        ({"softwareRequirements": [1]}, r"^softwareRequirements\[0\]: expected a text, found 1$"),
+        ({"softwareRequirements": 3}, r"^softwareRequirements: expected a list of texts, found 3$"),
+        ({"softwareRequirements": ["python new"]}, r"^softwareRequirements: 'new' is no version"),
+        ({"modules": ["a; rm -rf /"]}, r"^modules\[0\]: "),
+        ({"environmentVariables": ["A"]}, r"^environmentVariables: expected keys with values"),
+        ({"environmentVariables": {"NOT GOOD": "1"}}, r"^environmentVariables: 'NOT GOOD' is no name"),
+        ({"environmentVariables": {"WANDB_API_KEY": "hush"}}, r"^environmentVariables: WANDB_API_KEY looks like a sec"),
+        ({"name": None}, r"^name: is missing$"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_field(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidDocument, match=said) as caught:
-        spec_from_sabath({"name": "waves", **change}, file="waves.json")
+        spec_from_card({"name": "waves", **change})
     assert "hush" not in str(caught.value)
-
-
-def test_a_model_that_asks_for_nothing_is_said_to() -> None:
-    with pytest.raises(UsageError, match="PtychoNN states neither requirements nor env_vars"):
-        spec_from_sabath({"name": "PtychoNN", "run": {}})
-    with pytest.raises(UsageError, match="cosmoUniverse is a data set"):
-        spec_from_sabath({"name": "cosmoUniverse", "fragments": []})
-
-
-def test_an_unknown_requirement_is_noted() -> None:
-    _, notes = spec_from_sabath({"name": "waves", "requirements": {"pip": ["numpy"], "spack": ["hdf5"]}})
-    assert notes == ("requirements.spack is unknown and left out",)
 
 
 def card(name: str) -> dict[str, Any]:
@@ -133,8 +84,8 @@ def test_a_card_says_python_and_packages_in_many_ways() -> None:
     assert spec.conda is not None
     assert spec.conda.packages == ("hdf5 1.14.*",)
     assert notes == (
-        "softwareRequirements: 'scipy=1.2' pins as conda does; taken as 'scipy==1.2'",
         "softwareRequirements: pkg:deb/x@1 is neither of pypi nor of conda and left out",
+        "softwareRequirements: 'scipy=1.2' pins as conda does; taken as 'scipy==1.2'",
         "softwareRequirements: 'two words here' is no package that pip or conda knows by that name",
     )
 

@@ -381,6 +381,12 @@ def test_a_bind_is_read_only_unless_it_says_rw() -> None:
             parse_bind(text)
 
 
+def test_apptainer_is_not_handed_what_lies_outside() -> None:
+    script = wrap(Apptainer(), Container("/images/a.sif"))[2]
+    taken = next(line for line in script.splitlines() if line.startswith("unset OLDPWD"))
+    assert {"TMPDIR", "LD_PRELOAD", "BASH_ENV", "SHELL"} <= set(taken.split())
+
+
 def test_a_home_folder_that_nobody_has_is_said_so(tools: Tools) -> None:
     with pytest.raises(UsageError, match="nobody here has the home folder ~nosuch"):
         parse_bind("~nosuch/data")

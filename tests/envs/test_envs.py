@@ -299,9 +299,12 @@ def test_gc_takes_what_is_unfinished_or_unused_for_long(envs: Envs, write: Calla
 
 
 def test_a_name_is_looked_up_in_the_catalog(tmp_path: Path, write: Callable[..., Path]) -> None:
-    given = {"name": "from-a-card", "variables": {"A": "1"}}
+    given = parse_spec({"name": "from-a-card", "variables": {"A": "1"}}), ("half of it could not be said",)
     envs = Envs(tmp_path / "envs", Here(), environ={}, find=lambda name: given if name == "model/x" else None)
-    assert envs.build("model/x").name == "from-a-card"
+    assert envs.plan("model/x").notes == given[1]
+    told: list[str] = []
+    assert envs.build("model/x", on_line=told.append).name == "from-a-card"
+    assert told[0] == "note: half of it could not be said"
     assert envs.show("from-a-card").ready
     with pytest.raises(NotFound, match="did you mean 'from-a-card'"):
         envs.show("from-a-crad")

@@ -43,7 +43,7 @@ def _described_in(file: Path) -> Mapping[str, Any] | None:
     if found is None:
         what = "is a data set" if cards[0].kind == "dataset" else "states neither requirements nor env_vars"
         raise UsageError(
-            f"{file}: {cards[0].name} {what}, so no environment can be made of it",
+            f"{file}: {cards[0].text('name')} {what}, so no environment can be made of it",
             hint="write an environment file; the shortest one is `python: {packages: [numpy]}`",
         )
     return found.body

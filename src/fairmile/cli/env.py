@@ -167,8 +167,9 @@ def _render_plan(plan: EnvPlan, out: Out) -> None:
     if out.as_json:
         steps = [{"name": each.name, "words": each.words, "done": each.done} for each in plan.steps]
         told = {"name": plan.name, "digest": plan.digest, "folder": str(plan.folder), "state": plan.state}
-        told |= {"builder": plan.builder, "trouble": plan.trouble, "notes": list(plan.notes)}
-        out.data({**told, "steps": steps, "checks": list(plan.checks), "dry_run": True})
+        told |= {"builder": plan.builder, "trouble": plan.trouble}
+        lists = {"steps": steps, "checks": list(plan.checks), "notes": list(plan.notes)}
+        out.data({**told, **lists, "dry_run": True})
         return
     where = [("digest", plan.digest), ("folder", str(plan.folder)), ("state", plan.state)] if plan.digest else []
     out.items([("name", plan.name), *where])

@@ -20,7 +20,6 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.jobs.diagnosis import Diagnosis
 from fairmile.jobs.queue import JobStatus
-from fairmile.jobs.records import Records
 from fairmile.jobs.states import State
 from fairmile.workspace import Workspace
 
@@ -374,7 +373,7 @@ def bring(out: Out, job: str, to: Path, dry_run: bool) -> int:
       fairmile job bring tides --to results
     """
     jobs = Workspace.open().jobs
-    brought = [to / name for name in Records(jobs.root).get(job).spec.outputs] if dry_run else jobs.bring(job, to)
+    brought = jobs.bring(job, to, dry_run=dry_run)
     if out.as_json:
         out.data({"files": [str(path) for path in brought]})
         return 0

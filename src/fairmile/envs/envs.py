@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from fairmile.base.commands import Runner
 from fairmile.base.digest import canonical_json, sha256_hex
@@ -111,7 +111,8 @@ class Envs:
 
     A *reference* is a name, the beginning of a digest, or the file of a specification. Where several environments
     bear one name, the one that became ready last is meant. `find` returns the specification that a catalog has under
-    a name, or makes of a JSON file of another form, or None; `bring` fetches an address into a local file; `version` goes into the records.
+    a name, or makes of a JSON file of another form, or None; `bring` fetches an address into a local file; `version`
+    goes into the records.
     """
 
     def __init__(

@@ -566,25 +566,26 @@ class Jobs:
                 said += self.log(job.id, task=task, errors=errors, tail=True).decode(errors="replace")
         return diagnose(standing, said, self._records.get(job.id).spec)
 
-    def bring(self, reference: str, to: Path) -> list[Path]:
-        """Copy the declared outputs of a job into a folder and return where they are."""
+    def bring(self, reference: str, to: Path, *, dry_run: bool = False) -> list[Path]:
+        """Copy the declared outputs of a job into a folder and return where they are, or would be."""
         record = self._records.get(reference)
         place = self.machines[record.system].place
         brought = []
         for name in record.spec.outputs:
             target = safe_join(to, name)
-            place.bring(record.id, name, target)
+            if not dry_run:
+                place.bring(record.id, name, target)
             brought.append(target)
         return brought
 
     def rm(self, references: Sequence[str]) -> list[str]:
         """Forget jobs that have ended, with their folders here and there."""
-        records = []
+        records, damaged = [], []
         for reference in references:
             try:
                 records.append(self._records.get(reference))
-            except SystemFailure:  # damaged: nothing but its folder is left to remove
-                self._records.discard(reference)
+            except SystemFailure:
+                damaged.append(reference)
         for job in self.refresh(records):
             if not job.is_over and job.scheduler_id:
                 raise Conflict(f"job {job.id} is {job.state}", hint=f"`fairmile job cancel {job.id}` ends it")
@@ -595,7 +596,9 @@ class Jobs:
                 if record.submitted:  # else there is nothing over there
                     raise
             self._records.remove(record)
-        return list(references)
+        for id in damaged:  # nothing but its folder is left to remove
+            self._records.discard(id)
+        return [*(record.id for record in records), *damaged]
 
 
 def _placed(spec: JobSpec, *, is_far: bool) -> JobSpec:
