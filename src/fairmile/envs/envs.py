@@ -21,6 +21,7 @@ from fairmile.envs.building import Building, Design, end_leftovers, make_shared,
 from fairmile.envs.containers import Packaged
 from fairmile.envs.exports import export
 from fairmile.envs.inputs import at_home, check_document
+from fairmile.envs.modules import ModulesStep
 from fairmile.envs.records import (
     LEASE_S,
     Environment,
@@ -39,7 +40,6 @@ from fairmile.envs.steps import KINDS, Step, Tools, build_mark
 
 _FORMAT = 1
 _SHORT = 16
-_FAILED = "fairmile: failed:"  # what the shell lines of shells.py say of one that fails
 _LEAST_DIGEST = 4
 _REMOVAL_S = 30.0
 _GROUP_MAY = 0o2775
@@ -143,7 +143,8 @@ class Envs:
             rest = self._design(spec.model_copy(update={"modules": ()}))
             steps = [PlannedStep("modules", f"load {', '.join(spec.modules)}", False)]
             steps += [PlannedStep(each.name, each.describe(), False) for each in rest.steps]
-            return EnvPlan(spec.name, "", self.root, "absent", tuple(steps), _check_texts(spec), "", trouble, notes)
+            checks = _check_texts(spec)
+            return EnvPlan(spec.name, "", self.root, "absent", tuple(steps), checks, "", trouble.message, notes)
         design = self._design(spec)
         folder = self._folder(design)
         found = read_environment(folder, lock_file(self.root, folder.name))
@@ -171,7 +172,7 @@ class Envs:
         """
         spec, notes = self._asked(what)
         if trouble := self._modules_trouble(spec):
-            raise SystemFailure(trouble, hint="`module spider NAME` tells what there is; build it where they are")
+            raise trouble
         design = self._design(spec)
         folder = self._folder(design)
         lock = lock_file(self.root, folder.name)
@@ -306,18 +307,16 @@ class Envs:
 
     # Inside
 
-    def _modules_trouble(self, spec: EnvironmentSpec) -> str:
-        """Say which module cannot be loaded on this machine; empty where all can."""
-        if not spec.modules:
-            return ""
+    def _modules_trouble(self, spec: EnvironmentSpec) -> SystemFailure | None:
+        """Say which module cannot be loaded on this machine; None where all can."""
         tools = self._tools(lambda _: None, self.root)
-        tools = replace(tools, acts=_acts(KINDS["modules"](spec, tools)))
-        tried = tools.run(["true"], quiet=True, check=False)
-        if tried.exit_code == 0:
-            return ""
-        marks = [line for line in tried.stderr.splitlines() if line.startswith(_FAILED)]
-        line = marks[-1].removeprefix(_FAILED).strip() if marks else (tried.stderr.strip() or "no reason was given")
-        return f"{spec.name} needs modules that this machine does not have: `{line[:200]}` failed"
+        failure = ModulesStep(spec.modules).trouble(tools) if spec.modules else None
+        if failure is None:
+            return None
+        return SystemFailure(
+            f"{spec.name} needs modules that this machine does not have: {failure.message}",
+            hint=failure.hint or "`module spider NAME` tells what there is; build it where they are",
+        )
 
     def _design(self, spec: EnvironmentSpec) -> Design:
         tools = self._tools(lambda _: None, self.root)

@@ -66,6 +66,10 @@ class ModulesStep:
     def use(self, prefix: Path) -> Use:
         return Use(tuple(ModuleLine(line) for line in self._lines))
 
+    def trouble(self, tools: Tools) -> SystemFailure | None:
+        """Return why the modules cannot be loaded on this machine, or None where they can."""
+        return None if self._told(tools, self._lines, "true") is not None else self._failure(tools)
+
     def _told(self, tools: Tools, lines: Sequence[str], command: str) -> str | None:
         """Return what a command prints after the lines were run, or None when one of them fails."""
         script = "\n".join([*render([ModuleLine(line) for line in lines]), command])
