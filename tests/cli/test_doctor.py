@@ -165,7 +165,7 @@ def test_a_setting_of_a_system_that_is_wrong_does_not_keep_the_doctor_from_answe
     (place / "fairmile.yaml").write_text("systems:\n  lumi: {hots: x}\n")
     result = fairmile("doctor")
     assert result.code == 0
-    assert "problem: systems.lumi: no field named 'hots'; did you mean 'host'?" in result.err
+    assert "fairmile.yaml:2 systems.lumi: no field named 'hots'; did you mean 'host'?" in result.err
 
 
 def test_a_scheduler_that_cannot_be_loaded_is_named(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
