@@ -82,6 +82,7 @@ while :; do
     fairmile_interrupted=
     wait "$fairmile_program"
     fairmile_code=$?
-    if [ -z "$fairmile_interrupted" ]; then break; fi
+    # Where the program ended while its signal was handled, bash would wait in vain for it.
+    if [ -z "$fairmile_interrupted" ] || ! kill -0 "$fairmile_program" 2>/dev/null; then break; fi
 done
 exit "$fairmile_code"
