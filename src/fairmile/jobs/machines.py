@@ -67,6 +67,11 @@ class Machine:
     place: Place
     reach: Reach = Reach()
 
+    @property
+    def has_scheduler(self) -> bool:
+        """Tell whether somebody queues jobs here and knows why they ended; plain processes have nobody."""
+        return self.scheduler.name != "shell"
+
     def modules(self, *software: str, partition: str = "") -> Block:
         """Return the module block of some software."""
         return module_block(self.system, software, partition)

@@ -28,7 +28,6 @@ from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import Standing
 from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.packing import packed
-from fairmile.jobs.places import Notes
 from fairmile.jobs.records import Known, Record, Records
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.resolve import resolve
@@ -296,7 +295,7 @@ class Jobs:
             return [self._troubled(record, known, str(error)) for record, known in live]
         if any(not record.submitted for record, _ in live) and self._may_ask(machine):
             live = [self._looked_for(record, known, machine) for record, known in live]
-        weighed = [self._weigh(record, known, notes.get(record.id, {}), machine) for record, known in live]
+        weighed = [Weighed(record, known, notes.get(record.id, {}), machine.has_scheduler) for record, known in live]
         unclear = [each for each in weighed if each.wants_word and each.record.submitted]
         if unclear and self._may_ask(machine):
             self._ask(machine, unclear)
@@ -321,9 +320,6 @@ class Jobs:
             return record, known
         never = Known(Standing(State.FAILED, "it never reached the scheduler"), counted=True)
         return record, None if record.submitted else self._remember(record, never)
-
-    def _weigh(self, record: Record, known: Known | None, notes: Notes, machine: Machine) -> Weighed:
-        return Weighed(record, known, notes, keeps_accounts=machine.scheduler.name != "shell")
 
     def _ask(self, machine: Machine, unclear: list[Weighed]) -> None:
         """Ask the scheduler once about many jobs, and its accounting about those it no longer lists."""
@@ -453,7 +449,7 @@ class Jobs:
         self, machine: Machine, commands: int, *, failed: bool = False, history: bool | None = None
     ) -> None:
         before = self._asked(machine)
-        every_s = _ASK_PROCESSES_EVERY_S if machine.scheduler.name == "shell" else self._ask_every_s
+        every_s = self._ask_every_s if machine.has_scheduler else _ASK_PROCESSES_EVERY_S
         pause_s = min(max(before.get("pause", every_s), every_s) * 2, _LONGEST_PAUSE_S) if failed else every_s
         now = self._clock()
         document = {"next": now + pause_s * commands, "pause": pause_s, "history": before.get("history", True)}
