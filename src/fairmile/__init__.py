@@ -1,8 +1,9 @@
 """Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
 
-`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`) and nouns (`fm.catalog`,
-`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`, `fm.jobs`), all of the
-workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`.
+`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`) and nouns (`fm.catalog`,
+`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`, `fm.jobs`, `fm.runs`), all
+of the workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a
+program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ __all__ = [
     "catalog",
     "datasets",
     "envs",
+    "event",
     "fetch",
     "jobs",
+    "log",
     "match",
     "models",
+    "run",
+    "runs",
     "search",
     "show",
+    "span",
     "store",
     "systems",
     "workflows",
@@ -48,6 +54,9 @@ if TYPE_CHECKING:
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.spec import JobSpec
+    from fairmile.meter import event, log, span
+    from fairmile.runs.model import Run
+    from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.workspace import Workspace
 
@@ -61,8 +70,9 @@ if TYPE_CHECKING:
     systems: Machines
     envs: Envs
     jobs: Jobs
+    runs: Runs
 
-_NOUNS = ("catalog", "models", "datasets", "workflows", "assets", "store", "systems", "envs", "jobs")
+_NOUNS = ("catalog", "models", "datasets", "workflows", "assets", "store", "systems", "envs", "jobs", "runs")
 
 
 def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> SearchResult:
@@ -97,6 +107,14 @@ def fetch(
     return _workspace().assets.fetch(names, to=folder, pool=pool, fresh=fresh, limit=limit)
 
 
+def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **fields: Any) -> Run:
+    """Run an asset, a YAML file or a command and return its record; `fields` are those of a run, as `params`.
+
+    Where exactly the same went in before, that record is returned, unless `again` is given.
+    """
+    return _workspace().runs.run(what, dataset, again=again, **fields)
+
+
 def _workspace() -> Workspace:
     from fairmile.workspace import Workspace
 
@@ -116,6 +134,10 @@ def __getattr__(name: str) -> Any:
         from fairmile.jobs.spec import JobSpec
 
         return JobSpec
+    if name in ("event", "log", "span"):
+        from fairmile import meter
+
+        return getattr(meter, name)
     if name == "FairmileError":
         from fairmile.base.errors import FairmileError
 

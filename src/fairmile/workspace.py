@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
+    from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.transfer.items import Watcher
     from fairmile.transfer.transfer import Transfer
@@ -247,6 +248,19 @@ class Workspace:
         from fairmile.jobs.queue import Jobs
 
         return Jobs(self.home / "jobs", self.systems)
+
+    @cached_property
+    def runs(self) -> Runs:
+        from fairmile.runs.runs import Around, Runs
+
+        around = Around(
+            catalog=lambda: self.catalog,
+            assets=lambda: self.assets,
+            store=lambda: self.store,
+            envs=lambda: self.envs,
+            jobs=lambda: self.jobs,
+        )
+        return Runs(self.home / "runs", around, environ=self.environ)
 
     @property
     def models(self) -> Models:

@@ -19,6 +19,8 @@ from web_server import Exchange, WebServer, web_server
 
 from fairmile.base.digest import ManifestEntry, merkle_root, ni
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, SystemFailure, Unsupported, UsageError
+from fairmile.catalog.card import Card
+from fairmile.catalog.folder import CatalogFolder
 from fairmile.transfer.items import Silent
 from fairmile.workspace import Workspace
 
@@ -135,6 +137,70 @@ def test_a_card_that_describes_other_bytes_is_fetched_anew(workspace: Workspace,
     workspace.catalog.update("dataset/alpha", set={"distribution": [changed]})
     (second,) = workspace.assets.fetch(name)
     assert contents(workspace, second.root) == {"data.bin": MORE}
+
+
+def test_a_card_that_somebody_edits_in_place_is_fetched_anew(workspace: Workspace, server: WebServer, add: Add) -> None:
+    name = add(entry("data.bin", DATA, server.url("data.bin")))
+    workspace.assets.fetch(name)
+    (path,) = workspace.catalog.local.cards_root.rglob("alpha/*.jsonld")
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps(body | {"distribution": [entry("data.bin", MORE, server.url("more.bin"))]}))
+    (second,) = workspace.assets.fetch(name)
+    assert contents(workspace, second.root) == {"data.bin": MORE}
+    path.write_text(json.dumps(body))
+    (third,) = workspace.assets.fetch(name)
+    assert contents(workspace, third.root) == {"data.bin": DATA}
+
+
+def test_a_card_that_changes_while_its_files_come_is_not_taken_for_the_one_they_came_by(
+    workspace: Workspace, add: Add
+) -> None:
+    changed: dict[Path, str] = {}
+
+    def edit(exchange: Exchange) -> None:
+        for path, text in changed.items():
+            path.write_text(text)
+        exchange.answer()
+
+    with web_server({"data.bin": DATA, "more.bin": MORE}, edit) as server:
+        name = add(entry("data.bin", DATA, server.url("data.bin")))
+        (path,) = workspace.catalog.local.cards_root.rglob("alpha/*.jsonld")
+        other = json.loads(path.read_text()) | {"distribution": [entry("data.bin", MORE, server.url("more.bin"))]}
+        changed[path] = json.dumps(other)
+        (first,) = workspace.assets.fetch(name)
+        assert contents(workspace, first.root) == {"data.bin": DATA}
+        assert path.read_text() == changed[path]
+        (second,) = workspace.assets.fetch(name)
+        assert contents(workspace, second.root) == {"data.bin": MORE}
+
+
+def test_a_card_that_says_more_of_the_same_bytes_moves_none(workspace: Workspace, server: WebServer, add: Add) -> None:
+    name = add(entry("data.bin", DATA, server.url("data.bin")))
+    workspace.assets.fetch(name)
+    asked = len(server.requests)
+    workspace.catalog.update("dataset/alpha", set={"description": "what one can say of kilobytes of chance"})
+    (second,) = workspace.assets.fetch(name)
+    assert second.known
+    assert len(server.requests) == asked
+
+
+def test_the_card_of_what_is_there_stays_unread(
+    workspace: Workspace, server: WebServer, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = add(entry("data.bin", DATA, server.url("data.bin")))
+    (first,) = workspace.assets.fetch(name)
+    read: list[str] = []
+    whole = CatalogFolder.read
+
+    def counted(folder: CatalogFolder, relative: str) -> Card:
+        read.append(relative)
+        return whole(folder, relative)
+
+    monkeypatch.setattr(CatalogFolder, "read", counted)
+    (second,) = workspace.assets.fetch(name)
+    assert (second.name, second.root, second.known, read) == (first.name, first.root, True, [])
+    workspace.assets.fetch(name, fresh=True)
+    assert read == ["dataset/alpha/1.0.jsonld"]
 
 
 def test_content_known_under_another_name_does_not_move(workspace: Workspace, server: WebServer, add: Add) -> None:
@@ -509,6 +575,18 @@ def test_a_purged_object_is_a_cache_miss(workspace: Workspace, server: WebServer
     assert second.root == first.root
     assert second.moved_bytes == len(MORE)
     assert contents(workspace, second.root) == {"a": DATA, "b": MORE}
+
+
+def test_one_lost_object_of_many_in_a_pack_is_noticed(workspace: Workspace, add: Add) -> None:
+    files = {f"{number % 3}/{number:03}": b"%d" % number for number in range(100)}
+    with web_server(files) as server:
+        name = add(*(entry(path, data, server.url(path)) for path, data in files.items()))
+        (first,) = workspace.assets.fetch(name)
+        assert list((workspace.home / "store" / "packs").glob("*.pack"))
+        lose(workspace, files["1/040"])
+        (second,) = workspace.assets.fetch(name)
+    assert (second.root, second.known, second.moved_bytes) == (first.root, False, 2)
+    assert contents(workspace, second.root) == files
 
 
 def test_a_purged_manifest_is_a_cache_miss(workspace: Workspace, server: WebServer, add: Add) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -64,6 +65,24 @@ def test_an_asset_is_fetched_once(lake: Fairmile, server: WebServer) -> None:
     result = lake("fetch", "lake")
     assert result == (0, f"present  {NAME}  2 files  200.0 KiB  pool home\n", "")
     assert server.sent_bytes == sent
+
+
+FETCHES = """
+import sys
+from fairmile.cli.main import run
+code = run(["fetch", sys.argv[1]])
+print(code, sorted({"fairmile.transfer.engine", "fairmile.store.cleanup", "fairmile.catalog.access"} & {*sys.modules}))
+"""
+
+
+def test_what_is_there_is_told_before_anything_is_imported_that_brings_it(lake: Fairmile) -> None:
+    def fetches() -> list[str]:
+        ended = subprocess.run([sys.executable, "-c", FETCHES, "lake"], capture_output=True, text=True, check=True)
+        return ended.stdout.splitlines()
+
+    shown = f"{NAME}  2 files  200.0 KiB  pool home"
+    assert fetches() == [f"fetched  {shown}", "0 ['fairmile.transfer.engine']"]
+    assert fetches() == [f"present  {shown}", "0 []"]
 
 
 def test_files_are_laid_out_where_they_are_wanted(lake: Fairmile, place: Path) -> None:

@@ -103,6 +103,24 @@ def test_an_absent_object_is_none_and_opening_it_says_so(objects: Objects) -> No
         objects.open(sha(b"x"))
 
 
+@pytest.mark.parametrize("more", [0, 2000], ids=["alone", "among many"])
+def test_what_is_absent_of_many_is_told_in_their_order_wherever_the_others_lie(tmp_path: Path, more: int) -> None:
+    objects = Objects(tmp_path / "pool", pack_below_bytes=4)
+    start = "ab"  # one folder holds them all, as a two hundred and fifty-sixth of a large store does
+    folder = tmp_path / "pool" / "objects" / start
+    folder.mkdir(parents=True)
+    packed = add(objects, *small(20))
+    loose = [start + sha(b"loose %d" % number)[2:] for number in range(60)]
+    for digest in [*loose, *(start + sha(b"more %d" % number)[2:] for number in range(more))]:
+        (folder / digest[2:]).touch()
+    (folder / loose[7][2:]).unlink()
+    (folder / loose[8][2:]).unlink()
+    (folder / loose[8][2:]).symlink_to("nowhere")
+    lost = sha(b"never here")
+    assert objects.absent([lost, *packed, *loose]) == [lost, loose[7], loose[8]]
+    assert objects.absent([loose[7], loose[6]]) == [loose[7]]
+
+
 def test_asking_creates_nothing(objects: Objects) -> None:
     assert sha(b"x") not in objects
     assert list(objects.items()) == []

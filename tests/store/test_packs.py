@@ -61,6 +61,17 @@ def test_digests_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     assert pack.find(b"same" + b"\xff" * 28) is None
 
 
+@pytest.mark.parametrize("asked", [1, 3, 40, 500])
+def test_what_a_pack_lacks_of_few_or_many_is_told_in_their_order(tmp_path: Path, asked: int) -> None:
+    objects = by_digest(*(b"%d" % number for number in range(300)))
+    pack = written(tmp_path, objects)
+    here, elsewhere = list(objects), [hashlib.sha256(b"-%d" % number).digest() for number in range(asked)]
+    mixed = [digest for pair in zip(elsewhere, here * 2, strict=False) for digest in pair]
+    assert pack.lacking(mixed) == elsewhere
+    assert pack.lacking(here) == []
+    assert pack.lacking([]) == []
+
+
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 255), (255, 255), (3, 3), (254, 255), (16, 200)])
 def test_the_objects_whose_digest_begins_with_certain_bytes_are_listed(tmp_path: Path, first: int, last: int) -> None:
     objects = {bytes([byte]) + bytes([more]) * 31: b"" for byte in (0, 3, 4, 200, 254, 255) for more in (0, 255)}

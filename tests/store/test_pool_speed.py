@@ -15,7 +15,17 @@ from fairmile.store import pools as pools_module
 from fairmile.store import speed as module
 from fairmile.store.pools import Pool, Pools
 from fairmile.store.quota import Mount, mount_of
-from fairmile.store.speed import kind_of, last_measured, measure
+from fairmile.store.speed import (
+    kind_of,
+    last_measured,
+    measure,
+    random_access,
+    read_large,
+    small_files,
+    sync_times,
+    takes_direct,
+    write_large,
+)
 
 MB = 1_000_000
 
@@ -128,3 +138,67 @@ def test_the_ranking_warns_of_a_ram_disk(tmp_path: Path, monkeypatch: pytest.Mon
     (only,) = pools_of(Pool("ram", tmp_path)).ranked()
     assert only.storage == "RAM disk"
     assert "takes memory away from the run and is empty after a restart" in only.why
+
+
+def test_a_file_is_written_and_read_past_the_memory_where_that_is_possible(tmp_path: Path) -> None:
+    if not takes_direct(tmp_path):
+        pytest.skip("needs a file system that takes O_DIRECT")
+    written, took_s = write_large(tmp_path / "large", 3 * 4096 + 8 * MB // 4096 * 4096, direct=True)
+    assert written == (tmp_path / "large").stat().st_size
+    assert took_s > 0
+    rate, read_from = read_large(tmp_path / "large", written, direct=True)
+    assert rate > 0
+    assert read_from == "storage"
+    assert os.listdir(tmp_path) == ["large"]
+
+
+def test_a_ram_disk_takes_nothing_past_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "mount_of", lambda folder: Mount("/dev/shm", "tmpfs", "tmpfs"))
+    assert not takes_direct(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])
+def test_a_file_system_that_refuses_direct_access_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: Path, flags: int, *, direct: bool) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(module, "_open", refuse)
+    assert not takes_direct(tmp_path)
+
+
+def test_random_writes_stay_inside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RANDOM_MOST", 200)
+    (tmp_path / "file").write_bytes(bytes(10 * 4096))
+    assert random_access(tmp_path / "file", 10 * 4096, write=True) > 0
+    data = (tmp_path / "file").read_bytes()
+    assert len(data) == 10 * 4096
+    assert all(any(data[at : at + 4096]) for at in range(0, len(data), 4096))  # 200 draws leave none of 10 out
+    assert random_access(tmp_path / "file", 10 * 4096) > 0
+
+
+def test_small_files_are_made_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SMALL_FILES", 30)
+    found = small_files(tmp_path)
+    assert found.files == 30
+    assert min(found) > 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_syncs_are_told_with_the_shortest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SYNCS", 7)
+    times = sync_times(tmp_path / "file")
+    assert len(times) == 7
+    assert times == sorted(times)
+    assert (tmp_path / "file").stat().st_size == 7 * 4096
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(OSError, match="File exists"):
+        write_large(tmp_path / "link", MB)
+    with pytest.raises(OSError, match="symbolic links"):
+        random_access(tmp_path / "link", 4096, write=True)
+    assert (tmp_path / "target").read_text() == "precious"

@@ -49,7 +49,7 @@ names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(names, min_size=1, max_size=3).map("/".join), unique=True, max_size=20))
 def test_any_tree_comes_back_as_it_was(paths: list[str]) -> None:
-    entries = [entry(path, size) for size, path in enumerate(paths)]
+    entries = [entry(path, size, f"{size:064x}") for size, path in enumerate(paths)]
     try:
         expected = merkle_root(entries)
     except UsageError:  # `.`, `..`, or a file where a folder is
@@ -64,18 +64,22 @@ def test_any_tree_comes_back_as_it_was(paths: list[str]) -> None:
         ordered = sorted(entries, key=lambda entry: entry.path.encode())
         assert trees.put(entries) == trees.put(iter(ordered)) == expected
         assert list(trees.entries(expected)) == ordered
+        assert list(trees.digests(expected)) == [each.sha256 for each in ordered]
         assert list(trees.verify()) == []
 
 
 def test_an_empty_tree_is_a_tree(trees: Trees) -> None:
     root = trees.put([])
     assert list(trees.entries(root)) == []
+    assert list(trees.digests(root)) == []
     assert list(trees.verify()) == []
 
 
 def test_names_that_are_not_utf8_are_kept(trees: Trees) -> None:
-    entries = [entry(os.fsdecode(b"caf\xe9"))]
-    assert list(trees.entries(trees.put(entries))) == entries
+    entries = [entry(os.fsdecode(b"caf\xe9/\xff"))]
+    root = trees.put(entries)
+    assert list(trees.entries(root)) == entries
+    assert list(trees.digests(root)) == [entries[0].sha256]
 
 
 def test_an_iterable_must_come_sorted_and_a_list_need_not(trees: Trees) -> None:
@@ -119,6 +123,7 @@ def test_a_long_tree_is_written_and_read_with_little_memory(trees: Trees) -> Non
     try:
         root = trees.put(entry(f"{number // 100:06}/{number:08}", number) for number in range(count))
         assert sum(found.size_bytes for found in trees.entries(root)) == sum(range(count))
+        assert sum(1 for _ in trees.digests(root)) == count
         assert tracemalloc.get_traced_memory()[1] < 6 << 20
     finally:
         tracemalloc.stop()
@@ -128,6 +133,8 @@ def test_a_tree_that_is_not_there_is_said_at_once(trees: Trees) -> None:
     assert ZERO not in trees
     with pytest.raises(NotFound, match=f"the tree {ZERO} is not in the pool {trees.root}"):
         trees.entries(ZERO)
+    with pytest.raises(NotFound, match=f"the tree {ZERO} is not in the pool {trees.root}"):
+        trees.digests(ZERO)
     assert not trees.root.exists()
 
 
@@ -192,8 +199,57 @@ def test_a_tree_that_is_not_what_its_root_says_is_noticed_and_written_anew(
     path.write_text(path.read_text().replace(*change, 1))
     with pytest.raises(Integrity, match="is damaged"):
         list(trees.entries(root))
+    with pytest.raises(Integrity, match="is damaged"):
+        list(trees.digests(root))
     trees.put([entry("a", size=5)])
     assert [each.path for each in trees.entries(root)] == ["a"]
+    assert list(trees.digests(root)) == ["a" * 64]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b"a" * 64, b"b" * 64),
+        (b"a" * 64, b"g" * 64),
+        (b"a" * 64, b" " * 64),
+        (b"a" * 64, b"a" * 63),
+        (b"a" * 64, b"A" * 64),
+        (b"\t", b" "),
+        (b"\t", b"\t\t"),
+        (b"\n", b""),
+        (b"\n", b"\n\n"),
+        (b"\t7\t", b"\t07\t"),
+        (b"\t7\t", b"\t-7\t"),
+        (b"\t7\t", b"\tx\t"),
+        (b"\t644", b"\t755"),
+        (b"d/e", b"d/\xff"),
+        (b"d/e", b"x/e"),
+        (b"d/e", b"e"),
+        (b"d/e", b"/e"),
+        (b"d/f/g", b"f/d/g"),
+        (b"d/e\t7", b"d/e\t8"),
+    ],
+)
+def test_a_tree_is_never_taken_for_whole_by_its_digests_when_its_text_changed(
+    trees: Trees, change: tuple[bytes, bytes]
+) -> None:
+    root = trees.put([entry("d/e", 7), entry("d/f/g", 7), entry("h", 7)])
+    path = trees.root / "trees" / root[:2] / root[2:]
+    assert list(trees.digests(root)) == ["a" * 64] * 3
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes().replace(*change, 1))
+    with pytest.raises(Integrity, match="is damaged"):
+        list(trees.digests(root))
+
+
+@pytest.mark.parametrize("text", [b"", b"h\t7\t" + b"a" * 64 + b"\t644\n"], ids=["empty", "cut off at a line"])
+def test_a_tree_that_lost_lines_is_noticed_by_its_digests(trees: Trees, text: bytes) -> None:
+    root = trees.put([entry("h", 7), entry("i", 7)])
+    path = trees.root / "trees" / root[:2] / root[2:]
+    path.chmod(0o644)
+    path.write_bytes(text)
+    with pytest.raises(Integrity, match="is damaged"):
+        list(trees.digests(root))
 
 
 FILLS_THE_DISK = """

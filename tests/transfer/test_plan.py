@@ -18,8 +18,8 @@ from fairmile.base.errors import DiskFailure, NotFound, SystemFailure, Transient
 from fairmile.store.pools import Pool, Pools
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
-from fairmile.transfer.items import Item
-from fairmile.transfer.plan import Planner, archive_name, check_path
+from fairmile.transfer.items import Item, check_path
+from fairmile.transfer.plan import Planner, archive_name
 from fairmile.transfer.remote import Remote
 
 MIB = 1 << 20

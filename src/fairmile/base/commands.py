@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -25,6 +25,7 @@ _LONGEST_LINE = _MIB
 _TAIL_LINES = 20
 _QUIET_S = 0.5  # how long to listen on after a program ended while its daemons keep its output open
 _CONNECT_S = 15
+_BURIED_AT_ONCE = 2  # more than one comes with each start, so that the dead do not pile up
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -37,6 +38,15 @@ class Result:
     stdout: str
     stderr: str
     duration_s: float
+
+
+@dataclass(frozen=True)
+class Left:
+    """A process that was left to itself; `began` (in ticks of its machine) tells it from a later one of its number."""
+
+    pid: int
+    began: int
+    host: str
 
 
 class MissingProgram(SystemFailure):
@@ -94,6 +104,34 @@ class Here:
         if check and result.exit_code != 0:
             raise _failed(result, "")
         return result
+
+    def start(self, argv: Sequence[str], *, cwd: str | Path | None = None, without: Collection[str] = ()) -> Left:
+        """Start `argv` in a session of its own and leave it: it reads nothing, and what it prints is lost.
+
+        Variables named in `without` are not handed on. One that ended is buried while others are started.
+        """
+        for _ in range(min(len(_left), _BURIED_AT_ONCE)):
+            earlier = _left.popleft()
+            if earlier.poll() is None:
+                _left.append(earlier)
+        env = None
+        if any(name in os.environ for name in without):
+            env = {name: value for name, value in os.environ.items() if name not in without}
+        process = _popen(_checked(argv, None), cwd, env, subprocess.DEVNULL)
+        _left.append(process)
+        return Left(process.pid, _began(process.pid), os.uname().nodename)
+
+
+# Processes that were left to themselves: only who started them can bury them.
+_left: deque[subprocess.Popen[bytes]] = deque()
+
+
+def _began(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):  # a machine without /proc
+        return 0
 
 
 class Ssh:
@@ -337,7 +375,7 @@ class _Process:
         self._out = _Stream(capture_bytes, on_line)
         self._err = _Stream(capture_bytes, on_line)
         self._notes = _Notes(mark, self._err) if mark else None
-        self._popen = self._start(cwd, dict(os.environ) | dict(env) if env else None)
+        self._popen = _popen(self.argv, cwd, dict(os.environ) | dict(env) if env else None, subprocess.PIPE)
 
     @property
     def notes(self) -> Mapping[str, str]:
@@ -375,27 +413,6 @@ class _Process:
             stream.close()
         took = time.monotonic() - self._began
         return Result(self.argv, self._popen.returncode, self._out.text(), self._err.text(), took)
-
-    def _start(self, cwd: str | Path | None, env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
-        try:
-            return subprocess.Popen(
-                self.argv,
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            if cwd is not None and not os.path.isdir(cwd):
-                raise SystemFailure(f"cannot run {self.argv[0]!r} in {cwd}: there is no such folder") from error
-            if isinstance(error, FileNotFoundError):
-                raise MissingProgram(
-                    f"there is no program {self.argv[0]!r} on this machine",
-                    hint="install it, or load its module first",
-                ) from error
-            raise SystemFailure(f"cannot run {self.argv[0]!r}: {error.strerror}") from error
 
     def _exchange(self, data: bytes | mmap, deadline: float) -> None:
         """Move bytes in both directions until both outputs are closed, or the program ended and fell silent."""
@@ -459,6 +476,23 @@ class _Process:
         except PermissionError:  # only processes of another user are left, such as a set-uid program
             return False
         return True
+
+
+def _popen(
+    argv: Sequence[str], cwd: str | Path | None, env: Mapping[str, str] | None, streams: int
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            argv, cwd=cwd, env=env, stdin=streams, stdout=streams, stderr=streams, start_new_session=True
+        )
+    except OSError as error:
+        if cwd is not None and not os.path.isdir(cwd):
+            raise SystemFailure(f"cannot run {argv[0]!r} in {cwd}: there is no such folder") from error
+        if isinstance(error, FileNotFoundError):
+            raise MissingProgram(
+                f"there is no program {argv[0]!r} on this machine", hint="install it, or load its module first"
+            ) from error
+        raise SystemFailure(f"cannot run {argv[0]!r}: {error.strerror}") from error
 
 
 def _write_some(pipe: IO[bytes], data: memoryview) -> memoryview:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sha256_hex
+from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sha256_file, sha256_hex
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
-from fairmile.catalog.access import LoadedAsset
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.row import Row
 from fairmile.catalog.sources import LOCAL
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
-from fairmile.store.store import Store
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import scheme_of
-from fairmile.transfer.items import Item
-from fairmile.transfer.plan import Plan, check_path
+from fairmile.transfer.items import Item, check_path
 from fairmile.transfer.remote import Remote
-from fairmile.transfer.transfer import Outcome, Transfer
+
+# What is there already needs neither plan nor engine, and is handed out before they could be imported.
+if TYPE_CHECKING:
+    from fairmile.catalog.access import LoadedAsset
+    from fairmile.store.store import Store
+    from fairmile.transfer.plan import Plan
+    from fairmile.transfer.transfer import Outcome, Transfer
 
 _OWN_IDS = "https://w3id.org/fairmile/"
+_FORMS: Registry[type[LoadedAsset]] = Registry(
+    "form of an asset", {"loaded": Plugin("fairmile.catalog.access:LoadedAsset")}
+)
 
 
 @dataclass(frozen=True)
@@ -49,20 +58,31 @@ class Fetched:
 
 @dataclass(frozen=True)
 class _Target:
-    """What a name means: a card, or an address."""
+    """What a name means: a card, or an address.
+
+    `card_sha256` is that of the card's file in `row`; empty where the file cannot be read.
+    """
 
     kind: Literal["card", "url"]
     name: str
     limit: int | None
-    card: Card | None = None
     address: Wanted | None = None
+    own_id: str | None = None
+    row: Row | None = None
+    card_sha256: str = ""
+    read_card: Callable[[], Card] | None = None
 
     @property
     def ref_name(self) -> str:
         """What it is called in the store: local cards of several users may bear one handle in a shared pool."""
-        own = f" ({sha256_hex(self.card.iri.encode())[:8]})" if self.card and self.card.catalog == LOCAL else ""
+        own = f" ({sha256_hex(self.own_id.encode())[:8]})" if self.own_id is not None else ""
         unpacked = " unpacked" if self.address is not None and self.address.unpack else ""
         return self.name + own + unpacked + (f" limit={self.limit}" if self.limit is not None else "")
+
+    @cached_property
+    def card(self) -> Card | None:
+        """The card, read when it is first asked for; one with ten thousand files takes longer than all the rest."""
+        return self.read_card() if self.read_card is not None else None
 
     @cached_property
     def files(self) -> list[Wanted]:
@@ -94,12 +114,9 @@ class Assets:
         unpack: bool = False,
     ) -> list[Plan]:
         """Return what `fetch` would do; only sizes are asked for."""
-        transfer = self._new_transfer()
-        try:
+        with self._transfer() as transfer:
             targets = self._targets(names, limit, sha256, unpack)
-            return [self._plan(transfer, target, pool, fresh) for target in targets]
-        finally:
-            transfer.close()
+            return [self._plan(transfer(), target, pool, fresh) for target in targets]
 
     def fetch(
         self,
@@ -126,8 +143,7 @@ class Assets:
             _ = self._store.pools[pool]  # NotFound, before anything happens
         found: list[Fetched] = []
         failures: list[FairmileError] = []
-        transfer = self._new_transfer()
-        try:
+        with self._transfer() as transfer:
             for target, folder in zip(targets, folders, strict=True):
                 try:
                     one = self._fetch(transfer, target, pool, fresh)
@@ -137,8 +153,6 @@ class Assets:
                     continue
                 if on_fetched is not None:
                     on_fetched(found[-1])
-        finally:
-            transfer.close()
         if failures:
             raise failures[0]
         return found
@@ -159,7 +173,7 @@ class Assets:
         card = self._catalog.get(name, kind=kind)
         fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool)[0]
         view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
-        return LoadedAsset(card, fetched.root, self._store, lambda: view)
+        return _FORMS["loaded"](card, fetched.root, self._store, lambda: view)
 
     def repair(self, *, dry_run: bool = False) -> list[tuple[str, str]]:
         """Bring again what is damaged or missing of everything that was fetched; (name, what happened) of each."""
@@ -212,17 +226,42 @@ class Assets:
         if is_address and not self._catalog.index_path.exists():  # no card can have been given this id yet
             return self._address_target(name, limit, sha256, unpack)
         try:
-            card = self._catalog.get(name)
+            row, _ = self._catalog.resolve(name)
+            target = self._card_target(row, limit)
+            card = target.card if is_address else None
         except (NotFound, UsageError):
             if not is_address and not Path(name).exists():
                 raise
             return self._address_target(name, limit, sha256, unpack)
-        stated = next((file for file in card.files if file.url == name), None) if is_address else None
+        stated = next((file for file in card.files if file.url == name), None) if card is not None else None
         if stated is not None:  # the address of one file means that file, not all the others of its asset
             return self._address_target(name, limit, sha256 or stated.sha256, unpack)
         if sha256 is not None or unpack:
             raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
-        return _Target("card", str(card.handle), limit, card=card)
+        return target
+
+    def _card_target(self, row: Row, limit: int | None) -> _Target:
+        """Return what a card stands for; the card stays unread where its file is that of an earlier fetch."""
+        digest = self._card_sha256(row)
+
+        def target(handle: str, iri: str, read_card: Callable[[], Card]) -> _Target:
+            own_id = iri if row.catalog == LOCAL else None
+            return _Target("card", handle, limit, None, own_id, row, digest, read_card)
+
+        as_indexed = target(row.handle, row.iri, lambda: self._catalog.read(row))
+        ref = self._store.ref("card", as_indexed.ref_name)
+        if ref is not None and _is_of_card(ref, as_indexed):
+            return as_indexed
+        card = self._catalog.read(row)
+        return target(str(card.handle), card.iri, lambda: card)
+
+    def _card_sha256(self, row: Row) -> str:
+        """Return the digest of a card's file as it is now, which the index need not know yet."""
+        folder = next((folder for folder in self._catalog.folders() if folder.name == row.catalog), None)
+        try:
+            return sha256_file(folder.cards_root / row.path) if folder is not None else ""
+        except OSError:
+            return ""
 
     @staticmethod
     def _address_target(name: str, limit: int | None, sha256: str | None, unpack: bool) -> _Target:
@@ -239,17 +278,34 @@ class Assets:
 
     # One target
 
-    def _fetch(self, transfer: Transfer, target: _Target, pool: str | None, fresh: bool) -> Fetched:
+    @contextmanager
+    def _transfer(self) -> Iterator[Callable[[], Transfer]]:
+        """Give a transfer to whoever asks for it, the same each time, and close it at the end."""
+        made: list[Transfer] = []
+
+        def transfer() -> Transfer:
+            if not made:
+                made.append(self._new_transfer())
+            return made[0]
+
+        try:
+            yield transfer
+        finally:
+            for each in made:
+                each.close()
+
+    def _fetch(self, new_transfer: Callable[[], Transfer], target: _Target, pool: str | None, fresh: bool) -> Fetched:
         ref = None if fresh else self._store.ref(target.kind, target.ref_name)
-        found = self._found(transfer, target, ref)
+        found = self._found(new_transfer, target, ref)
         if found is not None:
             elsewhere = pool is not None and found.pool != pool
             return replace(found, notes=(*found.notes, f"it is in pool {found.pool!r} already")) if elsewhere else found
+        transfer = new_transfer()
         plan = self._plan(transfer, target, pool, fresh)
         with transfer.turn(plan) as was_busy:
             now = None if fresh else self._store.ref(target.kind, target.ref_name)
             if now != ref or (was_busy and not fresh):  # by now another process may have brought it
-                found = self._found(transfer, target, now)
+                found = self._found(new_transfer, target, now)
                 if found is not None:
                     return found
                 plan = self._plan(transfer, target, pool, fresh)
@@ -259,7 +315,7 @@ class Assets:
                 raise _with_steps(error, target.card) from error
             return self._keep(target, plan, outcome)
 
-    def _found(self, transfer: Transfer, target: _Target, ref: Ref | None) -> Fetched | None:
+    def _found(self, transfer: Callable[[], Transfer], target: _Target, ref: Ref | None) -> Fetched | None:
         """Return what is there where it is still what the name means."""
         if ref is None or not self._is_there(target, ref):
             return None
@@ -275,14 +331,16 @@ class Assets:
 
     def _is_there(self, target: _Target, ref: Ref) -> bool:
         """Tell whether what a name stood for is still complete, and still what its card describes."""
-        return ref.details.get("signature") == target.signature and self._store.complete(ref)
+        is_same = _is_of_card(ref, target) or ref.details.get("signature") == target.signature
+        return is_same and self._store.complete(ref)
 
-    def _is_current(self, transfer: Transfer, target: _Target, ref: Ref) -> bool:
+    def _is_current(self, transfer: Callable[[], Transfer], target: _Target, ref: Ref) -> bool:
         """Tell whether what is there is still what its source has."""
         if target.address is None or target.address.checksums:
             return True
         # An address may hold something new; its validator tells without moving a byte of it.
-        found = transfer.planner.probed(transfer.planner.find(target.address.addresses[0]))
+        planner = transfer().planner
+        found = planner.probed(planner.find(target.address.addresses[0]))
         validators = ref.details.get("validators", {})
         remotes = [item.sources[0] for item in found]
         return bool(validators) and all(
@@ -343,16 +401,19 @@ class Assets:
         _check_content(target, entries, root)
         notes = list(outcome.notes)
         before = self._store.ref(target.kind, target.ref_name)
-        details: dict[str, Any] = {"signature": target.signature, "validators": outcome.validators, "of": target.name}
-        details |= {"limit": target.limit, "home": str(self._catalog.home)}
+        details: dict[str, Any] = {"signature": target.signature, "of": target.name, "limit": target.limit}
+        details |= {"home": str(self._catalog.home)}
         if before is not None and before.root != root and before.details.get("signature") == target.signature:
             notes.append(f"it differs from what was fetched before, which was {ni(before.root)}")
         if target.card is not None and not all(file.checksums for file in target.files):
             notes.append(f"its card has no digest of every file; recorded {ni(root)}")
         size = sum(entry.size_bytes for entry in entries)
         if target.address is not None:
+            details["validators"] = outcome.validators
             details["unpack"] = target.address.unpack
             details["sha256"] = next((sum.hex for sum in target.address.checksums), "")
+        if target.row is not None and self._card_sha256(target.row) == target.card_sha256:  # nobody wrote meanwhile
+            details["card"] = target.card_sha256
         ref = Ref(target.kind, target.ref_name, root, size, len(entries), self._store.clock(), details)
         self._store.set_ref(ref, plan.pool)
         if target.card is not None:
@@ -373,7 +434,13 @@ class Assets:
         return replace(fetched, folder=folder)
 
     def _pool_of(self, ref: Ref) -> str:
-        return next((pool.name for pool, each in self._store.held_refs(ref.kind) if each.name == ref.name), "")
+        held = self._store.held_ref(ref.kind, ref.name)
+        return held[0].name if held is not None else ""
+
+
+def _is_of_card(ref: Ref, target: _Target) -> bool:
+    """Tell whether a name was given to what the very file of the target's card describes."""
+    return bool(target.card_sha256) and ref.details.get("card") == target.card_sha256
 
 
 def _is_address(name: str) -> bool:

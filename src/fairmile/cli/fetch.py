@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fairmile.base.units import format_size
-from fairmile.catalog.assets import Fetched
 from fairmile.cli.out import Out, count, json_option
 from fairmile.cli.progress import TransferLine
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.items import Item
-from fairmile.transfer.plan import Plan
 from fairmile.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fairmile.catalog.assets import Fetched
+    from fairmile.transfer.items import Item
+    from fairmile.transfer.plan import Plan
 
 
 @click.command()

@@ -86,7 +86,8 @@ class NearPlace:
                 self._lay(folder, name, source)
             for name, text in texts.items():
                 target = safe_join(folder, name)
-                target.parent.mkdir(parents=True, exist_ok=True)
+                if "/" in name:
+                    target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(text, encoding="utf-8", errors="surrogateescape")
         except OSError as error:
             raise write_failure(str(folder), error) from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from fairmile.base.commands import MissingProgram
+from fairmile.base.commands import Here, MissingProgram
 from fairmile.base.errors import (
     Conflict,
     DiskFailure,
@@ -32,6 +32,7 @@ from fairmile.jobs.records import Known, Record, Records
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.resolve import resolve
 from fairmile.jobs.schedulers import Question
+from fairmile.jobs.schedulers.shell import Shell
 from fairmile.jobs.script import write_script
 from fairmile.jobs.spec import After, JobSpec
 from fairmile.jobs.states import Observed, State
@@ -167,9 +168,8 @@ class Jobs:
             if not record.submitted:
                 self._records.remove(record)
             raise
-        question = machine.scheduler.submit(f"{files.folder}/{_SCRIPT}", files)
         try:
-            scheduler_id = self._run(machine, question)
+            scheduler_id = self._start(machine, files)
         except MissingProgram as error:
             self._discard(record, machine)
             raise MissingProgram(
@@ -207,6 +207,14 @@ class Jobs:
         inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
         machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
         return files
+
+    def _start(self, machine: Machine, files: JobFiles) -> str:
+        """Hand a script over and return the scheduler's id; a process of this machine needs no shell to start it."""
+        script = f"{files.folder}/{_SCRIPT}"
+        runner, scheduler = machine.runner, machine.scheduler
+        if isinstance(runner, Here) and isinstance(scheduler, Shell):
+            return scheduler.id_of(runner.start(scheduler.argv(script), cwd=files.folder, without=scheduler.unset))
+        return self._run(machine, scheduler.submit(script, files))
 
     def _discard(self, record: Record, machine: Machine) -> None:
         """Remove what was made for a job that the scheduler does not have; a later attempt leaves the job as it is."""
@@ -390,6 +398,8 @@ class Jobs:
     def _settle(self, each: Weighed, machine: Machine) -> tuple[Record, Known]:
         """Keep what was found out; submit once more where the failure may pass."""
         known = each.verdict()
+        if known.is_over and not machine.system.scheduler.accounting:
+            known = replace(known, counted=True)  # nobody will ever say more
         if known != each.known:
             known = self._remember(each.record, known)
         if known.is_over and self._may_try_again(each.record, known):
@@ -467,17 +477,19 @@ class Jobs:
     def wait(self, references: Sequence[str], *, timeout_s: float | None = None) -> list[JobStatus]:
         """Wait until jobs have ended and return where they stand; with a time-out, perhaps before that."""
         deadline = self._clock() + timeout_s if timeout_s is not None else float("inf")
-        ids = [self._records.get(reference).id for reference in references]
+        records = [self._records.get(reference) for reference in references]
+        ids = [record.id for record in records]
         over: dict[str, JobStatus] = {}
         pauses = self._pauses(ids)
         while True:
-            for job in self.refresh([self._records.get(id) for id in ids if id not in over]):
+            for job in self.refresh(records):
                 if job.is_over:
                     over[job.id] = job
             now = self._clock()
             if len(over) == len(set(ids)) or now >= deadline:
                 return [over.get(id) or self.get(id) for id in ids]
             self._sleep(min(next(pauses), deadline - now))
+            records = [self._records.get(id) for id in ids if id not in over]
 
     def _pauses(self, ids: Iterable[str]) -> Iterator[float]:
         """Yield how long to wait before each further look at jobs."""

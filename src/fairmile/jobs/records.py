@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ _SUBMITTED = "submitted.json"
 _CANCELLED = "cancelled"
 _KEYS = ".keys"
 _LONGEST = 200
-_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 of them, so that a random byte means each as often
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Records:
     def create(self, spec: JobSpec, system: str, now: float) -> tuple[Record, bool]:
         """Return the record of a new job, or of the one that had the same key first, and whether it is new."""
         while True:
-            id = f"{spec.name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
+            id = f"{spec.name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(6))}"
             folder = self.root / id
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
@@ -200,7 +199,7 @@ class Records:
 
     def remember(self, record: Record, known: Known) -> None:
         """Keep the standing of a job."""
-        write_atomic(record.folder / _STANDING, json.dumps(dataclasses.asdict(known)), sync=known.is_over)
+        write_atomic(record.folder / _STANDING, json.dumps(known, default=vars), sync=known.is_over)
 
 
 T = TypeVar("T", Standing, Observed)

@@ -35,11 +35,16 @@ fairmile_job=${FAIRMILE_JOB_ID//[\\"\\\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started%(suffix)s
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended%(suffix)s
 fairmile_signal= fairmile_why=
+fairmile_clock() {
+    fairmile_time=$EPOCHSECONDS
+    if [ -z "$fairmile_time" ]; then fairmile_time=$(date +%%s); fi
+}
 fairmile_end() {
-    fairmile_code=$?
+    fairmile_code=${1:-$?}
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
-    printf '{"exit_code": %%s, "time": %%s, "job": "%%s"%%s}\\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%%s)}" \\
+    fairmile_clock
+    printf '{"exit_code": %%s, "time": %%s, "job": "%%s"%%s}\\n' "$fairmile_code" "$fairmile_time" \\
         "$fairmile_job" "${fairmile_signal:+, \\"signal\\": \\"$fairmile_signal\\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
@@ -47,8 +52,9 @@ if [ -e "$fairmile_started" ]; then
     while read -r _; do fairmile_attempt=$((fairmile_attempt + 1)); done <"$fairmile_started"
     rm -f -- "$fairmile_ended"
 fi
-printf '{"host": "%%s", "time": %%s, "attempt": %%s, "job": "%%s"}\\n' "${HOSTNAME:-$(hostname)}" \\
-    "${EPOCHSECONDS:-$(date +%%s)}" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
+fairmile_clock
+printf '{"host": "%%s", "time": %%s, "attempt": %%s, "job": "%%s"}\\n' "$HOSTNAME" \\
+    "$fairmile_time" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
 trap fairmile_end EXIT"""
 
 _SIGNALS = """\
@@ -85,7 +91,7 @@ exec 9> >(trap - INT; read -r) # it ends when this script does
 fairmile_witness=$!
 (
     trap - INT QUIT # which bash has programs in the background ignore
-    exec %s
+    exec %(command)s
 ) </dev/null 9>&- &
 fairmile_program=$!
 while :; do
@@ -93,9 +99,17 @@ while :; do
     wait "$fairmile_program"
     fairmile_code=$?
     # Where the program ended while its signal was handled, bash would wait in vain for it.
-    if [ -z "$fairmile_interrupted" ] || ! kill -0 "$fairmile_program" 2>/dev/null; then break; fi
-done
-exit "$fairmile_code\""""
+    if [ -z "$fairmile_interrupted" ] || ! kill -0 "$fairmile_program" 2>/dev/null; then
+%(end)s        exit "$fairmile_code"
+    fi
+done"""
+# Before it runs a trap, its next line or a $(...), bash makes room for the ends of as many programs as a user may have,
+# which costs as much as a fork: so the end is noted here, within the loop, and `fairmile_clock` asks for the date only
+# where bash has no clock.
+_NOTED_END = """\
+        fairmile_end "$fairmile_code"
+        trap - EXIT
+"""
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,8 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
         parts.append([_GUARD, *request.lines, _END_OF_GUARD])
     launch = make_launch(request, system)
     parts.append([*_enter(files, scheduler), *launch.prepare])
-    parts.append([_WAIT % launch.command if waits else f"exec {launch.command}"])
+    wait = _WAIT % {"command": launch.command, "end": _NOTED_END if files.folder else ""}
+    parts.append([wait if waits else f"exec {launch.command}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 

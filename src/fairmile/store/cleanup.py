@@ -22,11 +22,8 @@ from fairmile.store.objects import writing
 from fairmile.store.packs import Packs
 from fairmile.store.pools import Pool
 from fairmile.store.refs import Ref
-from fairmile.store.shelves import Shelves
+from fairmile.store.shelves import GRACE_S, OLDER_THAN_S, Shelves
 from fairmile.store.upkeep import DAMAGED, files_below
-
-GRACE_S = 86400.0
-OLDER_THAN_S = 30 * 86400.0
 
 _LEAST_GRACE_S = 3600.0  # for what is half done: not all of it holds a lock
 _LOCK_FRESH_S = 300.0  # a held lock is renewed more often than this

@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ PACK_FROM = 16  # fewer small objects of one batch than this are kept as single 
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
 _IS_REST = re.compile(r"[0-9a-f]{62}").fullmatch
 _CHUNK = 1 << 20
+_LIST_FROM = 8
 FANOUT = tuple(f"{byte:02x}" for byte in range(256))
 
 
@@ -72,9 +74,11 @@ class Objects:
                 left = pack.lacking(left)
         except OSError:  # a pack was rewritten meanwhile
             self._packs.forget()
+        absent = [each.hex() for each in left]
         if not os.path.isdir(self._loose):
-            return [each.hex() for each in left]
-        return [digest for each in left if size_of(self._path(digest := each.hex())) is None]
+            return absent
+        listed = self._listed(absent)
+        return [digest for digest in absent if digest not in listed and size_of(self._path(digest)) is None]
 
     def path(self, sha256: str) -> Path | None:
         """Return the file that holds exactly this object, or None when it is absent or packed."""
@@ -181,6 +185,19 @@ class Objects:
 
     def _path(self, sha256: str) -> str:
         return fanned_path(self._loose, sha256)
+
+    def _listed(self, digests: Iterable[str]) -> set[str]:
+        """Return objects that lie in the folders in which many of the digests would; it need not be all of them.
+
+        To list a folder is quicker than to ask for its files, and on a file server is one question instead of many,
+        as long as it does not hold far more than these.
+        """
+        found: set[str] = set()
+        for start, count in Counter(digest[:2] for digest in digests).items():
+            if count >= _LIST_FROM:
+                with suppress(OSError), os.scandir(f"{self._loose}/{start}") as entries:
+                    found.update(start + each.name for each in itertools.islice(entries, 4 * count) if each.is_file())
+        return found
 
     def _has(self, sha256: str, *, refresh: bool = False) -> bool:
         # `access` costs half of a `stat` that fails, and this is asked for each of ten thousand files.

@@ -21,8 +21,12 @@ from fairmile.store.pools import Pool, Pools
 from fairmile.store.refs import KINDS, Kind, Ref, Refs
 from fairmile.store.trees import Trees
 
+# What a clean-up leaves alone at least: bytes that came lately, and addresses that were used lately.
+GRACE_S = 86400.0
+OLDER_THAN_S = 30 * 86400.0
+
 _HEX = frozenset("0123456789abcdef")
-_ENTRIES_AT_ONCE = 4096
+_DIGESTS_AT_ONCE = 1 << 15
 
 T = TypeVar("T")
 
@@ -96,10 +100,13 @@ class Shelves:
 
     def tree(self, root: str) -> Iterator[ManifestEntry]:
         """Return the entries of a tree, sorted by path; NotFound when no pool holds its manifest."""
+        return self._trees_with(root).entries(root)
+
+    def _trees_with(self, root: str) -> Trees:
         pool = self._tree_pool(root)
         if pool is None:
             raise NotFound(f"no pool holds the tree {root}", hint="fetch again: what is missing will be brought")
-        return self.trees(pool).entries(root)
+        return self.trees(pool)
 
     def _tree_pool(self, root: str) -> Pool | None:
         return next((pool for pool in self.fast_first if _asked(self.trees(pool).__contains__, root)), None)
@@ -127,8 +134,9 @@ class Shelves:
     def complete(self, target: Ref | str) -> bool:
         """Tell whether manifest and every object of a tree are there."""
         try:
-            entries = self.tree(self._root(target))
-            while some := [entry.sha256 for entry in islice(entries, _ENTRIES_AT_ONCE)]:
+            root = self._root(target)
+            digests = self._trees_with(root).digests(root)
+            while some := list(islice(digests, _DIGESTS_AT_ONCE)):
                 if self.absent(some):
                     return False
         except (NotFound, Integrity):  # a damaged manifest tells as little as none
@@ -162,8 +170,13 @@ class Shelves:
 
     def ref(self, kind: Kind, name: str) -> Ref | None:
         """Return what a name stands for, the newest where several pools know it; None when it is unknown."""
-        found = [ref for pool in self.pools if (ref := self.pool_refs(pool).get(kind, name)) is not None]
-        return max(found, key=lambda ref: ref.created, default=None)
+        held = self.held_ref(kind, name)
+        return held[1] if held is not None else None
+
+    def held_ref(self, kind: Kind, name: str) -> tuple[Pool, Ref] | None:
+        """Return what a name stands for with the pool that knows it, the newest where several do."""
+        found = [(pool, ref) for pool in self.pools if (ref := self.pool_refs(pool).get(kind, name)) is not None]
+        return max(found, key=lambda held: held[1].created, default=None)
 
     def drop_ref(self, kind: Kind, name: str) -> bool:
         """Remove a name from every pool and tell whether it was there; its bytes stay until the next clean-up."""

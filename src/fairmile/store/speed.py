@@ -1,17 +1,23 @@
-"""How fast a folder's file system is, measured with files of its own that are removed afterwards."""
+"""How fast a folder's file system is, measured with files of its own that are removed afterwards.
+
+One process does one thing at a time: that is what a program without threads of its own gets.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import mmap
 import os
+import random
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic, write_failure
@@ -23,15 +29,24 @@ SMALLEST_BYTES = 1_000_000
 RAM_DISK = "RAM disk"
 _FILE = "speed.json"
 _BLOCK = 4 << 20
-_PIECES = 8  # synced one by one, so that a slow file system is noticed before all is written
+_PAGE = 4096
+# Pieces are synced one by one, so that a slow file system is noticed before all is written.
+_PIECES = 8
+_LARGEST_PIECE = 32_000_000
 _LONGEST_S = 20.0
 _SMALL_FILES = 1000
 _SMALL_BYTES = 4096
 _SMALL_LONGEST_S = 5.0
+_RANDOM_LONGEST_S = 4.0
+_RANDOM_MOST = 50_000
+_SYNCS = 200
 SMALL_FILES_BYTES = _SMALL_FILES * _SMALL_BYTES
+_NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 _MEMORY = ("tmpfs", "ramfs")
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "afs", "virtiofs")
 _PARALLEL = ("lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "pvfs2", "wekafs", "fuse.daos", "fuse.glusterfs")
+
+ReadFrom = Literal["storage", "memory", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,7 @@ class Speed:
     creates_per_s: float
     size_bytes: int
     small_files: int
-    read_from: Literal["storage", "memory", "unknown"]
+    read_from: ReadFrom
     file_system: str
     host: str
     measured: str
@@ -66,15 +81,15 @@ def measure(folder: Path, size_bytes: int = DEFAULT_BYTES, *, clock: Callable[[]
     with writing(place):
         make_folder(folder, place)
     try:
-        written, write_s = _write(place / "large", size_bytes)
-        read_rate, read_from = _read(place / "large", written)
+        written, write_s = write_large(place / "large", size_bytes)
+        read_rate, read_from = read_large(place / "large", written)
         files, create_s = _create(place)
     except OSError as error:
         raise write_failure(os.fspath(place), error) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
     mount = mount_of(folder)
-    if mount.type in _MEMORY:
+    if is_memory(mount):
         read_from = "memory"
     kept = {"storage": "dropped", "memory": "kept", "unknown": "asked to be dropped"}[read_from]
     speed = Speed(
@@ -88,7 +103,7 @@ def measure(folder: Path, size_bytes: int = DEFAULT_BYTES, *, clock: Callable[[]
         host=os.uname().nodename,
         measured=datetime.fromtimestamp(clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         method=(
-            f"one process; {written} bytes written, with an fsync after each {-(-size_bytes // _PIECES)}, and read back"
+            f"one process; {written} bytes written, with an fsync after each {_piece(size_bytes)}, and read back"
             f" once with the pages {kept} by this host (a file server or disk may have kept them);"
             f" {files} files of {_SMALL_BYTES} bytes created without fsync"
         ),
@@ -109,9 +124,14 @@ def last_measured(folder: Path) -> Speed | None:
     return None
 
 
+def is_memory(mount: Mount) -> bool:
+    """Tell whether what lies there takes up memory."""
+    return mount.type in _MEMORY
+
+
 def kind_of(mount: Mount) -> str:
     """Return what sort of storage a file system is, as far as its type and device tell."""
-    if mount.type in _MEMORY:
+    if is_memory(mount):
         return RAM_DISK
     if mount.type in _PARALLEL:
         return f"parallel file system ({mount.type})"
@@ -122,17 +142,38 @@ def kind_of(mount: Mount) -> str:
     return f"local disk ({mount.type})" if mount.source.startswith("/dev/") else mount.type or "unknown file system"
 
 
-def _write(path: Path, size_bytes: int) -> tuple[int, float]:
+def takes_direct(folder: Path) -> bool:
+    """Tell whether files in a folder can be read and written past this host's memory (O_DIRECT)."""
+    if is_memory(mount_of(folder)):  # newer kernels accept the flag there, and mean nothing by it
+        return False
+    path = folder / f"direct-{os.urandom(8).hex()}"
+    try:
+        write_large(path, _PAGE, direct=True)
+        read_large(path, _PAGE, direct=True)
+    except OSError as error:
+        if error.errno in _NOT_DIRECT:
+            return False
+        raise
+    finally:
+        path.unlink(missing_ok=True)
+    return True
+
+
+def write_large(path: Path, size_bytes: int, *, direct: bool = False) -> tuple[int, float]:
+    """Create a file of up to `size_bytes`; return the bytes that came to the disk and the seconds they took.
+
+    A direct write needs a size of whole pages of 4096 bytes.
+    """
     # Random bytes from changing offsets: neither compression nor deduplication can shorten the way to the disk.
-    noise = memoryview(os.urandom(2 * _BLOCK))
-    written, piece = 0, -(-size_bytes // _PIECES)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    noise, step = _noise(2 * _BLOCK), _PAGE if direct else 1
+    written, piece = 0, _whole(_piece(size_bytes), step)
+    fd = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, direct=direct)
     try:
         start, took = time.perf_counter(), 0.0
         while written < size_bytes and took < _LONGEST_S:
             end = min(size_bytes, written + piece)
             while written < end:
-                offset = written // 4093 % _BLOCK
+                offset = written // 4093 % _BLOCK // step * step
                 written += os.write(fd, noise[offset : offset + min(_BLOCK, end - written)])
             os.fsync(fd)
             took = _since(start)
@@ -141,12 +182,12 @@ def _write(path: Path, size_bytes: int) -> tuple[int, float]:
         os.close(fd)
 
 
-def _read(path: Path, size_bytes: int) -> tuple[float, Literal["storage", "memory", "unknown"]]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def read_large(path: Path, size_bytes: int, *, direct: bool = False) -> tuple[float, ReadFrom]:
+    """Read a file from end to end; return the bytes a second and where they came from."""
+    fd = _open(path, os.O_RDONLY, direct=direct)
     try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        read_from = _whence(fd, size_bytes)
-        buffer = bytearray(_BLOCK)
+        read_from: ReadFrom = "storage" if direct else _dropped(fd, size_bytes)
+        buffer = mmap.mmap(-1, _BLOCK)
         start, took, done = time.perf_counter(), 0.0, 0
         while done < size_bytes and took < _LONGEST_S:
             done += os.readv(fd, [buffer])
@@ -156,7 +197,108 @@ def _read(path: Path, size_bytes: int) -> tuple[float, Literal["storage", "memor
         os.close(fd)
 
 
-def _whence(fd: int, size_bytes: int) -> Literal["storage", "memory", "unknown"]:
+def random_access(path: Path, size_bytes: int, *, direct: bool = False, write: bool = False) -> float:
+    """Read or overwrite pages of 4096 bytes all over a file, one after the other; return how many a second.
+
+    What is written counts only when it is on the disk.
+    """
+    fd = _open(path, os.O_RDWR if write else os.O_RDONLY, direct=direct)
+    page, places = _noise(_PAGE), max(size_bytes // _PAGE, 1)
+    where = random.Random(size_bytes)  # the same places each time, in no order that a disk could guess
+    try:
+        if not write and not direct:
+            _dropped(fd, size_bytes)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        start, took, count = time.perf_counter(), 0.0, 0
+        while count < _RANDOM_MOST and took < _RANDOM_LONGEST_S:
+            offset = where.randrange(places) * _PAGE
+            (os.pwritev if write else os.preadv)(fd, [page], offset)
+            count, took = count + 1, _since(start)
+        if write:
+            os.fsync(fd)
+        return count / _since(start)
+    finally:
+        os.close(fd)
+
+
+def sync_times(path: Path) -> list[float]:
+    """Append pages of 4096 bytes to a new file; return the seconds until each was safe, the shortest first."""
+    page = _noise(_PAGE)
+    times: list[float] = []
+    fd = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, direct=False)
+    try:
+        begin = time.perf_counter()
+        while len(times) < _SYNCS and _since(begin) < _SMALL_LONGEST_S:
+            start = time.perf_counter()
+            os.write(fd, page)
+            os.fsync(fd)
+            times.append(_since(start))
+        return sorted(times)
+    finally:
+        os.close(fd)
+
+
+class SmallFiles(NamedTuple):
+    """How many files of 4096 bytes a second are created, looked up, read and removed, and how many there were."""
+
+    create_per_s: float
+    stat_per_s: float
+    read_per_s: float
+    delete_per_s: float
+    files: int
+
+
+def small_files(folder: Path) -> SmallFiles:
+    """Create files in an empty folder, look each up, read and remove it; what is remembered is not dropped between."""
+    files, create_s = _create(folder)
+    paths = [os.path.join(folder, f"{number}") for number in range(files)]
+    stat_s = _timed(os.lstat, paths)
+    read_s = _timed(_read_small, paths)
+    delete_s = _timed(os.unlink, paths)
+    return SmallFiles(files / create_s, files / stat_s, files / read_s, files / delete_s, files)
+
+
+def _timed(act: Callable[[str], object], paths: list[str]) -> float:
+    start = time.perf_counter()
+    for path in paths:
+        act(path)
+    return _since(start)
+
+
+def _read_small(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.read(fd, _SMALL_BYTES)
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path, flags: int, *, direct: bool) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_DIRECT if direct else 0), 0o600)
+
+
+def _noise(size_bytes: int) -> memoryview:
+    """Return random bytes that begin at a page, as direct access asks for."""
+    memory = mmap.mmap(-1, size_bytes)
+    memory.write(os.urandom(size_bytes))
+    return memoryview(memory)
+
+
+def _piece(size_bytes: int) -> int:
+    return min(-(-size_bytes // _PIECES), _LARGEST_PIECE)
+
+
+def _whole(size_bytes: int, step: int) -> int:
+    return -(-size_bytes // step) * step
+
+
+def _dropped(fd: int, size_bytes: int) -> ReadFrom:
+    """Ask this host to forget a file's pages; return where they will come from."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return _whence(fd, size_bytes)
+
+
+def _whence(fd: int, size_bytes: int) -> ReadFrom:
     """Tell whether a file's pages are in memory: a read that may not wait succeeds only then."""
     in_memory, samples = 0, 16
     for index in range(samples):

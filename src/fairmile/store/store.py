@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Runner, Ssh
-from fairmile.store import cleanup, upkeep
-from fairmile.store.cleanup import GRACE_S, OLDER_THAN_S, GcPlan
-from fairmile.store.exchange import Exchange, Exchanged
+from fairmile.base.registry import Plugin, Registry
 from fairmile.store.pools import Pools
 from fairmile.store.refs import Ref
-from fairmile.store.shelves import Shelves
-from fairmile.store.upkeep import Listed, Usage, Verified
+from fairmile.store.shelves import GRACE_S, OLDER_THAN_S, Shelves
 
-__all__ = ["Exchanged", "GcPlan", "Listed", "Ref", "Store", "Usage", "Verified"]
+if TYPE_CHECKING:
+    from fairmile.store.cleanup import GcPlan
+    from fairmile.store.exchange import Exchange, Exchanged
+    from fairmile.store.upkeep import Listed, Usage, Verified
+
+__all__ = ["Ref", "Store"]
+
+# A fetch, which must answer at once, asks for none of this.
+_WORK: Registry[Callable[..., Any]] = Registry(
+    "work of the store",
+    {
+        "ls": Plugin("fairmile.store.upkeep:list_names"),
+        "du": Plugin("fairmile.store.upkeep:measure_usage"),
+        "verify": Plugin("fairmile.store.upkeep:verify"),
+        "damaged": Plugin("fairmile.store.upkeep:damaged"),
+        "gc": Plugin("fairmile.store.cleanup:gc"),
+        "exchange": Plugin("fairmile.store.exchange:Exchange"),
+    },
+)
 
 OnBytes = Callable[[int], None]
 
@@ -36,19 +52,23 @@ class Store(Shelves):
 
     def ls(self) -> list[Listed]:
         """Return every name with what it stands for, its pool, and whether all of it is there."""
-        return upkeep.list_names(self)
+        listed: list[Listed] = _WORK["ls"](self)
+        return listed
 
     def du(self) -> list[Usage]:
         """Return what each pool holds and has room for."""
-        return upkeep.measure_usage(self)
+        usages: list[Usage] = _WORK["du"](self)
+        return usages
 
     def verify(self, names: Collection[str] = (), *, on_bytes: OnBytes | None = None) -> Verified:
         """Read every byte, of all pools or of what `names` stand for; what is damaged is put aside."""
-        return upkeep.verify(self, names, on_bytes)
+        verified: Verified = _WORK["verify"](self, names, on_bytes)
+        return verified
 
     def damaged(self) -> list[str]:
         """Return the digests that were found damaged and have not come again."""
-        return upkeep.damaged(self)
+        digests: list[str] = _WORK["damaged"](self)
+        return digests
 
     def gc(
         self,
@@ -59,7 +79,8 @@ class Store(Shelves):
         dry_run: bool = False,
     ) -> GcPlan:
         """Remove what nothing refers to and return the plan; see `cleanup.gc` for what is kept."""
-        return cleanup.gc(self, keep, older_than_s=older_than_s, grace_s=grace_s, dry_run=dry_run)
+        plan: GcPlan = _WORK["gc"](self, keep, older_than_s=older_than_s, grace_s=grace_s, dry_run=dry_run)
+        return plan
 
     def push(self, name: str, target: str, *, dry_run: bool = False, on_bytes: OnBytes | None = None) -> Exchanged:
         """Bring what a name stands for to another pool folder, `/folder` or `user@host:/folder`."""
@@ -78,4 +99,5 @@ class Store(Shelves):
         return self._exchange(source, on_bytes).pull(name, pool=pool, dry_run=dry_run)
 
     def _exchange(self, place: str, on_bytes: OnBytes | None) -> Exchange:
-        return Exchange(self, place, runner=self._runner, ssh=self._ssh, on_bytes=on_bytes)
+        made: Exchange = _WORK["exchange"](self, place, runner=self._runner, ssh=self._ssh, on_bytes=on_bytes)
+        return made

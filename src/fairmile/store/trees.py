@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 from fairmile.base.digest import ManifestEntry, MerkleTree, manifest_text, merkle_root, parse_manifest
@@ -18,6 +19,8 @@ from fairmile.store.packs import write_all
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
 _MODES = frozenset({0o644, 0o755, 0o120000})
 _LINES_AT_ONCE = 1000
+_TEXT_BYTES = 256 << 10
+_FOLDER_MODE = 0o40000
 
 
 class Trees:
@@ -61,6 +64,12 @@ class Trees:
         if root not in self:
             raise NotFound(f"the tree {root} is not in the pool {self.root}", hint="fetch it again")
         return _checked(fanned_path(self._folder, root), root)
+
+    def digests(self, root: str) -> Iterator[str]:
+        """Return the digests of a tree's files, as `entries` does but many times as fast: their paths stay unread."""
+        if root not in self:
+            raise NotFound(f"the tree {root} is not in the pool {self.root}", hint="fetch it again")
+        return _checked_digests(fanned_path(self._folder, root), root)
 
     def roots(self) -> Iterator[str]:
         """Yield the root of every tree, sorted."""
@@ -126,6 +135,74 @@ def _checked(path: str, root: str) -> Iterator[ManifestEntry]:
         yield entry
     if tree.root() != root:
         raise _damaged(path)
+
+
+def _checked_digests(path: str, root: str) -> Iterator[str]:
+    """Yield the digests in a manifest whose lines, as they stand, have the Merkle root.
+
+    The lines of which a folder's digest is made are those of the manifest, less the folder; a text that is not written
+    as `manifest_text` writes it has another root. What a path means is nobody's concern here.
+    """
+    top = _Folder("")
+    stack = [top]
+    with open(path, "rb") as stream:
+        while data := stream.read(_TEXT_BYTES) + stream.readline():
+            try:
+                yield from _read_digests(data.decode(), stack)
+            except ValueError as error:
+                raise _damaged(path) from error
+    _go_to("", stack)
+    if top.sha256.hexdigest() != root:
+        raise _damaged(path)
+
+
+def _read_digests(text: str, stack: list[_Folder]) -> list[str]:
+    """Take whole lines of a manifest into the folders that are open and return their digests.
+
+    As few steps as can be are done for each line: this decides how soon a fetch of what is there is over.
+    """
+    lines = text.split("\n")
+    fields = text.replace("\n", "\t").split("\t")
+    if lines.pop() or len(fields) != 4 * len(lines) + 1:
+        raise ValueError("the text is cut off")
+    sizes, digests = fields[1::4], fields[2::4]
+    if set(map(len, digests)) != {64} or len(bytes.fromhex("".join(digests))) != 32 * len(digests):
+        raise ValueError("a digest is wrong")
+    start = 0
+    for folder, group in groupby(name[: name.rfind("/") + 1] for name in fields[0:-1:4]):
+        stop = start + sum(1 for _ in group)
+        if folder != stack[-1].path:
+            _go_to(folder, stack)
+        whole = "\n".join(lines[start:stop]) + "\n"
+        stack[-1].add(whole[len(folder) :].replace(f"\n{folder}", "\n"), sum(map(int, sizes[start:stop])))
+        start = stop
+    return digests
+
+
+class _Folder:
+    """A folder of which the files are being read; its path ends in a slash, that of the top is empty."""
+
+    __slots__ = ("path", "sha256", "size_bytes")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size_bytes = 0
+        self.sha256 = hashlib.sha256()
+
+    def add(self, lines: str, size_bytes: int) -> None:
+        self.sha256.update(lines.encode())
+        self.size_bytes += size_bytes
+
+
+def _go_to(path: str, stack: list[_Folder]) -> None:
+    """Close the folders that `path` is not below, and open those that lead to it."""
+    while not path.startswith(stack[-1].path):
+        done = stack.pop()
+        name = done.path[len(stack[-1].path) :]
+        line = f"{name}\t{done.size_bytes}\t{done.sha256.hexdigest()}\t{_FOLDER_MODE:o}\n"
+        stack[-1].add(line, done.size_bytes)
+    while (at := len(stack[-1].path)) < len(path):
+        stack.append(_Folder(path[: path.index("/", at) + 1]))
 
 
 def _damaged(path: str) -> Integrity:

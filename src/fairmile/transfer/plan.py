@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairmile.base.digest import ManifestEntry
-from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.units import format_size
 from fairmile.store.archives import ZIP_TAIL_BYTES, ListedSize, zip_listed_size
 from fairmile.store.pools import Pool
@@ -238,13 +238,3 @@ def _size(item: Item) -> int | None:
 def archive_name(sha256: str) -> str:
     """Return the name under which the members of an archive are kept in the store."""
     return f"archive sha256:{sha256}"
-
-
-def check_path(path: str, where: str) -> str:
-    """Return a path that is safe below any folder, or raise UsageError that names where it stands."""
-    parts = path.split("/")
-    if not path or any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
-        raise UsageError(f"{where}: {path!r} is no plain path", hint="expected names separated by '/', without '..'")
-    if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
-        raise SystemFailure(f"{where}: a name in {path[:60]!r}… is longer than 255 bytes", hint="choose a shorter one")
-    return path

@@ -23,11 +23,16 @@ fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
 fairmile_signal= fairmile_why=
+fairmile_clock() {
+    fairmile_time=$EPOCHSECONDS
+    if [ -z "$fairmile_time" ]; then fairmile_time=$(date +%s); fi
+}
 fairmile_end() {
-    fairmile_code=$?
+    fairmile_code=${1:-$?}
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
-    printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "${EPOCHSECONDS:-$(date +%s)}" \
+    fairmile_clock
+    printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "$fairmile_time" \
         "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
@@ -35,8 +40,9 @@ if [ -e "$fairmile_started" ]; then
     while read -r _; do fairmile_attempt=$((fairmile_attempt + 1)); done <"$fairmile_started"
     rm -f -- "$fairmile_ended"
 fi
-printf '{"host": "%s", "time": %s, "attempt": %s, "job": "%s"}\n' "${HOSTNAME:-$(hostname)}" \
-    "${EPOCHSECONDS:-$(date +%s)}" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
+fairmile_clock
+printf '{"host": "%s", "time": %s, "attempt": %s, "job": "%s"}\n' "$HOSTNAME" \
+    "$fairmile_time" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
 trap fairmile_end EXIT
 
 # A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
@@ -107,6 +113,9 @@ while :; do
     wait "$fairmile_program"
     fairmile_code=$?
     # Where the program ended while its signal was handled, bash would wait in vain for it.
-    if [ -z "$fairmile_interrupted" ] || ! kill -0 "$fairmile_program" 2>/dev/null; then break; fi
+    if [ -z "$fairmile_interrupted" ] || ! kill -0 "$fairmile_program" 2>/dev/null; then
+        fairmile_end "$fairmile_code"
+        trap - EXIT
+        exit "$fairmile_code"
+    fi
 done
-exit "$fairmile_code"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from fairmile.base.commands import Result
+from fairmile.base.commands import Left, Result
 from fairmile.base.errors import SystemFailure
 from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question
@@ -55,6 +55,7 @@ class Shell:
     """
 
     name = "shell"
+    unset = ("FAIRMILE_JOB_ID", "FAIRMILE_ARRAY_INDEX")  # what a job that submits another must not hand on
     variables: Mapping[str, str] = {
         "FAIRMILE_JOB_ID": "$FAIRMILE_JOB_ID",
         "FAIRMILE_ARRAY_INDEX": "$FAIRMILE_ARRAY_INDEX",
@@ -104,6 +105,14 @@ class Shell:
             return result.stdout.strip()
 
         return Question(("/bin/sh", "-c", _START + _SUBMIT, "sh", script, files.folder), read)
+
+    def argv(self, script: str) -> tuple[str, ...]:
+        """Return the process that a job of this machine is, for who can start it and need not ask a shell."""
+        return ("bash", script)
+
+    def id_of(self, left: Left) -> str:
+        """Return the id of a job that was started so."""
+        return f"{left.pid}-{left.began}@{left.host}"
 
     def find(self, key: str) -> Question[str | None]:
         """See `Scheduler.find`; a process that started always said so, so there is nothing to look for."""

@@ -1,0 +1,146 @@
+"""Measures what a timer, an event and a metric cost, ours beside cloudmesh's StopWatch and MLPerf's logger.
+
+Run: python speed/meter.py [--calls N] [--repeats N] [--peers PYTHON]…
+
+CPU is user and system time of the whole process, its threads included, over N calls; ours includes turning them into
+lines, appending these to a file each second and the last flush. StopWatch keeps one number in memory; MLPerf's logger
+writes to a file. Each measurement is a process of its own; entrants take turns, so that all meet the same machine.
+Figures are the best and the median over the repeats. `import` is over bare Python. `--peers` names an interpreter that
+has the other packages; the one that runs this is always asked. A peer that no interpreter has is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+# Each is a program that gets the number of calls and a folder, and prints the CPU time of one call in µs.
+MEASURE = """\
+import os, resource, sys
+count, folder = int(sys.argv[1]), sys.argv[2]
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+def told(start):
+    print((used() - start) / count * 1e6)
+"""
+OURS = MEASURE + "from fairmile.meter import Meter\nmeter = Meter(folder + '/events.jsonl')\nmeter.event('warm')\n"
+MODULE = (
+    MEASURE
+    + "os.environ['FAIRMILE_EVENTS'] = folder + '/events.jsonl'\nfrom fairmile import meter\nmeter.event('warm')\n"
+)
+LOOP = "start = used()\nfor number in range(count):\n    {}\n{}\ntold(start)\n"
+STOPWATCH = MEASURE + "from cloudmesh.common.StopWatch import StopWatch\n"
+MLPERF = (
+    MEASURE
+    + """\
+import logging
+from mlperf_logging import mllog
+to_file = logging.getLogger("file")
+to_file.propagate = False
+to_file.setLevel(logging.INFO)
+to_file.addHandler(logging.FileHandler(folder + "/mllog.log"))
+logger = mllog.MLLogger(to_file)
+"""
+)
+MLLOG = MEASURE + "from fairmile.meter.mllog import MLLog\nlogger = MLLog(folder + '/mllog.log')\n"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One thing to measure: its program, the package it needs, and how many times fewer calls suffice."""
+
+    name: str
+    program: str
+    package: str = "fairmile"
+    fewer: int = 1
+
+
+ENTRANTS = (
+    Entrant("span, start and end", OURS + LOOP.format("with meter.span('x'): pass", "meter.flush()")),
+    Entrant("span of the module", MODULE + LOOP.format("with meter.span('x'): pass", "meter.flush()")),
+    Entrant("span with an attribute", OURS + LOOP.format("with meter.span('x', n=number): pass", "meter.flush()"), fewer=5),
+    Entrant("start(), stop()", OURS + LOOP.format("meter.start('x'); meter.stop('x')", "meter.flush()")),
+    Entrant("  cloudmesh start, stop", STOPWATCH + LOOP.format("StopWatch.start('x'); StopWatch.stop('x')", ""), "cloudmesh"),
+    Entrant("event", OURS + LOOP.format("meter.event('x')", "meter.flush()"), fewer=5),
+    Entrant("  cloudmesh event", STOPWATCH + LOOP.format("StopWatch.event('x')", ""), "cloudmesh"),
+    Entrant("metric", OURS + LOOP.format("meter.log(loss=0.25, step=number)", "meter.flush()"), fewer=5),
+    Entrant("MLLOG event", MLLOG + LOOP.format("logger.event('eval_accuracy', 0.5)", ""), fewer=20),
+    Entrant("  mlperf-logging event", MLPERF + LOOP.format("logger.event('eval_accuracy', 0.5)", ""), "mlperf_logging", 20),
+)  # fmt: skip
+IMPORTS = (
+    ("fairmile.meter", "fairmile"),
+    ("cloudmesh.common.StopWatch", "cloudmesh"),
+    ("mlperf_logging.mllog", "mlperf_logging"),
+)
+
+
+def finder(pythons: Sequence[str]) -> Callable[[str], str | None]:
+    """Return what finds the interpreter that has a package."""
+    known: dict[str, str | None] = {}
+
+    def find(package: str) -> str | None:
+        if package not in known:
+            probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+            known[package] = next(
+                (each for each in pythons if not subprocess.run([each, "-c", probe]).returncode), None
+            )
+        return known[package]
+
+    return find
+
+
+def cpu_s(argv: Sequence[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--peers", action="append", default=[], metavar="PYTHON")
+    options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    find = finder([sys.executable, *options.peers])
+    found: dict[str, list[float]] = {}
+    for _ in range(options.repeats):
+        for entrant in ENTRANTS:
+            python = find(entrant.package)
+            if python is None:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                argv = [python, "-c", entrant.program, str(options.calls // entrant.fewer), folder]
+                printed = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+            found.setdefault(entrant.name, []).append(float(printed.split()[-1]))
+    print(f"{'µs of CPU':<40} {'best':>8} {'median':>8}")
+    for entrant in ENTRANTS:
+        if entrant.name in found:
+            values = found[entrant.name]
+            print(f"{entrant.name:<40} {min(values):8.2f} {statistics.median(values):8.2f}")
+        else:
+            print(f"{entrant.name:<40} left out: no interpreter has {entrant.package}")
+    print(f"{'ms of CPU over bare Python':<40} {'best':>8} {'median':>8}")
+    for module, package in IMPORTS:
+        python = find(package)
+        if python is None:
+            continue
+        bare, whole = [], []
+        for _ in range(3 * options.repeats):
+            bare.append(cpu_s([python, "-c", "pass"]))
+            whole.append(cpu_s([python, "-c", f"import {module}"]))
+        best, median = min(whole) - min(bare), statistics.median(whole) - statistics.median(bare)
+        print(f"import {module:<33} {best * 1e3:8.1f} {median * 1e3:8.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""`fairmile benchmark`: measure what runs depend on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from fairmile.base.commands import Here
+from fairmile.base.files import write_atomic
+from fairmile.base.units import format_duration, format_size, parse_size
+from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.out import Out, json_option
+from fairmile.runs import storage as storages
+from fairmile.store.quota import Quotas
+from fairmile.workspace import Workspace
+
+_SHOWN = {
+    "write": "seq_write_bytes_per_s",
+    "read": "seq_read_bytes_per_s",
+    "4K reads": "random_read_per_s",
+    "4K writes": "random_write_per_s",
+    "fsync": "fsync_median_s",
+    "creates": "file_create_per_s",
+    "stats": "file_stat_per_s",
+    "small reads": "file_read_per_s",
+    "deletes": "file_delete_per_s",
+}
+
+
+@click.group(cls=LazyGroup)
+def benchmark() -> None:
+    """Measure what runs depend on."""
+
+
+def _size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else parse_size(value)
+
+
+@benchmark.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.option(
+    "--size", callback=_size, metavar="SIZE", help="Of the large file.  [default: 1 GB, less where room is short]"
+)
+@click.option("--need", callback=_size, metavar="SIZE", default="0", help="How much data the run has: must fit.")
+@click.option("--dry-run", is_flag=True, help="Say what would be measured; write nothing.")
+@json_option
+def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_run: bool) -> int:
+    """Measure folders and say which one a run should keep its data in.
+
+    Large files from end to end and at random, small files, and how long the disk takes
+    to make a write safe. The result is a run; everything that is written is removed.
+
+    \b
+    Examples:
+      fairmile benchmark storage /tmp /dev/shm --size '64 MB'
+      fairmile benchmark storage $HOME $SCRATCH $TMPDIR --need '200 GB'
+    """
+    workspace = Workspace.open()
+    places = storages.plan(
+        paths,
+        size_bytes=size,
+        purged={
+            str(pool.folder): f"purged after {pool.purge_days} days"
+            for pool in workspace.store.pools
+            if pool.purge_days
+        },
+        quotas=Quotas(Here()),
+        environ=workspace.environ,
+    )
+    if dry_run:
+        _tell_plan(out, places)
+        return 0
+    params = {"paths": " ".join(place.path for place in places), "size_bytes": size}
+    with (
+        _cleaned_up(),
+        workspace.runs.recording("storage", params=params, metrics=storages.metric_specs(places)) as run,
+    ):
+        report = storages.evaluate(places, need_bytes=need, on_step=_Line().show)
+        run.log(**report.metrics())
+        write_atomic(run.folder / storages.FILE, report.text())
+    _tell(out, report, run.id)
+    return 3 if any(each.problem for each in report.measured) else 0
+
+
+def _tell_plan(out: Out, places: tuple[storages.Place, ...]) -> None:
+    if out.as_json:
+        out.data({"would_measure": [place.document() for place in places], "dry_run": True})
+        return
+    rows = [(p.path, p.kind, format_size(p.free_bytes), format_size(p.size_bytes), p.lifetime) for p in places]
+    out.table(("FOLDER", "KIND", "FREE", "WOULD WRITE", "FILES THERE"), rows)
+    out.say(f"at most {format_duration(storages.LONGEST_S * len(places))}")
+
+
+def _tell(out: Out, report: storages.StorageReport, run: str) -> None:
+    if out.as_json:
+        out.data({"run": run, **report.document()})
+        return
+    good = [each for each in report.measured if not each.problem]
+    rows = [
+        (each.place.path, each.place.kind, *(storages.rate_words(name, each.values[name]) for name in _SHOWN.values()))
+        for each in good
+    ]
+    out.table(("FOLDER", "KIND", *(heading.upper() for heading in _SHOWN)), rows)
+    for each in good:
+        out.line()
+        out.item(f"{each.place.path}: ", each.method)
+    out.line()
+    out.items([(advice.use, advice.why) for advice in report.advice])
+    for each in report.measured:
+        if each.problem:
+            out.say(f"error: {each.problem}")
+    out.hint(f"`fairmile runs show {run}` keeps the figures")
+
+
+class _Line:
+    """Shows on a terminal what is being done."""
+
+    def __init__(self) -> None:
+        self._sees = sys.stderr.isatty()
+
+    def show(self, place: storages.Place, step: str) -> None:
+        if self._sees:
+            sys.stderr.write(f"\r\033[K{place.path}: {step}" if step else "\r\033[K")
+            sys.stderr.flush()
+
+
+@contextmanager
+def _cleaned_up() -> Iterator[None]:
+    """Let a batch system's signal end the block like an interruption, so that its files are removed."""
+
+    def end(_: int, __: FrameType | None) -> Any:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,92 @@
+"""`fairmile compare`: groups of runs side by side, and whether they keep to a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from fairmile.base.errors import UsageError
+from fairmile.cli.out import Out, json_option
+from fairmile.reports.comparison import Comparison, Verdict, group_runs
+from fairmile.reports.comparison import compare as compare_groups
+from fairmile.reports.references import Check, check, read_references
+from fairmile.runs.ledger import Ledger
+from fairmile.runs.model import Run
+from fairmile.workspace import Workspace
+
+_COLOURS = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.NOT_COMPARABLE: "yellow", Verdict.TOO_FEW: "yellow"}
+
+
+@click.command()
+@click.argument("references", metavar="RUN...", nargs=-1, required=True)
+@click.option("--metric", "-m", "metrics", multiple=True, help="Compare this metric only; may be repeated.")
+@click.option("--reference", type=click.Path(path_type=Path), help="A file of values with tolerances, per system.")
+@click.option("--confidence", type=click.FloatRange(0, 1, True, True), default=0.95, show_default=True)
+@json_option
+def compare(
+    out: Out, references: Sequence[str], metrics: Sequence[str], reference: Path | None, confidence: float
+) -> None:
+    """Compare runs, groups of repeats or all runs of a name with the first one.
+
+    RUN is an id, a group or a name. A verdict is given only where the difference is
+    larger than what noise does. With --reference the exit code is 1 when a metric
+    leaves its tolerance.
+
+    \b
+    Examples:
+      fairmile compare base wide
+      fairmile compare train-k3x9qa train-p0w2mm --metric loss
+      fairmile compare nightly --reference references.yaml
+    """
+    groups = groups_of(Workspace.open().runs, references)
+    if len(groups) < 2 and reference is None:
+        raise UsageError("there is nothing to compare it with", hint="name a second run, group or name, or --reference")
+    compared = compare_groups(groups, metrics, confidence=confidence) if len(groups) > 1 else None
+    checked = (
+        check([run for runs in groups.values() for run in runs], read_references(reference)) if reference else None
+    )
+    if out.as_json:
+        out.data({
+            "comparison": compared.document() if compared else None,
+            "check": checked.document() if checked else None,
+        })  # fmt: skip
+    else:
+        _render(out, compared, checked)
+    if checked:
+        checked.require()
+
+
+def groups_of(ledger: Ledger, references: Sequence[str]) -> Mapping[str, Sequence[Run]]:
+    """Return the runs that each word means; those of a single word in groups of repeats."""
+    found = {reference: ledger.select(reference) for reference in references}
+    return group_runs(next(iter(found.values()))) if len(found) == 1 else found
+
+
+def _render(out: Out, compared: Comparison | None, checked: Check | None) -> None:
+    if compared:
+        columns, rows = compared.table()
+        out.table(columns, [_coloured(out, row) for row in rows], shrink=["why"])
+        if compared.differences:
+            out.line()
+            facts = [
+                [each.fact, *(" | ".join(each.values.get(name, ())) for name in compared.groups)]
+                for each in compared.differences
+            ]
+            out.table(["what went in", *compared.groups], facts, shrink=list(compared.groups))
+        for note in compared.notes:
+            out.say(f"note: {note}")
+    if checked:
+        if compared:
+            out.line()
+        columns, rows = checked.table()
+        shown = [[*row[:2], out.colour(row[2], "green" if row[2] == "pass" else "red"), *row[3:]] for row in rows]
+        out.table(columns, shown, shrink=["why"])
+        for system in checked.unchecked:
+            out.say(f"note: no reference is for {system}")
+
+
+def _coloured(out: Out, row: list[str]) -> list[str]:
+    colour = next((name for verdict, name in _COLOURS.items() if row[5] == verdict), "dim")
+    return [*row[:5], out.colour(row[5], colour) if row[5] else "", row[6]]

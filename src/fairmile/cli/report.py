@@ -1,0 +1,109 @@
+"""`fairmile report`: one run or several as a page, as figures, or as a leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fairmile.base.errors import UsageError
+from fairmile.cli.out import Out, json_option
+from fairmile.reports.leaderboard import leaderboard, parse_where
+from fairmile.reports.measures import ALWAYS
+from fairmile.reports.page import FORMATS, Format, Report
+from fairmile.reports.page import report as report_runs
+from fairmile.runs.ledger import Ledger
+from fairmile.runs.model import Run
+from fairmile.workspace import Workspace
+
+_OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "figures", "png": "figures"}
+
+
+@click.command()
+@click.argument("references", metavar="[RUN]...", nargs=-1)
+@click.option("--output", "-o", type=click.Path(path_type=Path, allow_dash=True), help="Where to; `-` is stdout.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="html, md, or the figures alone.  [default: html]")
+@click.option("--metric", "-m", "metrics", multiple=True, help="Report this metric of several runs; may be repeated.")
+@click.option("--top", metavar="METRIC", help="Print a leaderboard by that metric instead.")
+@click.option(
+    "-n", "places", type=click.IntRange(min=1), default=10, show_default=True, help="Places of the leaderboard."
+)
+@click.option(
+    "--where", multiple=True, metavar="KEY=VALUE", help="Only runs with that name, system, tag, state or param."
+)
+@click.option("--dry-run", is_flag=True, help="Say which files would be written; write nothing.")
+@json_option
+def report(
+    out: Out,
+    references: Sequence[str],
+    output: Path | None,
+    form: Format | None,
+    metrics: Sequence[str],
+    top: str | None,
+    places: int,
+    where: Sequence[str],
+    dry_run: bool,
+) -> None:
+    """Report runs as one file that opens anywhere; without RUN, the last one.
+
+    RUN is an id, a group or a name. Several runs are compared, and ranked.
+
+    \b
+    Examples:
+      fairmile report
+      fairmile report base wide -o both.html
+      fairmile report train-k3x9qa --format png -o figures
+      fairmile report --top accuracy -n 5 --where system=jureca
+    """
+    ledger = Workspace.open().runs
+    if top:
+        _print_leaderboard(out, _all(ledger, references, top), top, places, where)
+        return
+    chosen = [run for run in _chosen(ledger, references) if parse_where(where)(run)]
+    _write(out, report_runs(chosen, metrics=metrics or None), output, form or _form_of(output), dry_run)
+
+
+def _chosen(ledger: Ledger, references: Sequence[str]) -> list[Run]:
+    found = [run for reference in references or ("last",) for run in ledger.select(reference)]
+    return list({run.id: run for run in found}.values())
+
+
+def _all(ledger: Ledger, references: Sequence[str], metric: str) -> list[Run]:
+    """Return the runs that are meant; without any word all that have the metric, or all where none has it."""
+    if references:
+        return _chosen(ledger, references)
+    rows = ledger.rows()
+    having = [row for row in rows if metric in ALWAYS or metric in row.metrics] or rows
+    return [ledger.get(row.id) for row in having]
+
+
+def _print_leaderboard(out: Out, runs: Sequence[Run], metric: str, places: int, where: Sequence[str]) -> None:
+    board = leaderboard(runs, metric, n=places, where=parse_where(where))
+    if out.as_json:
+        out.data(board.document())
+        return
+    out.table(*board.table(), shrink=["what"])
+    for note in board.notes:
+        out.say(f"note: {note}")
+    if board.of > len(board.places):
+        out.hint(f"-n {board.of} shows all")
+
+
+def _form_of(output: Path | None) -> Format:
+    ending = output.suffix.removeprefix(".").lower() if output else ""
+    return next((form for form in ("html", "md") if form == ending), "html")  # type: ignore[return-value]
+
+
+def _write(out: Out, made: Report, output: Path | None, form: Format, dry_run: bool) -> None:
+    if output is not None and str(output) == "-":
+        if form not in ("html", "md"):
+            raise UsageError("several figures cannot go to one stream", hint="name a folder with -o")
+        out.document(made.html() if form == "html" else made.markdown())
+        return
+    files = made.write(output or Path(_OUTPUT[form]), form, dry_run=dry_run)
+    if out.as_json:
+        out.data({"files": [str(file) for file in files], **made.document()})
+        return
+    for file in files:
+        out.line(f"{'would write' if dry_run else 'wrote'}  {file}")

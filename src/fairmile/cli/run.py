@@ -1,0 +1,246 @@
+"""`fairmile run` and `fairmile rerun`: from a name or a command to a record that can be trusted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+import click
+
+from fairmile.base.errors import UsageError
+from fairmile.base.units import format_duration, format_size, parse_duration
+from fairmile.cli.job_options import job_options, spec_from
+from fairmile.cli.out import Out, count, json_option
+from fairmile.runs.model import Input, MetricSpec, Run, RunState
+from fairmile.runs.rerun import Rerun
+from fairmile.runs.runs import RunPlan, Runs, Step
+from fairmile.runs.targets import parse_params
+from fairmile.workspace import Workspace
+
+_COMMAND = "fairmile.command"
+_COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
+
+
+class _WithCommand(click.Command):
+    """Keeps apart what stands before `--` and what stands behind it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            ctx.meta[_COMMAND], args = tuple(args[cut + 1 :]), args[:cut]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+@click.command(cls=_WithCommand)
+@click.argument("what", metavar="NAME", required=False)
+@click.argument("dataset", required=False)
+@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter; fills {KEY}.")
+@click.option("--seed", type=int, help="Fills {seed} and FAIRMILE_SEED.")
+@click.option("--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="What goes in; fills {inputs.KEY}.")
+@click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Files that come out, kept by digest.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Find a metric in the output.")
+@click.option("--code", multiple=True, metavar="PATH", help="More files or folders that are the program.")
+@click.option("--tag", "tags", multiple=True, help="A word to find it by.")
+@click.option("--environment", default="", metavar="ENV", help="An environment, its file, or the asset that has it.")
+@click.option("--timeout", metavar="TIME", help="End it after so long.")
+@click.option("--every", default="1s", metavar="TIME", help="Period of the measurements; 0 measures none.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="So many times, as one group.")
+@click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that did not end well.")
+@click.option("--wait/--leave", default=True, help="Follow a run on a system to its end.  [default: wait]")
+@job_options(program=False)
+@click.option("--dry-run", is_flag=True, help="Show what would be fetched, built and run; do nothing.")
+@json_option
+@click.pass_context
+def run(context: click.Context, /, out: Out, what: str | None, dataset: str | None, **options: Any) -> int:
+    """Run an asset, a file or a command, and keep a record of it.
+
+    NAME is a benchmark, a model or a program whose card says how it is run, the path of
+    a YAML file, or a SABATH model, with its DATASET. It runs here, or on a system with
+    --on.
+
+    \b
+    Examples:
+      fairmile run -- python train.py
+      fairmile run -p lr=0.1 --metric 'loss=loss: ([0-9.]+)' -- python train.py --lr {lr}
+      fairmile run cosmoflow cosmouniverse-mini --dry-run
+    """
+    runs = Workspace.open().runs
+    if options["resume"]:
+        return _told(out, runs, [runs.resume(options["resume"], echo=_echo(out))])
+    command = context.meta.get(_COMMAND, ())
+    changes = _changes(options) | ({"argv": command} if what and command else {})
+    plan = runs.plan(_what(what, command), dataset or "", **changes)
+    if options["dry_run"]:
+        _show_plan(out, plan)
+        return 0
+    for note in plan.notes:
+        out.say(f"note: {note}")
+    if options["repeat"] > 1:
+        found = runs.repeat(options["repeat"], plan, echo=_echo(out))
+    else:
+        before = {row.id for row in runs.rows(name=plan.spec.name)} if not options["again"] else set()
+        found = [runs.execute(plan, again=options["again"], echo=_echo(out), on_step=lambda step: _step(out, step))]
+        if found[0].id in before:
+            out.say(f"known: run {found[0].id} had exactly the same inputs; --again runs it anyway")
+    if plan.spec.system and options["wait"]:
+        found = [runs.wait(each.id, echo=_echo(out)) for each in found]
+    return _told(out, runs, found)
+
+
+@click.command()
+@click.argument("reference", metavar="RUN|CRATE")
+@click.option("--tolerance", type=float, help="How far a metric may be off.  [default: as declared, or 0.05]")
+@click.option("--on", default="", metavar="SYSTEM", help="Where it runs.  [default: as before]")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")
+@json_option
+def rerun(out: Out, reference: str, tolerance: float | None, on: str, dry_run: bool) -> int:
+    """Do a run again from its record alone, in a fresh folder, and tell what differs.
+
+    \b
+    Examples:
+      fairmile rerun last
+      fairmile rerun result.crate.zip
+    """
+    runs = Workspace.open().runs
+    changes = {"system": on} if on else {}
+    if reference.endswith(".zip"):
+        reference = runs.import_runs(reference)[0].id
+    if dry_run:
+        _show_plan(out, runs.rerun_plan(reference, **changes))
+        return 0
+    done = runs.rerun(reference, tolerance=tolerance, echo=_echo(out), **changes)
+    _show_rerun(out, done)
+    return 0 if done.reproduced else 1
+
+
+def _what(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
+    if name:
+        return name
+    if not command:
+        raise UsageError("nothing to run", hint="name an asset, or write `fairmile run -- COMMAND…`")
+    return command
+
+
+def _changes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run that the options state."""
+    job = spec_from({**options, "argv": ("true",), "name": options.get("name") or ""})
+    found: dict[str, Any] = {
+        "params": parse_params(options["params"]),
+        "seed": options["seed"],
+        "env": dict(job.env),
+        "inputs": {key: _input(value) for key, value in _pairs("--data", options["inputs"])},
+        "outputs": tuple(options["outputs"]),
+        "metrics": {key: MetricSpec(pattern=value) for key, value in _pairs("--metric", options["metrics"])},
+        "code": tuple(options["code"]),
+        "tags": tuple(options["tags"]),
+        "environment": options["environment"],
+        "timeout_s": parse_duration(options["timeout"]) if options["timeout"] else None,
+        "system": "" if options["on"] == "laptop" else options["on"],
+        "resources": job.resources,
+        "software": job.software,
+        "launch": job.launch,
+        "name": options.get("name"),
+    }
+    kept = {name: value for name, value in found.items() if value}
+    if options["seed"] is not None:
+        kept["seed"] = options["seed"]
+    if (period_s := parse_duration(options["every"])) != 1.0:
+        kept["watch_s"] = period_s
+    return kept
+
+
+def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    found = [text.partition("=") for text in texts]
+    for text, (key, equals, value) in zip(texts, found, strict=True):
+        if not (key and equals and value):
+            raise UsageError(f"{option} {text!r} has no NAME=VALUE", hint=f"write {option} NAME=VALUE")
+    return [(key, value) for key, _, value in found]
+
+
+def _input(text: str) -> Input:
+    is_path = text.startswith(("/", ".", "~")) or text.endswith("/")
+    return Input(path=text) if is_path else Input(asset=text)
+
+
+def _echo(out: Out) -> BinaryIO:
+    """Return where the program's output goes: with --json, stdout is for data."""
+    return sys.stderr.buffer if out.as_json else sys.stdout.buffer
+
+
+def _step(out: Out, step: Step) -> None:
+    out.say(f"{step.verb}: {step.what}")
+
+
+def _show_plan(out: Out, plan: RunPlan) -> None:
+    if out.as_json:
+        spec = plan.spec.model_dump(mode="json", exclude_defaults=True)
+        steps = [vars(step) for step in plan.steps]
+        facts = {"notes": plan.notes, "prediction": plan.prediction, "script": plan.script}
+        out.data({"spec": spec, "steps": steps, **facts})
+        return
+    for step in plan.steps:
+        size = f"  ({format_size(step.size_bytes)})" if step.size_bytes else ""
+        out.line(f"{step.verb:<7} {step.what}{size}")
+    for name, each in plan.prediction.items():
+        band = f"{_shown(name, each['low'])} to {_shown(name, each['high'])}; " if each.get("low") is not None else ""
+        out.line(f"predict {name}: {_shown(name, each['value'])} ({band}{each['source']})")
+    if not plan.prediction:
+        out.line("predict nothing: no earlier run of it has ended well")
+    for note in plan.notes:
+        out.say(f"note: {note}")
+    if plan.script:
+        out.line()
+        out.document(plan.script)
+
+
+def _shown(name: str, value: float) -> str:
+    if name.endswith("_s"):
+        return format_duration(value)
+    return format_size(int(value)) if name.endswith("_bytes") else f"{value:.4g}"
+
+
+def _told(out: Out, runs: Runs, found: Sequence[Run]) -> int:
+    """Tell how runs ended and return the exit code."""
+    if out.as_json:
+        documents = [dict(run.document) for run in found]
+        out.data(documents[0] if len(documents) == 1 else documents)
+    else:
+        for run in found:
+            _tell(out, runs, run)
+        if len(found) > 1:
+            out.hint(f"`fairmile compare {found[0].group}` shows {count(len(found), 'run')} with their spread")
+    states = {run.state for run in found}
+    return 0 if states <= {RunState.DONE, RunState.QUEUED, RunState.RUNNING} else 1
+
+
+def _tell(out: Out, runs: Runs, run: Run) -> None:
+    took = f" in {format_duration(run.elapsed_s)}" if run.elapsed_s is not None else ""
+    out.say(f"run {run.id}: {out.colour(str(run.state), _COLOURS.get(run.state, 'red'))}{took}")
+    for name, metric in run.metrics.items():
+        out.say(f"  {name} {metric.value:.6g}{' ' + metric.unit if metric.unit else ''}")
+    if run.energy_j is not None:
+        out.say(f"  energy {run.energy_j:.4g} J")
+    why = runs.explain(run)
+    if why is not None:
+        out.say(f"  {run.result.get('reason') or why.what}" + (f": {why.line}" if why.line else ""))
+        out.hint(run.result.get("hint") or why.advice)
+        out.hint(f"`fairmile run --resume {run.id}` goes on with it")
+    elif not run.state.is_end:
+        out.hint(f"`fairmile runs show {run.id}` tells how it goes")
+
+
+def _show_rerun(out: Out, done: Rerun) -> None:
+    if out.as_json:
+        facts = [vars(each) for each in done.verdicts]
+        ids = {"original": done.original.id, "again": done.again.id}
+        out.data({**ids, "reproduced": done.reproduced, "verdicts": facts})
+        return
+    words = {True: out.colour("same", "green"), False: out.colour("differs", "red"), None: "unknown"}
+    out.table(["what", "verdict", ""], [[each.what, words[each.same], each.detail] for each in done.verdicts])
+    verdict = "reproduced" if done.reproduced else "not reproduced"
+    out.say(f"run {done.again.id} is a rerun of {done.original.id}: {verdict}")

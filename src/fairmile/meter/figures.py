@@ -1,0 +1,127 @@
+"""The numbers that matter out of samples, with energy and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import NotFound
+from fairmile.meter.energy import Energy, SpanEnergy, Total, energies, energy_by_span, estimate, total
+from fairmile.meter.footprint import Footprint, footprint
+from fairmile.meter.gpu_log import is_gpu_log, read_gpu_log
+from fairmile.meter.lines import Channel, Log, Samples, event_files, read_log
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a channel showed over all its samples; of a counter `increase` is what matters."""
+
+    channel: Channel
+    host: str
+    samples: int
+    mean: float
+    lowest: float
+    highest: float
+    last: float
+    increase: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What samples tell: figures of each channel, the energy of each scope, the total, the spans, the footprint."""
+
+    start_ns: int | None
+    end_ns: int | None
+    samples: int
+    figures: tuple[Figures, ...]
+    energies: tuple[Energy, ...]
+    total: Total
+    spans: tuple[SpanEnergy, ...]
+    footprint: Footprint | None
+    damaged: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as plain data, each number with its source, scope and error."""
+        return {
+            "energy_j": self.total.joules,
+            "energy_is_estimate": any(part.method == "estimate" for part in self.total.parts),
+            "energy_of": [part.channel for part in self.total.parts],
+            "energy_left_out": dict(self.total.left_out),
+            "energies": [asdict(each) for each in self.energies],
+            "spans": [asdict(each) for each in self.spans],
+            "footprint": asdict(self.footprint) if self.footprint is not None else None,
+            "channels": [{**asdict(each.channel), **_numbers(each)} for each in self.figures],
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "samples": self.samples,
+            "damaged_lines": self.damaged,
+        }
+
+
+def summarise(
+    log: Log,
+    *,
+    region: str = "",
+    table: Path | None = None,
+    pue: float = 1.0,
+    watts: float | None = None,
+    within_ns: tuple[int, int] | None = None,
+) -> Summary:
+    """Return the summary of all samples of a log; with `watts` an estimate where no energy was measured."""
+    watches = [samples for samples in log.samples if samples.at_ns]
+    measured = [each for samples in watches for each in energies(samples)]
+    start_ns = min((samples.at_ns[0] for samples in watches), default=None)
+    end_ns = max((samples.at_ns[-1] for samples in watches), default=None)
+    start_ns, end_ns = within_ns or (start_ns, end_ns)
+    if watts is not None and not measured and start_ns is not None and end_ns is not None:
+        measured.append(estimate(watts, start_ns, end_ns, scope=f"what draws {watts:g} W"))
+    whole = total(measured)
+    return Summary(
+        start_ns,
+        end_ns,
+        sum(len(samples.at_ns) for samples in watches),
+        tuple(each for samples in watches for each in _figures(samples)),
+        tuple(measured),
+        whole,
+        tuple(energy_by_span(log, watches)),
+        footprint(whole.joules, region, file=table, pue=pue) if region and whole.joules is not None else None,
+        log.damaged,
+    )
+
+
+def read_samples(path: Path) -> Log:
+    """Read what a log holds: one of cloudmesh-gpu, one of ours, or all of ours in a folder."""
+    if path.is_dir():
+        files = event_files(path)
+        if not files:
+            raise NotFound(f"there is no log of events in {path}", hint="give the folder of a run, or a file")
+        return read_log(files)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            head = stream.read(4096)
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}") from error
+    if is_gpu_log(head) or not head.lstrip().startswith("{"):
+        found = read_gpu_log(path)
+        return Log([found.samples.writer], samples=[found.samples], damaged=found.damaged)
+    return read_log([path])
+
+
+def _figures(samples: Samples) -> Sequence[Figures]:
+    found = []
+    for channel, column in zip(samples.channels, samples.columns, strict=True):
+        values = [value for value in column if value is not None and value == value]
+        if not values:
+            continue
+        increase = values[-1] - values[0] if channel.kind == "counter" and values[-1] >= values[0] else None
+        mean = sum(values) / len(values)
+        figures = (len(values), mean, min(values), max(values), values[-1], increase)
+        found.append(Figures(channel, samples.writer.host, *figures))
+    return found
+
+
+def _numbers(figures: Figures) -> dict[str, Any]:
+    names = ("host", "samples", "mean", "lowest", "highest", "last", "increase")
+    return {name: getattr(figures, name) for name in names}

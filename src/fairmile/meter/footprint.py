@@ -1,0 +1,147 @@
+"""What energy means: kilowatt-hours, money and CO₂, by a table of regions with year and source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fairmile.base import yaml
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.words import did_you_mean
+
+_J_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of the table, of which year and from where; `unverified` where nobody has compared it with that."""
+
+    value: float
+    unit: str
+    year: int
+    source: str
+    unverified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What a kilowatt-hour emits and costs somewhere; None where the table does not know."""
+
+    code: str
+    name: str
+    carbon: Figure | None = None
+    price: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What an amount of energy means in a region, with where each factor comes from.
+
+    `pue` is what the building used for each joule of the machine: 1 counts the machine alone.
+    """
+
+    energy_j: float
+    pue: float
+    kwh: float
+    region: str
+    co2e_g: float | None
+    cost: float | None
+    currency: str | None
+    carbon: Figure | None
+    price: Figure | None
+    notes: tuple[str, ...] = ()
+
+
+def regions(file: Path | None = None) -> dict[str, Region]:
+    """Return the regions of a table, of ours where none is given."""
+    if file is None:
+        return dict(_shipped())
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    return _parse(text, str(file))
+
+
+def footprint(energy_j: float, region: str, *, file: Path | None = None, pue: float = 1.0) -> Footprint:
+    """Return what an amount of energy means in a region, given by its code ("DE") or name ("Germany")."""
+    if not 0 <= energy_j < float("inf"):
+        raise UsageError(f"{energy_j!r} J is no amount of energy")
+    if not 1 <= pue < float("inf"):
+        raise UsageError(f"a PUE of {pue!r} is impossible: a building uses at least what its machines use")
+    found = _find(regions(file), region)
+    kwh = energy_j * pue / _J_PER_KWH
+    notes = []
+    for what, figure in (("carbon intensity", found.carbon), ("price", found.price)):
+        if figure is None:
+            notes.append(f"the table knows no {what} of {found.name}")
+        elif figure.unverified:
+            notes.append(f"the {what} of {found.name} was not compared with its source")
+    return Footprint(
+        energy_j,
+        pue,
+        kwh,
+        found.name,
+        None if found.carbon is None else kwh * found.carbon.value,
+        None if found.price is None else kwh * found.price.value,
+        None if found.price is None else found.price.unit.partition("/")[0],
+        found.carbon,
+        found.price,
+        tuple(notes),
+    )
+
+
+def _find(table: Mapping[str, Region], wanted: str) -> Region:
+    for code, region in table.items():
+        if wanted.casefold() in (code.casefold(), region.name.casefold()):
+            return region
+    near = did_you_mean(wanted, [*table, *(region.name for region in table.values())])
+    raise NotFound(
+        f"no region {wanted!r} in the table" + (f"; {near}" if near else ""),
+        hint=f"known: {', '.join(table)}; or give a table of your own",
+    )
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, Region]:
+    text = resources.files("fairmile.meter").joinpath("data/footprint.yaml").read_text(encoding="utf-8")
+    return _parse(text, "footprint.yaml")
+
+
+def _parse(text: str, file: str) -> dict[str, Region]:
+    located = yaml.load_located(text, file=file)
+
+    def fail(message: str, *path: str) -> InvalidDocument:
+        return InvalidDocument([Problem(message, ".".join(path), file=file, line=located.line(path))])
+
+    def figure(code: str, what: str, said: Any, unit: str) -> Figure:
+        if not isinstance(said, dict):
+            raise fail("must state a value, its year and its source", "regions", code, what)
+        value = said.get("per_kwh" if what == "price" else "g_per_kwh")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+            raise fail("the value must be a number, not less than 0", "regions", code, what)
+        if not isinstance(said.get("year"), int) or not said.get("source"):
+            raise fail("the year and the source are missing", "regions", code, what)
+        source = str(sources.get(said["source"], said["source"]))
+        return Figure(float(value), unit, said["year"], source, bool(said.get("unverified", False)))
+
+    data = located.data
+    if not isinstance(data, dict) or not isinstance(data.get("regions"), dict):
+        raise fail("a table of regions has a field 'regions'")
+    sources = data.get("sources") or {}
+    found = {}
+    for code, said in data["regions"].items():
+        if not isinstance(said, dict):
+            raise fail("a region has a name, a carbon intensity or a price", "regions", str(code))
+        carbon = figure(code, "carbon", said["carbon"], "g/kWh") if "carbon" in said else None
+        price = said.get("price")
+        currency = str(price.get("currency", "")) if isinstance(price, dict) else ""
+        if price is not None and not currency:
+            raise fail("the currency is missing", "regions", code, "price")
+        cost = figure(code, "price", price, f"{currency}/kWh") if price is not None else None
+        found[str(code)] = Region(str(code), str(said.get("name", code)), carbon, cost)
+    return found

@@ -1,0 +1,260 @@
+"""What a log of events holds, and how it is read: one JSON object a line, from any number of processes and hosts.
+
+`events.jsonl` lies in the folder of a run; processes of one host append whole lines to it, those of another host write
+`events.HOST.jsonl` beside it. Times are nanoseconds of the host's monotonic clock, which all its processes share; the
+line that each process writes first tells what the clock on the wall said at that moment. Processes that name the same
+start of the same host (`boot`) are placed by what the first of them said, so that a clock which is set in between
+does not move them against each other.
+
+    {"writer": {"host": "n1", "rank": 0, "boot": …, "wall_ns": …, "clock_ns": …}, "p": 4711}
+    {"spans": "epoch", "at": [start, duration, start, duration, …], "thread": 1, "p": 4711, "with": {"n": 3}}
+    {"event": "checkpoint", "at": 17, "with": {"file": "last.pt"}, "p": 4711}
+    {"log": {"loss": 0.25}, "step": 3, "at": 18, "p": 4711}
+    {"channels": [{"name": "gpu0.power", "unit": "W", …}], "watch": "4711-1", "p": 4711}
+    {"sample": [71.5], "at": 19, "watch": "4711-1", "p": 4711}
+
+Many calls are told as one text instead of a list: base64 of 64-bit integers, low byte first. Numbers that JSON cannot
+say are the texts "NaN", "Infinity" and "-Infinity".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+FILE = "events.jsonl"
+FILES = "events*.jsonl"
+# Where the log of the run lies that a process is part of, and the host whose processes share that file.
+FILE_VARIABLE = "FAIRMILE_EVENTS"
+HOST_VARIABLE = "FAIRMILE_EVENTS_HOST"
+_SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_LONGEST_LINE = 64 << 20
+
+Kind = Literal["gauge", "counter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One thing that is measured: what, in which unit, by which counter, of what, and how well.
+
+    A gauge is a value at a moment; a counter only grows, until it starts again at 0 behind `wraps_at`.
+    """
+
+    name: str  # "gpu0.power", "cpu.energy", "host.memory"
+    unit: str  # "W", "J", "%", "°C", "MHz", "bytes", "s"
+    kind: Kind = "gauge"
+    source: str = ""  # "nvml", "rapl", "procfs", "cray pm_counters"
+    scope: str = ""  # what the number covers: "device 0 (NVIDIA H200)", "socket 0", "node", "process tree"
+    error: str = ""  # what is known of its error, in words, with who says so
+    wraps_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A process that wrote to the log."""
+
+    host: str
+    pid: int
+    rank: int | None
+    wall_ns: int
+    clock_ns: int
+
+    def wall(self, clock_ns: int) -> int:
+        """Return the nanoseconds since the epoch at a time of the monotonic clock."""
+        return self.wall_ns + clock_ns - self.clock_ns
+
+
+@dataclass(slots=True)
+class Spans:
+    """All calls of one timer in one thread: when each began (since the epoch) and how long it took."""
+
+    name: str
+    writer: Writer
+    thread: int
+    starts_ns: array[int] = field(default_factory=lambda: array("q"))
+    durations_ns: array[int] = field(default_factory=lambda: array("q"))
+    attributes: list[Mapping[str, Any] | None] = field(default_factory=list)  # one for each call
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at one moment."""
+
+    name: str
+    at_ns: int
+    writer: Writer
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One value of a metric."""
+
+    name: str
+    value: float
+    step: float | None
+    at_ns: int
+    writer: Writer
+
+
+@dataclass(slots=True)
+class Samples:
+    """What one watch measured: a column for each channel; None where a reading failed."""
+
+    channels: tuple[Channel, ...]
+    writer: Writer
+    at_ns: array[int] = field(default_factory=lambda: array("q"))
+    columns: list[list[float | None]] = field(default_factory=list)
+
+    def column(self, name: str) -> list[float | None]:
+        """Return the values of a channel."""
+        return self.columns[[channel.name for channel in self.channels].index(name)]
+
+
+@dataclass(slots=True)
+class Log:
+    """All that the logs of a run hold; `damaged` counts lines that could not be read."""
+
+    writers: list[Writer] = field(default_factory=list)
+    spans: list[Spans] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    metrics: list[Logged] = field(default_factory=list)
+    samples: list[Samples] = field(default_factory=list)
+    damaged: int = 0
+
+
+def number_text(value: float) -> float | str:
+    """Return a number as JSON can say it."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def number(value: Any) -> float:
+    """Return the number that a line states; raise ValueError for anything else."""
+    if isinstance(value, str):
+        if value not in _SPECIAL:
+            raise ValueError(f"{value!r} is no number")
+        return _SPECIAL[value]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def channels_line(channels: Sequence[Channel], watch: str, pid: int) -> str:
+    """Return the line that says what the samples of a watch are."""
+    return json.dumps({"channels": [asdict(each) for each in channels], "watch": watch, "p": pid}) + "\n"
+
+
+def event_files(folder: Path) -> list[Path]:
+    """Return the logs that lie in the folder of a run."""
+    return sorted(folder.glob(FILES))
+
+
+def read_log(files: Iterable[Path]) -> Log:
+    """Read logs; what a crash left half-written is counted, not raised."""
+    log = Log()
+    for file in files:
+        reading = _Reading(log)
+        for line in _lines(file):
+            try:
+                reading.take(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+                log.damaged += 1
+    return log
+
+
+def _numbers(at: Any) -> array[int]:
+    if not isinstance(at, str):
+        return array("q", at)
+    numbers = array("q", b64decode(at, validate=True))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    try:
+        with open(file, "rb") as stream:
+            while line := stream.readline(_LONGEST_LINE):
+                if line.strip():
+                    yield line
+    except FileNotFoundError:
+        return
+
+
+class _Reading:
+    """Reads the lines of one file into a log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._writers: dict[int, Writer] = {}
+        self._boots: dict[tuple[str, str], Writer] = {}
+        self._spans: dict[tuple[str, int, int], Spans] = {}
+        self._samples: dict[str, Samples] = {}
+
+    def take(self, line: dict[str, Any]) -> None:
+        pid = line["p"]
+        if "writer" in line:
+            self._take_writer(line["writer"], pid)
+            return
+        writer = self._writers[pid]
+        if "spans" in line:
+            self._take_spans(line, writer)
+        elif "log" in line:
+            at, step = writer.wall(line["at"]), None if line.get("step") is None else number(line["step"])
+            logged = [Logged(str(name), number(value), step, at, writer) for name, value in line["log"].items()]
+            self._log.metrics.extend(logged)
+        elif "sample" in line:
+            self._take_sample(line, writer)
+        elif "channels" in line:
+            channels = tuple(Channel(**each) for each in line["channels"])
+            samples = Samples(channels, writer, columns=[[] for _ in channels])
+            self._samples[line["watch"]] = samples
+            self._log.samples.append(samples)
+        elif "event" in line:
+            self._log.events.append(Event(line["event"], writer.wall(line["at"]), writer, line.get("with") or {}))
+        else:
+            raise ValueError("a line of no known kind")
+
+    def _take_writer(self, said: Mapping[str, Any], pid: int) -> None:
+        writer = Writer(said["host"], pid, said.get("rank"), said["wall_ns"], said["clock_ns"])
+        if said.get("boot"):
+            first = self._boots.setdefault((said["host"], said["boot"]), writer)
+            writer = replace(writer, wall_ns=first.wall(writer.clock_ns))
+        self._writers[pid] = writer
+        self._log.writers.append(writer)
+        for key in [key for key in self._spans if key[1] == pid]:  # another process has that number now
+            del self._spans[key]
+
+    def _take_spans(self, line: Mapping[str, Any], writer: Writer) -> None:
+        name, thread, at = line["spans"], line.get("thread", 0), _numbers(line["at"])
+        starts, durations = at[0::2], at[1::2]
+        if len(starts) != len(durations):
+            raise ValueError("a start without a duration")
+        key = (name, writer.pid, thread)
+        if key not in self._spans:
+            self._spans[key] = Spans(name, writer, thread)
+            self._log.spans.append(self._spans[key])
+        spans = self._spans[key]
+        offset = writer.wall_ns - writer.clock_ns
+        spans.starts_ns.extend(array("q", [start + offset for start in starts]))
+        spans.durations_ns.extend(durations)
+        spans.attributes.extend([line.get("with")] * len(starts))
+
+    def _take_sample(self, line: Mapping[str, Any], writer: Writer) -> None:
+        samples = self._samples[line["watch"]]
+        values = [None if value is None else number(value) for value in line["sample"]]
+        if len(values) != len(samples.columns):
+            raise ValueError("a sample of other channels")
+        samples.at_ns.append(writer.wall(line["at"]))
+        for column, value in zip(samples.columns, values, strict=True):
+            column.append(value)

@@ -1,0 +1,626 @@
+"""Records the spans, events and metrics of a process, cheap enough for the inner loop of a training program.
+
+A span costs two readings of the clock and one entry in a list of its thread and name. Once a second a thread turns
+the lists into lines (see lines.py) and appends them to the file with one write. Nesting is not stored: it follows
+from the times.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from array import array
+from binascii import b2a_base64
+from collections import deque
+from contextlib import suppress
+from errno import EBADF, ENOENT, ENOSPC
+from functools import wraps
+from struct import pack
+from time import monotonic_ns, time_ns
+from weakref import WeakSet, ref
+
+from fairmile.meter.tally import Tally
+
+TYPE_CHECKING = False  # typing alone would take most of the time that `import fairmile.meter` may take
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Any, ParamSpec, Protocol, Self, TypeVar
+
+    from fairmile.meter.statistics import SpanSummary
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+    class Block(Protocol):
+        """What `with` accepts and `span` returns."""
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+        ) -> None: ...
+
+
+FLUSH_S = 1.0
+_BATCH = 1024  # numbers, two for each call, that a list may hold before its own thread packs them
+_MOST_PACKED = 1 << 17  # numbers in one line
+_FEW = 128  # numbers that a line tells as such
+_MOST_WAITING = 4096  # lines before the thread that adds one writes them itself
+_MOST_HELD_BYTES = 64 << 20  # what is kept while the disk refuses
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_DEEPEST = 20
+
+_clock = monotonic_ns
+_meters: WeakSet[Meter] = WeakSet()
+_finalized_pid = 0
+
+
+class _Calls(list[int]):
+    """The calls of one timer in one thread that no line tells yet: start, duration, start, duration, …"""
+
+    __slots__ = ("attributed", "head", "meter", "name", "open", "owner", "packed", "tail", "tally")
+
+    def __init__(self, meter: Meter, name: str, head: str, tail: str) -> None:
+        self.meter = meter
+        self.name = name
+        self.head = head
+        self.tail = tail
+        self.owner = threading.current_thread()
+        self.open: list[int] = []  # when start() was called
+        self.attributed: list[int] = []  # durations of calls that have lines of their own
+        self.packed = array("q")
+        self.tally = Tally()
+
+
+class _Span:
+    """One timed block; it may be entered again once it was left."""
+
+    __slots__ = ("_calls", "_start_ns")
+
+    _calls: _Calls
+    _start_ns: int
+
+    def __enter__(self) -> None:
+        self._start_ns = _clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        now = _clock()
+        start = self._start_ns
+        calls = self._calls
+        # One call of C: neither another thread nor a signal handler can come between start and duration.
+        calls.extend((start, now - start))
+        if len(calls) >= _BATCH:
+            calls.meter._spill(calls)
+
+
+class _AttributedSpan:
+    """A timed block that has a line of its own."""
+
+    __slots__ = ("_attributes", "_calls", "_start_ns")
+
+    def __init__(self, calls: _Calls, attributes: Mapping[str, object]) -> None:
+        self._calls = calls
+        self._attributes = attributes
+        self._start_ns = 0
+
+    def __enter__(self) -> None:
+        self._start_ns = _clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        duration = _clock() - self._start_ns
+        calls = self._calls
+        calls.attributed.append(duration)
+        attributes = _json(self._attributes)
+        calls.meter._add(f'{calls.head}[{self._start_ns}, {duration}], "with": {attributes}{calls.tail}')
+
+
+class Meter:
+    """Times, events and metrics of this process, appended to `file`; without a file only what summary() needs is kept.
+
+    Threads and forked processes may use it freely. A write that fails never reaches the caller: it is told once on
+    stderr, counted in `failures`, and what could not be written is kept for the next attempt. The rank is that
+    which a launcher put into the environment, unless it is given.
+    """
+
+    def __init__(
+        self, file: str | os.PathLike[str] | None = None, *, host: str | None = None, rank: int | None = None
+    ) -> None:
+        self._file: str | None = None if file is None else os.path.abspath(file)
+        self.host = host if host is not None else os.uname().nodename
+        self.rank = rank if rank is not None else _rank()
+        self._descriptor: int | None = None
+        self._identity = (0, 0)
+        self._reset()
+        _meters.add(self)
+
+    @property
+    def file(self) -> str | None:
+        """The log that is written, or None."""
+        return self._file
+
+    def span(self, name: str, /, **attributes: object) -> Block:
+        """Return a context manager that times its block; attributes are recorded with it at the cost of a line."""
+        if attributes:
+            return _AttributedSpan(self._calls(name), attributes)
+        span = _Span()
+        try:
+            span._calls = self._local.calls[name]
+        except (AttributeError, KeyError):
+            span._calls = self._calls(name)
+        return span
+
+    def timed(self, name: str, /) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Return a decorator that times each call of a plain or async function and returns what it returns."""
+
+        def decorate(function: Callable[P, T]) -> Callable[P, T]:
+            from inspect import iscoroutinefunction
+
+            if iscoroutinefunction(function):
+
+                @wraps(function)
+                async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                    with self.span(name):
+                        return await function(*args, **kwargs)
+
+                return call_async  # type: ignore[return-value]
+
+            @wraps(function)
+            def call(*args: P.args, **kwargs: P.kwargs) -> T:
+                with self.span(name):
+                    return function(*args, **kwargs)
+
+            return call
+
+        return decorate
+
+    def start(self, name: str, /) -> None:
+        """Start a timer in this thread; one that runs already starts once more inside itself."""
+        self._calls(name).open.append(_clock())
+
+    def stop(self, name: str, /) -> float:
+        """Stop the timer that this thread started last under that name; return the seconds it ran."""
+        now = _clock()
+        calls: _Calls | None = getattr(self._local, "calls", {}).get(name)
+        if calls is None or not calls.open:
+            elsewhere = any(each.open for each in self._all_calls() if each.name == name)
+            place = "in this thread" if elsewhere else "at all"
+            raise _usage_error(f"timer {name!r} was stopped but does not run {place}", f"call start({name!r}) first")
+        start = calls.open.pop()
+        calls.extend((start, now - start))
+        if len(calls) >= _BATCH:
+            self._spill(calls)
+        return (now - start) / 1e9
+
+    def event(self, name: str, /, **attributes: object) -> None:
+        """Record that something happened now."""
+        at = _clock()
+        if self._started() is None:
+            return
+        told = f', "with": {_json(attributes)}' if attributes else ""
+        self._add(f'{{"event": {self._quote(name)}, "at": {at}{told}{self._tail}')
+
+    def log(self, /, *, step: float | None = None, **metrics: Any) -> None:
+        """Record values of metrics: numbers of any kind, NaN and infinities included."""
+        at = _clock()
+        quote = self._quote
+        values = ", ".join([f"{quote(name)}: {_number(name, value)}" for name, value in metrics.items()])
+        told = "" if step is None else f', "step": {_number("step", step)}'
+        if self._started() is not None:
+            self._add(f'{{"log": {{{values}}}{told}, "at": {at}{self._tail}')
+
+    def append(self, line: str) -> None:
+        """Add a ready line of the log, such as a sample; it ends in a newline (see lines.py)."""
+        if self._started() is not None:
+            self._add(line)
+
+    def flush(self) -> None:
+        """Write what was recorded so far."""
+        with self._lock:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what was recorded and let go of the file; what is recorded later is written at the next flush."""
+        self._stop_flusher()
+        with self._lock:
+            self._flush()
+            self._ready = False
+            if self._descriptor is not None and self._is_ours(self._descriptor):
+                with suppress(OSError):
+                    os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.close()
+
+    def tallies(self) -> Iterator[tuple[str, int | None, Tally, int]]:
+        """Yield name, rank, durations and number of running calls of each timer so far."""
+        with self._lock:
+            self._drain_all()
+            found = [(name, self.rank, tally, 0) for name, tally in self._ended.items()]
+            found += [(each.name, self.rank, each.tally, len(each.open)) for each in self._threads_calls]
+        yield from found
+
+    def summary(self) -> list[SpanSummary]:
+        """Return the statistics of each timer of this process, running ones included."""
+        return _late("meter.statistics").summarise(self)  # type: ignore[no-any-return]
+
+    # What follows is the slow path.
+
+    def _reset(self) -> None:
+        """Forget all that was recorded; a forked child starts so, since what its parent recorded is not its own."""
+        self.failures = 0
+        self.failure: str | None = None
+        self.dropped = 0  # lines lost since the disk refuses and too many wait
+        self._lock = threading.RLock()
+        self._busy = False
+        self._local = threading.local()
+        self._threads_calls: list[_Calls] = []
+        self._ended: dict[str, Tally] = {}  # of threads that are gone
+        self._threads = 0
+        self._waiting: deque[str] = deque()
+        self._quoted: dict[str, str] = {}
+        self._announced = False
+        self._untold = 0  # failures that the log itself does not tell yet
+        self._ready = False  # whether the file is known and somebody writes it
+        self._flusher: tuple[threading.Thread, threading.Event] | None = None
+        self._resumes = False  # whether the flusher only stopped for a fork
+        self._tail = f', "p": {os.getpid()}}}\n'
+
+    def _place(self) -> str | None:
+        """Return the file to write; called once in a process that records something."""
+        return self._file
+
+    def _started(self) -> str | None:
+        """Return the file that is written, and see that somebody writes it."""
+        if not self._ready:
+            self._file = self._place()
+            self._ready = True
+            if self._file is not None:
+                self._start_flusher()
+        return self._file
+
+    def _start_flusher(self) -> None:
+        global _finalized_pid
+        with self._lock:
+            if self._flusher is not None:
+                return
+            stop = threading.Event()
+            thread = threading.Thread(target=_flush_often, args=(ref(self), stop), name="fairmile-meter", daemon=True)
+            self._flusher = thread, stop
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter is ending: what waits is written at the end
+                return
+        pid = os.getpid()
+        if _finalized_pid != pid and (util := sys.modules.get("multiprocessing.util")) is not None:
+            # Processes that multiprocessing forks end without atexit.
+            _finalized_pid = pid
+            util.Finalize(None, _flush_all, exitpriority=-100)
+
+    def _stop_flusher(self) -> None:
+        if self._flusher is not None:
+            thread, stop = self._flusher
+            self._flusher = None
+            stop.set()
+            if thread is not threading.current_thread() and thread.is_alive():
+                thread.join(5)  # a file system that hangs must not hold up a fork for ever
+
+    def _calls(self, name: str) -> _Calls:
+        """Return the list for calls of this name in this thread."""
+        if not isinstance(name, str):
+            raise _usage_error(f"{name!r} is no name for a timer", "a name is a text")
+        local = self._local
+        if not hasattr(local, "calls"):
+            local.calls = {}
+            local.number = self._thread_number()
+        calls: _Calls | None = local.calls.get(name)
+        if calls is None:
+            self._started()
+            told = f', "thread": {local.number}' if local.number else ""
+            calls = _Calls(self, name, f'{{"spans": {self._quote(name)}, "at": ', told + self._tail)
+            with self._lock:
+                self._threads_calls.append(calls)
+            local.calls[name] = calls
+        return calls
+
+    def _thread_number(self) -> int:
+        if threading.current_thread() is threading.main_thread():
+            return 0
+        with self._lock:
+            self._threads += 1
+            return self._threads
+
+    def _all_calls(self) -> list[_Calls]:
+        with self._lock:
+            return list(self._threads_calls)
+
+    def _quote(self, name: str) -> str:
+        quoted = self._quoted.get(name)
+        if quoted is None:
+            import json
+
+            quoted = self._quoted[name] = json.dumps(str(name))
+        return quoted
+
+    def _add(self, line: str) -> None:
+        if self._file is None:
+            return
+        self._waiting.append(line)
+        if len(self._waiting) >= _MOST_WAITING and self.failure is None:
+            self._spill()
+
+    def _spill(self, calls: _Calls | None = None) -> None:
+        """Pack what a list holds, or write the lines that wait, unless somebody is at it already."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if calls is None:
+                    self._flush()
+                elif not self._busy:
+                    self._busy = True
+                    self._drain(calls)
+                    self._busy = False
+            finally:
+                self._lock.release()
+
+    def _drain_all(self) -> None:
+        if self._busy:  # a signal handler came in while its own thread was here
+            return
+        self._busy = True
+        try:
+            kept = []
+            for calls in self._threads_calls:
+                alive = calls.owner.is_alive()  # asked first: after its end a thread adds nothing
+                self._drain(calls, 0)
+                if alive:
+                    kept.append(calls)
+                else:
+                    self._ended.setdefault(calls.name, Tally()).merge(calls.tally)
+            self._threads_calls = kept
+        finally:
+            self._busy = False
+
+    def _drain(self, calls: _Calls, most: int = _MOST_PACKED) -> None:
+        """Take the calls out of a list; where more than `most` numbers are packed, make a line of them."""
+        # The owner may append at any moment: only what was there at first is taken, and removed only from the front.
+        if count := len(calls) & ~1:
+            calls.packed.frombytes(pack(f"={count}q", *calls[:count]))
+            del calls[:count]
+        if len(calls.packed) > most:
+            calls.tally.add(calls.packed[1::2])
+            if self._file is not None:
+                self._waiting.append(f"{calls.head}{_numbers(calls.packed)}{calls.tail}")
+            calls.packed = array("q")
+        if count := len(calls.attributed):
+            calls.tally.add(array("q", calls.attributed[:count]))
+            del calls.attributed[:count]
+
+    def _flush(self) -> None:
+        if self._busy:
+            return
+        self._drain_all()
+        if self._file is None or not self._waiting:
+            return
+        self._busy = True
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if self._untold:
+            told = {"times": self._untold, "reason": self.failure, "lines_lost": self.dropped}
+            lines.append(f'{{"event": "meter.write_failed", "at": {_clock()}, "with": {_json(told)}{self._tail}')
+        left = "".join(lines).encode()
+        try:
+            left = self._write(left)
+        except OSError as error:
+            self._waiting.extendleft(reversed(lines[: -1 if self._untold else None]))
+            self._failed(error)
+        else:
+            if left:
+                self._waiting.appendleft(left.decode())
+            else:
+                self._untold = 0
+        finally:
+            self._busy = False
+
+    def _write(self, data: bytes) -> bytes:
+        """Append whole lines; return those that the disk did not take. Raise OSError where it took none."""
+        descriptor, ragged = self._open()
+        start = (b"\n" if ragged else b"") + (b"" if self._announced else self._writer_line())
+        written = os.write(descriptor, start + data)
+        if written < len(start) + len(data):
+            # The disk is full. The line that was cut is written again as a whole; the next write ends its stump first.
+            self._failed(OSError(ENOSPC, os.strerror(ENOSPC)))
+        if written < len(start):
+            return data
+        self._announced = True
+        return data[data.rfind(b"\n", 0, written - len(start)) + 1 :]
+
+    def _open(self) -> tuple[int, bool]:
+        """Return the descriptor of the log, and whether the last line in it has no end."""
+        assert self._file is not None
+        if self._descriptor is not None and not self._is_ours(self._descriptor):
+            self._descriptor, self._announced = None, False  # somebody closed it, or removed the file
+        if self._descriptor is None:
+            descriptor = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            status = os.fstat(descriptor)
+            self._descriptor, self._identity = descriptor, (status.st_dev, status.st_ino)
+        size = os.fstat(self._descriptor).st_size
+        return self._descriptor, size > 0 and os.pread(self._descriptor, 1, size - 1) not in (b"\n", b"")
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """Return whether a descriptor still leads to the log; if it leads nowhere any more, close it."""
+        try:
+            status = os.fstat(descriptor)
+        except OSError as error:
+            lost = error.errno != EBADF
+        else:
+            if (status.st_dev, status.st_ino) != self._identity:
+                return False  # the number is another file's now
+            if status.st_nlink:
+                return True
+            lost = True
+        if lost:
+            with suppress(OSError):
+                os.close(descriptor)
+        return False
+
+    def _failed(self, error: OSError) -> None:
+        self.failures += 1
+        self._untold += 1
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == ENOENT:
+            reason = "its folder is gone"
+        first = self.failure is None
+        self.failure = reason
+        self._drop_newest()
+        if first and sys.stderr is not None:
+            line = (
+                f"fairmile: cannot write {self._file}: {reason}; the program goes on, what it records is kept for now\n"
+            )
+            with suppress(OSError, ValueError):  # stderr may be closed, or full as well
+                sys.stderr.write(line)
+                sys.stderr.flush()
+
+    def _drop_newest(self) -> None:
+        held = sum(map(len, self._waiting.copy()))
+        while held > _MOST_HELD_BYTES:
+            held -= len(self._waiting.pop())
+            self.dropped += 1
+
+    def _writer_line(self) -> bytes:
+        wall, clock = time_ns(), _clock()
+        told = {"host": self.host, "rank": self.rank, "boot": _boot(), "wall_ns": wall, "clock_ns": clock}
+        return f'{{"writer": {_json(told)}{self._tail}'.encode()
+
+
+def _rank() -> int | None:
+    for variable in _RANK_VARIABLES:
+        text = os.environ.get(variable, "")
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
+
+
+def _boot() -> str:
+    """Return what tells one start of the system, and so one monotonic clock, from another."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def _number(name: str, value: Any) -> str:
+    """Return a number as JSON, or its name as a text where JSON has no word for it."""
+    kind = type(value)
+    if kind is int:
+        return repr(value)
+    if kind is not float:
+        if isinstance(value, (str, bytes)):
+            raise _usage_error(f"metric {name!r} is a text, expected a number", "texts belong into event(…)")
+        try:
+            item = value.item() if hasattr(value, "item") else value  # float() of a tensor with a gradient warns
+            value = float(item)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise _usage_error(f"metric {name!r} is no number but {kind.__name__}", str(error)) from error
+        if isinstance(item, int):
+            return repr(int(item))
+    if value - value == 0:
+        return repr(value)
+    return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _numbers(packed: array[int]) -> str:
+    """Return the numbers of a line: as such where they are few, else as base64 of 64-bit integers, low byte first."""
+    if len(packed) <= _FEW:
+        return repr(packed.tolist())
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return f'"{b2a_base64(packed, newline=False).decode()}"'
+
+
+def _json(data: Mapping[str, object]) -> str:
+    """Return attributes as JSON; what JSON cannot say becomes text."""
+    import json
+
+    try:
+        return json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(_plain(data, 0))
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if value - value == 0 else _number("", float(value))[1:-1]
+    if depth < _DEEPEST:
+        if isinstance(value, dict):
+            return {str(key): _plain(each, depth + 1) for key, each in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [_plain(each, depth + 1) for each in value]
+        if hasattr(value, "tolist"):  # numpy, torch, jax
+            return _plain(value.tolist(), depth + 1)
+    return str(value) if depth < _DEEPEST else "…"
+
+
+def _late(module: str) -> Any:
+    """Import a module that a training program pays for only where it is used."""
+    from importlib import import_module
+
+    return import_module(f"fairmile.{module}")
+
+
+def _usage_error(message: str, hint: str) -> Exception:
+    error: Exception = _late("base.errors").UsageError(message, hint=hint)
+    return error
+
+
+def _flush_often(meter: ref[Meter], stop: threading.Event) -> None:
+    while not stop.wait(FLUSH_S):
+        here = meter()
+        if here is None:
+            return
+        here.flush()
+        del here
+
+
+def _flush_all() -> None:
+    for meter in list(_meters):
+        meter.flush()
+
+
+def _before_fork() -> None:
+    # A process with a second thread is warned when it forks (from Python 3.12 on), and rightly so.
+    for meter in list(_meters):
+        meter._resumes = meter._flusher is not None
+        meter._stop_flusher()
+
+
+def _after_fork_in_parent() -> None:
+    for meter in list(_meters):
+        if meter._resumes:
+            meter._resumes = False
+            meter._start_flusher()
+
+
+def _after_fork_in_child() -> None:
+    for meter in list(_meters):
+        meter._reset()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+atexit.register(_flush_all)

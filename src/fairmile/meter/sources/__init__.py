@@ -1,0 +1,72 @@
+"""Where measurements come from, one small file each; what a machine lacks is said in one sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairmile.base.errors import FairmileError
+from fairmile.base.registry import Plugin, Registry
+from fairmile.meter.sources.source import Source, Where
+
+__all__ = ["SOURCES", "Found", "Source", "Where", "find_sources"]
+
+_HERE = "fairmile.meter.sources"
+
+SOURCES: Registry[Callable[[Where], Source]] = Registry(
+    "source of measurements",
+    {
+        "nvidia": Plugin(f"{_HERE}.nvidia:Nvidia", summary="NVIDIA GPUs: power, energy, heat, load, clocks, memory"),
+        "amd": Plugin(f"{_HERE}.amd:Amd", summary="AMD GPUs: power, energy, heat, load, clocks, memory"),
+        "rapl": Plugin(f"{_HERE}.rapl:Rapl", summary="energy of processors and their memory, counted by themselves"),
+        "cray": Plugin(f"{_HERE}.cray:Cray", summary="power and energy of an HPE Cray node and its parts"),
+        "slurm": Plugin(f"{_HERE}.slurm:Slurm", summary="the energy that Slurm counts for the job, whole nodes"),
+        "host": Plugin(f"{_HERE}.host:Host", summary="processors, memory, disks and network of this machine"),
+        "process": Plugin(f"{_HERE}.process:ProcessTree", summary="a program with all that it started"),
+    },
+    entry_points="fairmile.meter_sources",
+)
+
+
+@dataclass(slots=True)
+class Found:
+    """The sources that a machine has, and for each that it lacks one sentence why."""
+
+    sources: list[Source] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self.sources:
+            source.close()
+
+
+def find_sources(
+    wanted: Sequence[str] | None = None,
+    *,
+    root: Path = Path("/"),
+    pid: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Found:
+    """Return the sources among `wanted` (all, where none are named) that this machine has.
+
+    A name may be followed by the devices to look at: "nvidia:0,2". A name that no source has raises NotFound.
+    `pid` is the process whose tree is measured: this one, unless given.
+    """
+    found = Found()
+    environment = os.environ if environ is None else environ
+    for each in SOURCES.names() if wanted is None else dict.fromkeys(wanted):
+        name, _, devices = each.partition(":")
+        where = Where(root, pid, tuple(filter(None, devices.replace(" ", "").split(","))), environment)
+        try:
+            found.sources.append(SOURCES[name](where))
+        except FairmileError as error:
+            if name not in SOURCES:
+                raise
+            reason = error.message.removeprefix(f"{name}: ")
+            found.missing[name] = f"{name}: {reason}" + (f"; {error.hint}" if error.hint else "")
+        except (OSError, ImportError) as error:
+            found.missing[name] = f"{name}: {error}"
+    return found

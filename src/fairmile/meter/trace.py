@@ -1,0 +1,135 @@
+"""A log as a trace that Perfetto and chrome://tracing open: spans, events, and samples and metrics as counters."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fairmile.base.files import write_atomic
+from fairmile.meter.lines import Log, Spans, Writer
+
+if TYPE_CHECKING:
+    import os
+
+_LANES = 1_000_000  # threads are numbered far below it
+
+
+def write_trace(log: Log, file: str | os.PathLike[str]) -> None:
+    """Write a log as a trace of Chrome's event format."""
+    write_atomic(file, trace_text(log))
+
+
+def trace_text(log: Log) -> str:
+    """Return a log as JSON of Chrome's event format: microseconds since the first moment, in order of time."""
+    begin_ns = _begin_ns(log)
+    pids = _pids(log.writers)
+    found: list[tuple[int, dict[str, Any]]] = []
+    for pid, spans in _by_process(log.spans, pids):
+        found += _complete(spans, pid)
+    for event in log.events:
+        told = {"name": event.name, "cat": "event", "ph": "i", "s": "p", "pid": pids[event.writer], "tid": 0}
+        found.append((event.at_ns, {**told, "args": _finite(event.attributes)}))
+    for logged in log.metrics:
+        found += _counter(logged.name, logged.value, logged.at_ns, pids[logged.writer])
+    for samples in log.samples:
+        pid = pids[samples.writer]
+        for channel, column in zip(samples.channels, samples.columns, strict=True):
+            name = f"{channel.name} ({channel.unit})" if channel.unit else channel.name
+            for at_ns, value in zip(samples.at_ns, column, strict=True):
+                found += _counter(name, value, at_ns, pid)
+    found.sort(key=lambda each: (each[0], -each[1].get("dur", 0.0)))
+    for at_ns, each in found:
+        each["ts"] = (at_ns - begin_ns) / 1e3
+    start = datetime.fromtimestamp(begin_ns / 1e9, UTC).isoformat()
+    # One event a line, so that a person can look for something in it.
+    lines = ",\n".join(json.dumps(each) for each in [*_names(log, pids), *(each for _, each in found)])
+    return f'{{"displayTimeUnit": "ms", "otherData": {{"start": "{start}"}}, "traceEvents": [\n{lines}\n]}}\n'
+
+
+def _begin_ns(log: Log) -> int:
+    moments = [min(spans.starts_ns) for spans in log.spans if spans.starts_ns]
+    moments += [each.at_ns for each in log.events] + [each.at_ns for each in log.metrics]
+    moments += [min(samples.at_ns) for samples in log.samples if samples.at_ns]
+    return min(moments, default=0)
+
+
+def _pids(writers: Iterable[Writer]) -> dict[Writer, int]:
+    """Return a number for each process: its own, unless one on another host, or an earlier one, has it."""
+    numbers: dict[Writer, int] = {}
+    taken: dict[int, Writer] = {}
+    for writer in writers:
+        number = writer.pid
+        while number in taken and taken[number] != writer:
+            number += 10_000_000  # above the largest number that Linux gives
+        taken[number] = writer
+        numbers[writer] = number
+    return numbers
+
+
+def _names(log: Log, pids: dict[Writer, int]) -> Iterator[dict[str, Any]]:
+    for writer, pid in pids.items():
+        rank = "" if writer.rank is None else f"rank {writer.rank}, "
+        about = {"ph": "M", "pid": pid, "tid": 0, "ts": 0}
+        yield {**about, "name": "process_name", "args": {"name": f"{rank}{writer.host} {writer.pid}"}}
+        if writer.rank is not None:
+            yield {**about, "name": "process_sort_index", "args": {"sort_index": writer.rank}}
+    for writer, thread in sorted({(pids[spans.writer], spans.thread) for spans in log.spans}):
+        name = f"thread {thread}" if thread else "main"
+        yield {"ph": "M", "pid": writer, "tid": thread, "ts": 0, "name": "thread_name", "args": {"name": name}}
+
+
+def _by_process(all_spans: Iterable[Spans], pids: dict[Writer, int]) -> Iterator[tuple[int, list[Spans]]]:
+    threads: dict[tuple[int, int], list[Spans]] = {}
+    for spans in all_spans:
+        threads.setdefault((pids[spans.writer], spans.thread), []).append(spans)
+    for (pid, _), found in threads.items():
+        yield pid, found
+
+
+def _complete(threads_spans: list[Spans], pid: int) -> list[tuple[int, dict[str, Any]]]:
+    """Return the spans of one thread as complete events.
+
+    Blocks of one thread lie inside each other; what only overlaps (tasks of asyncio) goes to a lane of its own, since
+    viewers cut it off otherwise.
+    """
+    calls = []
+    for spans in threads_spans:
+        about = zip(spans.starts_ns, spans.durations_ns, spans.attributes, strict=True)
+        calls += [(start, -duration, spans.name, attributes) for start, duration, attributes in about]
+    calls.sort(key=lambda call: call[:2])
+    lanes: list[list[int]] = []
+    found = []
+    for start, minus_duration, name, attributes in calls:
+        end = start - minus_duration
+        for lane, ends in enumerate(lanes):
+            while ends and ends[-1] <= start:
+                ends.pop()
+            if not ends or end <= ends[-1]:
+                break
+        else:
+            lane = len(lanes)
+            lanes.append([])
+        lanes[lane].append(end)
+        tid = threads_spans[0].thread + lane * _LANES
+        event = {"name": name, "cat": "span", "ph": "X", "dur": -minus_duration / 1e3, "pid": pid, "tid": tid}
+        if attributes:
+            event["args"] = _finite(attributes)
+        found.append((start, event))
+    return found
+
+
+def _counter(name: str, value: float | None, at_ns: int, pid: int) -> list[tuple[int, dict[str, Any]]]:
+    if value is None or not math.isfinite(value):
+        return []  # neither JSON nor a curve has a place for it
+    return [(at_ns, {"name": name, "ph": "C", "pid": pid, "tid": 0, "args": {"value": value}})]
+
+
+def _finite(attributes: Any) -> Any:
+    if isinstance(attributes, float) and not math.isfinite(attributes):
+        return str(attributes)
+    if isinstance(attributes, dict):
+        return {str(key): _finite(value) for key, value in attributes.items()}
+    return [_finite(each) for each in attributes] if isinstance(attributes, list) else attributes

@@ -1,0 +1,342 @@
+"""Measures while something else goes on: a thread that samples on time, and programs run under its eyes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from fairmile.base.commands import MissingProgram
+from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.meter.lines import Channel, Samples, Writer, channels_line
+from fairmile.meter.sources import SOURCES, Found, Source, find_sources
+
+_SHORTEST_S = 0.001
+_PATIENCE_S = 10.0
+_LOOK_S = 0.2
+# What the reading of a source, or who listens, may raise: it costs that sample and nothing else.
+_FAULTS = (OSError, ValueError, ArithmeticError, LookupError, RuntimeError, AttributeError, TypeError)
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+Values = Sequence[float | None]
+
+
+class Watch:
+    """Samples sources each `period_s` in a thread of its own, from `start` to `stop`.
+
+    Sample k is due at start + k periods; one that is late is left out, so samples neither drift nor bunch. The first is
+    taken within `start`, the last within `stop`. With `file` each sample is appended to that log as one whole line.
+    Nothing that fails here, be it a reading, the disk or `on_sample`, reaches the program: `failures` tells of it.
+    The sources are closed with the end of the watch.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        file: Path | None = None,
+        *,
+        period_s: float = 1.0,
+        on_sample: Callable[[Watch, Values], object] | None = None,
+    ) -> None:
+        if not _SHORTEST_S <= period_s < float("inf"):
+            raise UsageError(f"a period of {period_s!r} s cannot be kept", hint=f"{_SHORTEST_S:g} s is the shortest")
+        self._sources = list(sources)
+        self.channels = _unique_channels(self._sources)
+        self.period_s = period_s
+        self.skipped = 0
+        self.cpu_s = 0.0  # what the thread itself used
+        self.failures: dict[str, int] = {}  # what went wrong, and how often
+        self._on_sample = on_sample
+        self._file = file
+        self._fd = -1
+        self._torn = False
+        self._at = array("q")
+        self._columns = [array("d") for _ in self.channels]
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._writer = Writer(os.uname().nodename, self._pid, None, time.time_ns(), time.monotonic_ns())
+        self._began_ns = 0
+        self._tail = ""
+        self._head = ""
+
+    def start(self) -> Self:
+        """Take the first sample and go on sampling until `stop`."""
+        if self._thread is not None:
+            raise UsageError("this watch was started already", hint="make a new one")
+        self._writer = replace(self._writer, wall_ns=time.time_ns(), clock_ns=time.monotonic_ns())
+        writer = self._writer
+        said = {"host": writer.host, "rank": None, "boot": _boot(), "wall_ns": writer.wall_ns}
+        line = {"writer": {**said, "clock_ns": writer.clock_ns}, "p": self._pid}
+        name = f"{self._pid}-{self._writer.clock_ns}"
+        self._head = json.dumps(line) + "\n" + channels_line(self.channels, name, self._pid)
+        self._tail = f', "watch": "{name}", "p": {self._pid}}}\n'
+        self._began_ns = time.monotonic_ns()
+        self._sample(first_or_last=True)
+        self._thread = threading.Thread(target=self._run, name="fairmile-watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> Samples:
+        """Take the last sample, close the sources and return what was measured; a second call only returns it."""
+        thread = self._thread
+        # A forked child has the object, but neither the thread nor the right to write.
+        if thread is None or self._stop.is_set() or os.getpid() != self._pid:
+            return self.measured()
+        self._stop.set()
+        thread.join(_PATIENCE_S)
+        if thread.is_alive():
+            self._failed("a source did not answer at the end")
+            return self.measured()
+        self._sample(first_or_last=True)
+        for source in self._sources:
+            source.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        return self.measured()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def measured(self) -> Samples:
+        """Return what was measured so far."""
+        count = len(self._at)
+        at = array("q", (self._writer.wall(each) for each in self._at[:count]))
+        columns = [[None if value != value else value for value in column[:count]] for column in self._columns]
+        return Samples(self.channels, self._writer, at, columns)
+
+    def _run(self) -> None:
+        # The signals of a program are for its main thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        period_ns = round(self.period_s * 1e9)
+        number = 1
+        while True:
+            left_s = (self._began_ns + number * period_ns - time.monotonic_ns()) / 1e9
+            if self._stop.wait(max(left_s, 0.0)):
+                return
+            self._sample()
+            self.cpu_s = time.thread_time()
+            due = (time.monotonic_ns() - self._began_ns) // period_ns + 1
+            self.skipped += max(due - number - 1, 0)
+            number = max(due, number + 1)
+
+    def _sample(self, *, first_or_last: bool = False) -> None:
+        before_ns = time.monotonic_ns()
+        values: list[float | None] = []
+        for source in self._sources:
+            values += self._read(source, first_or_last=first_or_last)
+        # The middle of the reading is the moment that fits all values best.
+        at_ns = (before_ns + time.monotonic_ns()) // 2
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(float("nan") if value is None else value)
+        self._at.append(at_ns)  # last, so that a reader never sees half a sample
+        if self._file is not None:
+            self._write(f'{{"sample": {json.dumps(values)}, "at": {at_ns}{self._tail}')
+        if self._on_sample is not None:
+            try:
+                self._on_sample(self, values)
+            except _FAULTS as error:
+                self._failed(f"on_sample: {error!r}")
+
+    def _read(self, source: Source, *, first_or_last: bool) -> list[float | None]:
+        width = len(source.channels())
+        if getattr(source, "slow", False) and not first_or_last:
+            return [None] * width
+        try:
+            values = source.read()
+        except _FAULTS as error:
+            self._failed(f"{source.name}: {error}")
+            return [None] * width
+        if len(values) != width:
+            self._failed(f"{source.name}: {len(values)} values for {width} channels")
+            return [None] * width
+        return [None if value is None or not math.isfinite(value) else value for value in values]
+
+    def _write(self, line: str) -> None:
+        try:
+            if self._fd < 0 and self._file is not None:
+                self._fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            data = f"{chr(10) if self._torn else ''}{self._head}{line}".encode()
+            written = os.write(self._fd, data)
+        except OSError as error:
+            self._failed(f"cannot write {self._file}: {os.strerror(error.errno or 0)}")
+            return
+        # A full disk may take half a line: the next begins on a new one, and what says who writes is said again.
+        self._torn = written < len(data)
+        if self._torn:
+            self._failed(f"cannot write {self._file}: it took only a part of a line")
+        else:
+            self._head = ""
+
+    def _failed(self, what: str) -> None:
+        self.failures[what] = self.failures.get(what, 0) + 1
+
+
+def _boot() -> str:
+    """Return what tells one start of the system from another, so that the clocks of its processes are compared."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def _unique_channels(sources: Sequence[Source]) -> tuple[Channel, ...]:
+    """Return the channels of all sources; a name that a source before has is led by that of its source."""
+    found: dict[str, Channel] = {}
+    for source in sources:
+        for channel in source.channels():
+            name = channel.name if channel.name not in found else f"{source.name}.{channel.name}"
+            found[name] = replace(channel, name=name)
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was measured, and of a program how it ended: `exit_code` is negative where a signal ended it."""
+
+    samples: Samples
+    elapsed_s: float
+    start_ns: int
+    end_ns: int
+    exit_code: int | None = None
+    cpu_s: float | None = None  # of the program and of all it waited for
+    interrupted: bool = False
+    missing: dict[str, str] = field(default_factory=dict)
+    skipped: int = 0
+    watch_cpu_s: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+def watch_command(
+    argv: Sequence[str],
+    *,
+    wanted: Sequence[str] | None = None,
+    file: Path | None = None,
+    period_s: float = 1.0,
+    root: Path = Path("/"),
+    on_sample: Callable[[Watch, Values], object] | None = None,
+) -> Watched:
+    """Run a program as if there was no watch and measure until it ends.
+
+    Its input, output and terminal are its own. A signal sent to this process goes on to it; Ctrl-C reaches it by
+    itself. A program that cannot be started raises SystemFailure.
+    """
+    if not argv:
+        raise UsageError("there is no program to run: the command is empty")
+    names = SOURCES.names() if wanted is None else list(wanted)
+    found = find_sources([name for name in names if name != "process"], root=root)
+    in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "sigtimedwait")
+    caught = {*_PASSED_ON, signal.SIGCHLD} if in_main else set()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, caught)
+    try:
+        pid = _spawn(argv, mask, found)
+        began_ns = time.monotonic_ns()
+        try:
+            if "process" in names:  # needs the process; all that takes time is open by now
+                own = find_sources(["process"], root=root, pid=pid)
+                found.sources += own.sources
+                found.missing |= own.missing
+            watch = Watch(found.sources, file, period_s=period_s, on_sample=on_sample).start()
+            _wait(pid, caught)
+        except BaseException:
+            _end(pid)
+            raise
+        # Before the process is forgotten, so that its last numbers are seen.
+        watched = _watched(watch, found, time.monotonic_ns() - began_ns)
+        _, status, usage = os.wait4(pid, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return replace(
+        watched,
+        exit_code=os.waitstatus_to_exitcode(status),
+        cpu_s=usage.ru_utime + usage.ru_stime,
+    )
+
+
+def watch_for(
+    seconds: float | None,
+    *,
+    wanted: Sequence[str] | None = None,
+    file: Path | None = None,
+    period_s: float = 1.0,
+    pid: int | None = None,
+    root: Path = Path("/"),
+    on_sample: Callable[[Watch, Values], object] | None = None,
+) -> Watched:
+    """Measure for some seconds, or until Ctrl-C, which `interrupted` then tells; a process only where one is given."""
+    if wanted is None and pid is None:
+        wanted = [name for name in SOURCES.names() if name != "process"]
+    found = find_sources(wanted, root=root, pid=pid)
+    watch = Watch(found.sources, file, period_s=period_s, on_sample=on_sample).start()
+    began_ns, interrupted = time.monotonic_ns(), False
+    try:
+        threading.Event().wait(seconds)
+    except KeyboardInterrupt:
+        interrupted = True
+    return replace(_watched(watch, found, time.monotonic_ns() - began_ns), interrupted=interrupted)
+
+
+def _watched(watch: Watch, found: Found, elapsed_ns: int) -> Watched:
+    """Return what a watch measured whose end is now."""
+    samples, end_ns = watch.stop(), time.time_ns()
+    return Watched(
+        samples,
+        elapsed_ns / 1e9,
+        end_ns - elapsed_ns,
+        end_ns,
+        missing=found.missing,
+        skipped=watch.skipped,
+        watch_cpu_s=watch.cpu_s,
+        failures=watch.failures,
+    )
+
+
+def _spawn(argv: Sequence[str], mask: Iterable[int], found: Found) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        # Python ignores these two; a program expects them as they are by default.
+        return os.posix_spawnp(
+            argv[0], list(argv), os.environ, setsigmask=list(mask), setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+        )
+    except FileNotFoundError as error:
+        found.close()
+        raise MissingProgram(
+            f"there is no program {argv[0]!r} on this machine", hint="install it, or load its module first"
+        ) from error
+    except (OSError, ValueError) as error:
+        found.close()
+        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+        raise SystemFailure(f"cannot run {argv[0]!r}: {reason}") from error
+
+
+def _wait(pid: int, caught: set[signal.Signals]) -> None:
+    """Wait until the process has ended, which is not yet taken note of, and pass on signals meant for it."""
+    if not caught:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        told = signal.sigtimedwait(caught, _LOOK_S)
+        # What the kernel itself sends (Ctrl-C, a terminal that closes) the program gets as well.
+        if told is not None and told.si_signo in _PASSED_ON and told.si_code <= 0:
+            os.kill(pid, told.si_signo)
+
+
+def _end(pid: int) -> None:
+    """End a process that nobody would wait for."""
+    os.kill(pid, signal.SIGTERM)
+    os.waitpid(pid, 0)

@@ -1,0 +1,138 @@
+"""What went into runs, as flat facts, and where groups of runs differ in it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairmile.base.units import format_size
+from fairmile.runs.model import Run
+
+_SHORT_DIGEST = 12
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact in which groups differ, or in which the runs of one group do; `values` has those of each group."""
+
+    fact: str
+    values: Mapping[str, tuple[str, ...]]
+
+    @property
+    def text(self) -> str:
+        """The values in one line, group by group."""
+        return " → ".join(" | ".join(each) or "–" for each in self.values.values())
+
+
+def facts(run: Run) -> dict[str, str]:
+    """Return what went into a run: command, parameters, code, inputs, environment, machine, variables."""
+    asked, captured = run.document["spec"], run.captured
+    found = {"command": shlex.join(map(str, asked.get("argv") or ()))}
+    found |= {f"param {name}": _value(value) for name, value in run.params.items()}
+    found |= {name: _value(asked[name]) for name in ("seed", "asset", "dataset", "system") if asked.get(name)}
+    found |= _code(captured.get("code") or {})
+    for name, each in (captured.get("inputs") or {}).items():
+        found[f"input {name}"] = _short(each.get("sha256")) or str(each.get("asset") or each.get("path") or "")
+    found |= _environment(captured.get("environment") or {})
+    found |= _machine(run.hardware)
+    found |= {name: str(value) for name, value in (captured.get("software") or {}).items()}
+    found |= {f"scheduler {name}": str(value) for name, value in _lasting(captured.get("scheduler") or {}).items()}
+    found |= {f"variable {name}": str(value) for name, value in (captured.get("variables") or {}).items()}
+    return {name: value for name, value in found.items() if value}
+
+
+def differences(groups: Mapping[str, Sequence[Run]]) -> list[Difference]:
+    """Return the facts in which groups differ, in the order in which a run states them."""
+    known = {name: [facts(run) for run in runs] for name, runs in groups.items()}
+    names = dict.fromkeys(fact for each in known.values() for said in each for fact in said)
+    found = []
+    for fact in names:
+        values = {name: _distinct([said.get(fact, "") for said in each]) for name, each in known.items()}
+        if len({frozenset(each) for each in values.values()}) > 1:
+            found.append(Difference(fact, values))
+    return found
+
+
+def inner_differences(runs: Sequence[Run]) -> list[str]:
+    """Return the names of facts that vary among runs which count as repeats; a seed may."""
+    known = [facts(run) for run in runs]
+    names = dict.fromkeys(fact for said in known for fact in said)
+    return [fact for fact in names if fact != "seed" and len({said.get(fact, "") for said in known}) > 1]
+
+
+def hardware_lines(hardware: Mapping[str, Any]) -> dict[str, str]:
+    """Return a machine in a few readable lines."""
+    cpu, gpus = hardware.get("cpu") or {}, hardware.get("gpus") or []
+    models: dict[str, int] = {}
+    for each in gpus:
+        size = f" {format_size(each['memory_bytes'])}" if each.get("memory_bytes") else ""
+        text = f"{each.get('model') or 'GPU'}{size}"
+        models[text] = models.get(text, 0) + 1
+    parts = (("sockets", "socket"), ("cores", "core"))
+    layout = [f"{cpu[part]} {word}{'s' if cpu[part] != 1 else ''}" for part, word in parts if cpu.get(part)]
+    layout += [f"{cpu['numa_nodes']} NUMA nodes"] if (cpu.get("numa_nodes") or 0) > 1 else []
+    lines = {
+        "host": str(hardware.get("host") or ""),
+        "CPU": ", ".join(filter(None, [str(cpu.get("model") or ""), *layout])),
+        "memory": format_size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else "",
+        "GPUs": ", ".join(f"{count} × {model}" for model, count in models.items()),
+        "GPU driver": ", ".join(dict.fromkeys(str(each["driver"]) for each in gpus if each.get("driver"))),
+        "interconnect": ", ".join(map(str, hardware.get("interconnect") or ())),
+    }
+    return {name: text for name, text in lines.items() if text}
+
+
+def storage_lines(hardware: Mapping[str, Any]) -> list[str]:
+    """Return the file systems of the working folders, a line for each."""
+    lines = []
+    for path, each in (hardware.get("storage") or {}).items():
+        sizes = [
+            f"{format_size(each[key])} {word}"
+            for key, word in (("size_bytes", ""), ("free_bytes", "free"))
+            if each.get(key) is not None
+        ]
+        lines.append(f"{path}: {', '.join(filter(None, [str(each.get('type') or ''), *map(str.strip, sizes)]))}")
+    return lines
+
+
+def _code(code: Mapping[str, Any]) -> dict[str, str]:
+    git = code.get("git") or {}
+    found = {"code commit": _short(git.get("commit"))}
+    if git.get("dirty"):
+        found["code changes"] = f"uncommitted, {_short(git.get('diff_sha256')) or 'not kept'}"
+    if code.get("snapshot"):
+        found["code snapshot"] = _short(code["snapshot"])
+    return found | {f"file {each.get('name')}": _short(each.get("sha256")) for each in code.get("files") or ()}
+
+
+def _environment(environment: Mapping[str, Any]) -> dict[str, str]:
+    found = {"environment": str(environment.get("name") or ""), "python": str(environment.get("python") or "")}
+    for line in environment.get("lock") or ():
+        name, _, version = str(line).partition("==")
+        found[f"package {name.strip()}"] = version.strip() or str(line)
+    return found
+
+
+def _machine(hardware: Mapping[str, Any]) -> dict[str, str]:
+    # How much of a disk is free changes from run to run: it is no input.
+    kinds = {f"storage {path}": str(each.get("type") or "") for path, each in (hardware.get("storage") or {}).items()}
+    return hardware_lines(hardware) | kinds
+
+
+def _lasting(scheduler: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a scheduler says but for the number of the job, which is new each time."""
+    return {name: value for name, value in scheduler.items() if name != "job_id" and value not in ("", None)}
+
+
+def _distinct(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _short(digest: Any) -> str:
+    return str(digest)[:_SHORT_DIGEST] if digest else ""

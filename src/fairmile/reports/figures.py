@@ -1,0 +1,507 @@
+"""Figures of runs, as SVG or PNG: the same bytes for the same data, readable for the colour-blind and in print.
+
+matplotlib is the extra `plots`; only its object interface is used, never pyplot's state.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+import unicodedata
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+from fairmile.base.errors import NotFound, Unsupported
+from fairmile.reports.comparison import Comparison, Row
+from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs, merged, over_epochs, thinned, timeline
+from fairmile.reports.leaderboard import Histogram
+from fairmile.reports.leaderboard import histogram as count_in_bins
+from fairmile.reports.measures import measures, title, unit_of
+from fairmile.reports.statistics import estimate
+from fairmile.runs.model import Run
+from fairmile.runs.wording import better_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The colours of Okabe and Ito, which people with any kind of colour blindness tell apart; black and yellow left out.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_WIDTH = 7.0  # inches; 700 pixels on the web
+_MOST_LINES = 8
+_MOST_LABEL = 48
+MEASURED_AS = {"memory_bytes": "max_rss_bytes"}
+_STYLE: dict[str, Any] = {
+    "svg.hashsalt": "fairmile",
+    "svg.fonttype": "none",  # letters stay text: small, searchable, in the font of the page
+    "text.parse_math": False,  # names are other people's: a dollar sign is a dollar sign
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.0,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.facecolor": PAPER,
+    "axes.formatter.useoffset": False,
+    "figure.facecolor": PAPER,
+    "figure.constrained_layout.use": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "savefig.facecolor": PAPER,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
+# matplotlib keeps its style in one place for the whole process, so one thread draws at a time.
+_DRAWING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that can be drawn in several formats; `name` serves as a file name."""
+
+    name: str
+    title: str
+    draw: Callable[[Figure], None] = field(repr=False)
+    height: float = 3.1  # inches
+    note: str = ""
+
+    def svg(self) -> bytes:
+        """Return the figure as SVG, the same bytes each time."""
+        return self._rendered("svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+
+    def png(self, *, dots_per_inch: int = 200) -> bytes:
+        """Return the figure as PNG."""
+        return self._rendered("png", dpi=dots_per_inch, metadata={"Software": None})
+
+    def _rendered(self, form: str, **options: Any) -> bytes:
+        with _drawing():
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=(_WIDTH, self.height))
+            FigureCanvasAgg(figure)
+            self.draw(figure)
+            stream = io.BytesIO()
+            figure.savefig(stream, format=form, **options)
+        return stream.getvalue()
+
+
+def learning_curve(runs: Run | Sequence[Run], metrics: Sequence[str] | None = None) -> Picture:
+    """Draw loss and error on one axis and the time per epoch on the other; several runs get a panel for each axis."""
+    chosen = [runs] if isinstance(runs, Run) else list(runs)
+    if len(chosen) == 1:
+        return _one_learning_curve(chosen[0], metrics)
+    return _many_learning_curves(chosen, metrics)
+
+
+def phases(run: Run) -> Picture:
+    """Draw the spans of a run on a time line, and the power of each source in the colour of the phase it fell in."""
+    found = timeline(run.log())
+    if found is None:
+        raise NotFound(f"run {run.id} recorded neither spans nor power")
+    rows, traces = len(found.phases), found.traces[:4]
+
+    def draw(figure: Figure) -> None:
+        heights = ([0.5 + 0.3 * rows] if rows else []) + [1.5] * len(traces)
+        axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        colour = {phase.name: COLOURS[at % len(COLOURS)] for at, phase in enumerate(found.phases)}
+        if rows:
+            _draw_phases(axes[0], found, colour)
+        for at, trace in enumerate(traces):
+            axis = axes[at + bool(rows)]
+            _draw_trace(axis, found, at, colour)
+            axis.set_title(_label(f"{trace.channel.name}, {trace.channel.scope or trace.channel.source}"))
+            axis.set_ylabel("power (W)")
+        axes[-1].set_xlabel("time since the start (s)")
+        axes[-1].set_xlim(0, found.length_s or 1)
+
+    note = f"{found.hidden} shorter phases are not shown." if found.hidden else ""
+    height = (0.8 + 0.28 * rows if rows else 0.3) + 1.5 * len(traces) + 0.4
+    return Picture("phases", "Phases and power", draw, height, note)
+
+
+def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
+    """Draw a metric over steps: for each group the mean of its repeats and the band of its confidence interval."""
+    found = {name: [each for run in runs if (each := curves(run.log()).get(metric))] for name, runs in groups.items()}
+    shown = {name: each for name, each in list(found.items())[:_MOST_LINES] if each}
+    if not any(len(curve.xs) > 1 for each in shown.values() for curve in each):
+        raise NotFound(f"none of these runs logged {metric!r} more than once")
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        for at, (name, each) in enumerate(shown.items()):
+            xs, means, lows, highs = _band(each)
+            axis.plot(xs, means, color=COLOURS[at], label=_label(f"{name} ({len(each)})"), **_mark(at, xs))
+            axis.fill_between(xs, lows, highs, color=COLOURS[at], alpha=0.2, linewidth=0)
+        _finish(axis, "step", _axis_name(metric, _unit(groups, metric)))
+
+    left_out = len([each for each in found.values() if each]) - len(shown)
+    note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval."
+    return Picture(f"band-{_file(metric)}", f"{title(metric)} over repeats", draw, note=note + _more(left_out))
+
+
+def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: str = "") -> Picture:
+    """Draw how often values fall between edges."""
+    found = values if isinstance(values, Histogram) else count_in_bins(values)
+    if not found.counts:
+        raise NotFound(f"there is no finite value of {name!r} to count")
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        axis.stairs(found.counts, found.edges, fill=True, color=COLOURS[0], alpha=0.85)
+        axis.yaxis.set_major_locator(_whole_numbers())
+        axis.grid(False, axis="x")
+        _finish(axis, _axis_name(name, unit), "runs", legend=False)
+
+    note = f"{found.not_finite} values are NaN or infinite and not shown." if found.not_finite else ""
+    return Picture(f"histogram-{_file(name)}", f"Distribution of {title(name)}", draw, 2.6, note)
+
+
+def prediction(run: Run) -> Picture:
+    """Draw what was predicted, with its range, beside what was measured; a panel for each quantity."""
+    known = measures(run)
+    pairs = [(name, said, known.get(MEASURED_AS.get(name, name))) for name, said in run.prediction.items()]
+    if not pairs:
+        raise NotFound(f"nothing was predicted for run {run.id}")
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(len(pairs), 1, squeeze=False)[:, 0]
+        for axis, (name, said, measured) in zip(panels, pairs, strict=True):
+            size, unit = _scale(max(float(said["value"]), measured.value if measured else 0.0), unit_of(name))
+            value = float(said["value"]) / size
+            low, high = (float(said[key]) / size if said.get(key) is not None else value for key in ("low", "high"))
+            axis.errorbar(value, 1, xerr=[[max(0, value - low)], [max(0, high - value)]], fmt="o", color=COLOURS[0],
+                          capsize=4, markersize=6)  # fmt: skip
+            if measured is not None and math.isfinite(measured.value):
+                axis.plot(measured.value / size, 0, "D", color=COLOURS[1], markersize=7)
+            axis.set_yticks([1, 0], ["predicted", "measured"])
+            axis.set_ylim(-0.6, 1.6)
+            axis.set_xlim(0, max(high, value, (measured.value if measured else 0) / size) * 1.12 or 1)
+            axis.grid(False, axis="y")
+            axis.set_xlabel(_axis_name(name, unit))
+
+    return Picture("prediction", "Prediction beside measurement", draw, 0.95 * len(pairs) + 0.15)
+
+
+def bars(comparison: Comparison) -> Picture:
+    """Draw each metric of a comparison: a bar for the mean of each group, with its confidence interval."""
+    rows = [row for row in comparison.rows if any(_has_mean(cell.estimate) for cell in row.cells)][:6]
+    if not rows:
+        raise NotFound("none of the groups has a number to draw")
+    groups, columns = list(comparison.groups), 2 if len(rows) == 4 else min(3, len(rows))
+    lines = math.ceil(len(rows) / columns)
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(lines, columns, squeeze=False).ravel()
+        for panel in panels[len(rows) :]:
+            panel.set_visible(False)
+        for panel, row in zip(panels, rows, strict=False):
+            _draw_bars(panel, row)
+        handles = [_patch(COLOURS[at % len(COLOURS)], _label(name)) for at, name in enumerate(groups)]
+        figure.legend(handles=handles, loc="outside lower left", ncols=min(4, len(handles)))
+
+    note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals."
+    height = 2.1 * lines + 0.3 * math.ceil(len(groups) / 4)
+    return Picture("comparison", "Groups side by side", draw, height, note)
+
+
+def can_draw() -> bool:
+    """Tell whether matplotlib is there."""
+    return find_spec("matplotlib") is not None
+
+
+def needs_matplotlib() -> Unsupported:
+    """Return the error for figures without matplotlib."""
+    return Unsupported("figures need matplotlib", hint="pip install 'fairmile[plots]'")
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Hold the style of matplotlib at ours, whatever a user's own files say."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise needs_matplotlib() from error
+    kept = ("backend", "interactive", "toolbar", "timezone", "webagg", "tk.", "docstring", "savefig.directory")
+    with _DRAWING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that the font lacks, settings on their way out
+        plain: dict[str, Any] = {
+            key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith(kept)
+        }
+        with matplotlib.rc_context(cast("Any", plain | _STYLE)):
+            yield
+
+
+def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
+    log = run.log()
+    known, epoch = curves(log), epochs(log)
+    chosen = [known[name] for name in _telling(known, metrics)]
+    if not chosen:
+        raise NotFound(f"run {run.id} logged no metric more than once")
+    if epoch is None:
+        epoch = _time_per_step(chosen[0])
+        xlabel, ylabel = "step", "time per step (s)"
+    else:
+        epoch = _aligned(epoch, chosen[0])
+        chosen = [over_epochs(curve, epoch) for curve in chosen]
+        xlabel, ylabel = "epoch", "time per epoch (s)"
+    units = {run.metrics[curve.name].unit for curve in chosen if curve.name in run.metrics} - {""}
+
+    def draw(figure: Figure) -> None:
+        axis = figure.subplots()
+        other = axis.twinx()
+        # The time stands behind the curves, in grey: it is the context.
+        if epoch is not None and epoch.ys:
+            other.bar(*thinned(epoch.xs, epoch.ys, 200), width=_bar_width(epoch.xs), color=MUTED, alpha=0.18,
+                      label=ylabel.removesuffix(" (s)"))  # fmt: skip
+            other.set_ylim(0, max(epoch.ys) * 1.6 or 1)
+            other.set_ylabel(ylabel)
+        other.grid(False)
+        axis.set_zorder(other.get_zorder() + 1)
+        axis.patch.set_visible(False)
+        for at, curve in enumerate(chosen):
+            xs, ys = thinned(curve.xs, [y if math.isfinite(y) else math.nan for y in curve.ys])
+            broken = f" ({curve.not_finite} not finite)" if curve.not_finite else ""
+            axis.plot(xs, ys, color=COLOURS[at], label=_label(curve.name) + broken, **_mark(at, xs))
+        if _spans_decades(chosen):
+            axis.set_yscale("log")
+        handles = [*axis.get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
+        axis.legend(handles=handles, loc="upper right", ncols=min(3, len(handles)))
+        name = " and ".join(_label(curve.name) for curve in chosen[:2]) + (" …" if len(chosen) > 2 else "")
+        axis.set_ylabel(_axis_name(name, units.pop() if len(units) == 1 else ""))
+        axis.set_xlabel(xlabel)
+        axis.xaxis.set_major_locator(_whole_numbers())
+
+    return Picture("learning-curve", f"Learning curve and {ylabel.removesuffix(' (s)')}", draw)
+
+
+def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None) -> Picture:
+    logs = {run.id: run.log() for run in runs[:_MOST_LINES]}
+    known = {id: curves(log) for id, log in logs.items()}
+    common = {name: curve for each in known.values() for name, curve in each.items()}
+    names = _telling(common, metrics)[:1]
+    if not names:
+        raise NotFound("none of these runs logged a metric more than once")
+    name = names[0]
+
+    def draw(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+        for at, (id, log) in enumerate(logs.items()):
+            curve, epoch = known[id].get(name), epochs(log)
+            if curve is not None:
+                epoch = _aligned(epoch, curve) if epoch else None
+                placed = over_epochs(curve, epoch) if epoch else curve
+                xs, ys = thinned(placed.xs, [y if math.isfinite(y) else math.nan for y in placed.ys])
+                upper.plot(xs, ys, color=COLOURS[at], label=_label(id), **_mark(at, xs))
+            if epoch is not None:
+                lower.plot(*thinned(epoch.xs, epoch.ys), color=COLOURS[at], **_mark(at, epoch.xs))
+        upper.legend(loc="upper right", ncols=2)
+        upper.set_ylabel(_label(name))
+        lower.set_ylabel("time per epoch (s)")
+        lower.set_ylim(bottom=0)
+        lower.set_xlabel("epoch")
+
+    return Picture("learning-curves", f"{title(name)} and time per epoch", draw, 4.2, _more(len(runs) - len(logs)))
+
+
+def _draw_phases(axis: Axes, found: Timeline, colour: Mapping[str, str]) -> None:
+    gap = found.length_s / MOST_POINTS
+    for row, phase in enumerate(found.phases):
+        pieces = merged(phase.intervals, gap)
+        # A call shorter than a pixel is still drawn.
+        axis.broken_barh(
+            [(start, max(end - start, gap)) for start, end in pieces], (row - 0.36, 0.72), color=colour[phase.name]
+        )
+    names = [f"{_label(phase.name)}" + (f" × {phase.calls:,}" if phase.calls > 1 else "") for phase in found.phases]
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.4, -0.6)
+    axis.grid(False, axis="y")
+    axis.tick_params(axis="y", length=0)
+
+
+def _draw_trace(axis: Axes, found: Timeline, at: int, colour: Mapping[str, str]) -> None:
+    """Draw power over time; the area below has the colour of the phase that was the innermost then."""
+    trace = found.traces[at]
+    xs, ys = thinned(trace.at_s, trace.watts)
+    axis.plot(xs, ys, color=MUTED, linewidth=1.0)
+    by_phase: dict[str, list[tuple[float, float]]] = {}
+    for start, end, name in found.segments:
+        by_phase.setdefault(name, []).append((start, end))
+    for name, pieces in by_phase.items():
+        area_x: list[float] = []
+        area_y: list[float] = []
+        for start, end in merged(pieces, found.length_s / MOST_POINTS):
+            inside = [(x, y) for x, y in zip(xs, ys, strict=True) if start < x < end]
+            edge = [(start, _at(xs, ys, start)), *inside, (end, _at(xs, ys, end))]
+            area_x += [x for x, _ in edge] + [end]
+            area_y += [y for _, y in edge] + [math.nan]
+        axis.fill_between(area_x, area_y, color=colour[name], alpha=0.45, linewidth=0)
+    axis.set_ylim(0, max(ys) * 1.1 or 1)
+
+
+def _draw_bars(panel: Axes, row: Row) -> None:
+    means = [cell.estimate.mean for cell in row.cells if _has_mean(cell.estimate) and cell.estimate]
+    size, unit = _scale(max(map(abs, means)), row.unit)
+    for at, cell in enumerate(row.cells):
+        if cell.estimate is None or not _has_mean(cell.estimate):
+            panel.text(at, 0, "–", ha="center", va="bottom")
+            continue
+        half = cell.estimate.half_width
+        panel.bar(at, cell.estimate.mean / size, color=COLOURS[at % len(COLOURS)], width=0.72, alpha=0.9)
+        if half is not None:
+            panel.errorbar(at, cell.estimate.mean / size, yerr=half / size, color=INK, capsize=4, linewidth=1.2)
+    panel.set_xticks([])
+    panel.set_xlim(-0.7, len(row.cells) - 0.3)
+    panel.grid(False, axis="x")
+    arrow = {"lower": " ↓", "higher": " ↑"}.get(row.better, "")
+    panel.set_title(_axis_name(row.metric, unit) + arrow)
+
+
+def _telling(known: Mapping[str, Curve], asked: Sequence[str] | None) -> list[str]:
+    """Return which metrics to draw: those asked for, else losses and errors, else some."""
+    if asked:
+        return [name for name in asked if name in known]
+    several = [name for name, curve in known.items() if len(curve.xs) > 1]
+    losses = [name for name in several if better_of(name) == "lower" and not unit_of(name)]
+    return (losses or several)[:4]
+
+
+def _time_per_step(curve: Curve) -> Curve | None:
+    """Return the time between values, where no timer tells that of an epoch."""
+    steps = [after - before for before, after in pairwise(curve.at_s)]
+    if not steps or min(steps) < 0:
+        return None
+    return Curve("time per step", curve.xs[1:], tuple(steps), curve.at_s[1:])
+
+
+def _aligned(epoch: Curve, curve: Curve) -> Curve:
+    """Return the epochs with the numbers that the metric uses, where both count the same and begin apart by one."""
+    shift = curve.xs[0] - epoch.xs[0]
+    if len(curve.xs) == len(epoch.xs) and abs(shift) == 1:
+        return Curve(epoch.name, tuple(x + shift for x in epoch.xs), epoch.ys, epoch.at_s)
+    return epoch
+
+
+def _band(found: Sequence[Curve]) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Return steps, means and the ends of the interval, which is nothing where only one run has a value."""
+    values: dict[float, list[float]] = {}
+    for curve in found:
+        for x, y in zip(*thinned(curve.xs, curve.ys), strict=True):
+            values.setdefault(x, []).append(y)
+    most = max(map(len, values.values()))
+    steps = sorted(step for step, each in values.items() if len(each) == most or most == 1)
+    known = [estimate(values[step]) for step in steps]
+    lows = [each.mean if each.low is None else each.low for each in known]
+    highs = [each.mean if each.high is None else each.high for each in known]
+    return steps, [each.mean for each in known], lows, highs
+
+
+def _at(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """Return a value between points; beyond the ends, that of the end."""
+    at = bisect_right(xs, x)
+    if at == 0 or at == len(xs):
+        return ys[0] if at == 0 else ys[-1]
+    share = (x - xs[at - 1]) / (xs[at] - xs[at - 1])
+    return ys[at - 1] + share * (ys[at] - ys[at - 1])
+
+
+def _scale(largest: float, unit: str) -> tuple[float, str]:
+    """Return by what to divide numbers up to that size, and the unit then."""
+    if unit in ("bytes", "B") and largest > 0:
+        power = min(max(int(math.log2(largest)) // 10, 0), 5)
+        return 1024.0**power, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
+    if unit in ("J", "W") and largest >= 1e4:
+        power = min(int(math.log10(largest)) // 3, 4)
+        return 1000.0**power, ("", "k", "M", "G", "T")[power] + unit
+    if unit == "s" and largest >= 7200:
+        return 3600.0, "h"
+    return 1.0, unit
+
+
+def _has_mean(found: Any) -> bool:
+    return found is not None and math.isfinite(found.mean)
+
+
+def _spans_decades(found: Sequence[Curve]) -> bool:
+    values = [y for curve in found for y in curve.ys if math.isfinite(y)]
+    return bool(values) and min(values) > 0 and max(values) / min(values) > 100
+
+
+def _unit(groups: Mapping[str, Sequence[Run]], metric: str) -> str:
+    found = [measures(run)[metric].unit for runs in groups.values() for run in runs if metric in measures(run)]
+    return found[0] if found and len(set(found)) == 1 else ""
+
+
+def _bar_width(xs: Sequence[float]) -> float:
+    gaps = [after - before for before, after in pairwise(xs) if after > before]
+    return 0.8 * min(gaps) if gaps else 0.8
+
+
+def _mark(at: int, xs: Sequence[float]) -> dict[str, Any]:
+    """Return marks for short curves: a shape for each, so that colour is not the only sign."""
+    return {"marker": _MARKS[at % len(_MARKS)], "markersize": 4} if len(xs) <= 60 else {}
+
+
+def _whole_numbers() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(integer=True)
+
+
+def _patch(colour: str, label: str) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=colour, label=label)
+
+
+def _finish(axis: Axes, xlabel: str, ylabel: str, *, legend: bool = True) -> None:
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+    if legend:
+        axis.legend(loc="best")
+
+
+def _axis_name(name: str, unit: str) -> str:
+    words = _label(title(name))
+    return f"{words} ({unit})" if unit else words
+
+
+def _label(text: str) -> str:
+    """Return somebody's text as one short line without control characters, which SVG cannot hold."""
+    clean = "".join("�" if unicodedata.category(each)[0] == "C" else each for each in " ".join(text.split()))
+    # matplotlib leaves names that begin so out of a legend.
+    clean = "\u2009" + clean if clean.startswith("_") else clean
+    return clean if len(clean) <= _MOST_LABEL else clean[: _MOST_LABEL - 1] + "…"
+
+
+def _file(name: str) -> str:
+    return (
+        "".join(each if each.isascii() and (each.isalnum() or each in "-_") else "-" for each in name)[:40] or "metric"
+    )
+
+
+def _more(left_out: int) -> str:
+    return f" {left_out} more are not shown." if left_out > 0 else ""

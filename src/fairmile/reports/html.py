@@ -1,0 +1,165 @@
+"""A report as one HTML file: nothing is loaded from elsewhere, all text is escaped, no script but our own may run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+
+from fairmile.reports.blocks import (
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Fold,
+    Heading,
+    Image,
+    Note,
+    Table,
+    Text,
+    Tiles,
+    Title,
+    clean,
+)
+from fairmile.reports.figures import COLOURS, GRID, INK, MUTED, PAPER
+
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {
+    colour: f"c{at}" for at, colour in enumerate(COLOURS)
+}
+_COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
+_DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<defs>\s*</defs>", re.DOTALL)
+_SHORT = 20  # letters; a text up to here is not broken into lines
+_ID = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+def render(title: str, blocks: Sequence[Block]) -> str:
+    """Return the whole file."""
+    # `</script` and `</style` cannot occur in our own files; those of others are never put there.
+    style = resources.files("fairmile.reports").joinpath("page.css").read_text("utf-8")
+    script = resources.files("fairmile.reports").joinpath("page.js").read_text("utf-8")
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"
+    writing = _Writing(blocks)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"{writing.body()}\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def inline_svg(svg: bytes, prefix: str, label: str) -> str:
+    """Return a figure as part of a page: in the page's colours, its ids apart from those of other figures."""
+    text = _DROPPED.sub("", svg.decode())
+    text = text[text.index("<svg") :]
+    head, body = text[: text.index(">")], text[text.index(">") :]
+    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head) + f' role="img" aria-label="{_text(label)}"'
+    coloured = _COLOUR.sub(lambda found: f"var(--{_VARIABLES[found[0].lower()]})", body)
+    return head + _ID.sub(lambda found: f"{found[1]}{prefix}-", coloured)
+
+
+class _Writing:
+    """Writes blocks one after the other."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self._figures = 0
+        self._sections = 0
+        self._open = False
+
+    def body(self) -> str:
+        headings = [block.text for block in self._blocks if isinstance(block, Heading)]
+        links = "".join(f'<a href="#s{at}">{_text(text)}</a>' for at, text in enumerate(headings, 1))
+        parts = []
+        for block in self._blocks:
+            parts.append(self._block(block))
+            if isinstance(block, Title) and len(headings) > 2:
+                parts.append(f"<nav>{links}</nav>")
+        return "\n".join(parts) + ("</section>" if self._open else "")
+
+    def _block(self, block: Block) -> str:
+        match block:
+            case Title():
+                return _title(block)
+            case Heading():
+                self._sections += 1
+                end, self._open = "</section>\n" if self._open else "", True
+                return f'{end}<section>\n<h2 id="s{self._sections}">{_text(block.text)}</h2>'
+            case Text():
+                return f"<p>{_text(block.text)}</p>"
+            case Note():
+                return f'<p class="note {block.tone}">{_text(block.text)}</p>'
+            case Tiles():
+                return _tiles(block)
+            case Facts():
+                rows = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in block.pairs)
+                return f"<dl>{rows}</dl>"
+            case Table():
+                return _table(block)
+            case Image():
+                return self._figure(block)
+            case Code():
+                return f"<pre><code>{_text(block.text)}</code></pre>"
+            case Fold():
+                inside = "\n".join(map(self._block, block.blocks))
+                return f"<details><summary>{_text(block.title)}</summary>\n{inside}\n</details>"
+
+    def _figure(self, image: Image) -> str:
+        self._figures += 1
+        picture = image.picture
+        svg = picture.svg()
+        name = _text(picture.name)
+        address = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        note = f" {_text(picture.note)}" if picture.note else ""
+        return (
+            f"<figure>{inline_svg(svg, f'f{self._figures}', picture.title)}\n<figcaption><span>{_text(picture.title)}."
+            f'{note}</span> <a download="{name}.svg" href="{address}">SVG</a></figcaption></figure>'
+        )
+
+
+def _title(title: Title) -> str:
+    badge = f' <span class="badge {title.tone}">{_text(title.badge)}</span>' if title.badge else ""
+    below = f'\n<p class="below">{_text(title.below)}</p>' if title.below else ""
+    return f"<header><h1>{_text(title.text)}{badge}</h1>{below}</header>"
+
+
+def _tiles(tiles: Tiles) -> str:
+    parts = "".join(
+        f'<div class="tile"><span>{_text(each.label)}</span><b>{_text(each.value)}</b>'
+        f"<small>{_text(each.below)}</small></div>"
+        for each in tiles.tiles
+    )
+    return f'<div class="tiles">{parts}</div>'
+
+
+def _table(table: Table) -> str:
+    def side(column: str) -> str:
+        return ' class="number"' if column in table.numbers else ""
+
+    head = "".join(
+        f'<th scope="col"{side(column)}><button type="button">{_text(column)}</button></th>' for column in table.columns
+    )
+    rows = "".join(
+        "<tr>" + "".join(_cell(cell, column in table.numbers) for cell, column in zip(row, table.columns, strict=True))
+        + "</tr>\n"
+        for row in table.rows
+    )  # fmt: skip
+    return f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>'
+
+
+def _cell(cell: Cell, is_number: bool) -> str:
+    classes = " ".join(
+        filter(None, ["number" if is_number else "whole" if len(cell.text) <= _SHORT else "", cell.tone])
+    )
+    named = f' class="{classes}"' if classes else ""
+    order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""
+    text = f"<code>{_text(cell.text)}</code>" if cell.code else _text(cell.text)
+    return f"<td{named}{order}>{text}</td>"
+
+
+def _text(text: str) -> str:
+    return escape(clean(text), quote=True)

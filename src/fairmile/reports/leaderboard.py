@@ -1,0 +1,304 @@
+"""Rankings over sets of runs, histograms, and the three patterns: selection, competition and cooperation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fairmile.base.errors import NotFound, RunFailed, UsageError
+from fairmile.reports.comparison import Verdict, group_runs, json_value
+from fairmile.reports.measures import Measure, interval, known_names, measures, number, title, unknown_metric
+from fairmile.reports.statistics import Estimate, effect, estimate, holm
+from fairmile.runs.model import Run, RunState
+from fairmile.runs.wording import Better
+
+Where = Callable[[Run], bool]
+Combine = Callable[[Sequence[float]], float]
+_MOST_BINS = 60
+_COMBINE: dict[str, Combine] = {
+    "sum": math.fsum,
+    "mean": lambda values: math.fsum(values) / len(values),
+    "min": min,
+    "max": max,
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One thing on a leaderboard: all repeats of it together."""
+
+    rank: int  # those with the same mean share it
+    label: str
+    estimate: Estimate
+    best: float
+    best_run: str
+    runs: tuple[str, ...]
+    system: str
+    verdict: Verdict | None  # against the first place, which has none itself
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """The best by one metric."""
+
+    metric: str
+    unit: str
+    better: Better
+    places: tuple[Place, ...]
+    of: int  # how many things were ranked
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings and rows, the best first."""
+        rows = []
+        for each in self.places:
+            mean = interval(each.estimate.mean, each.estimate.half_width, self.unit)
+            best = number(each.best, self.unit)
+            rows.append([str(each.rank), each.label, mean, str(len(each.runs)), best, each.system, each.verdict or ""])
+        return ["rank", "what", title(self.metric), "runs", "best", "system", "to the first"], rows
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        found: dict[str, Any] = json_value(asdict(self))
+        return found
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often values fall between edges; `counts` has one number less than `edges`."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    not_finite: int = 0
+
+
+@dataclass(frozen=True)
+class Competition:
+    """The best of n: the run that won, and all that have a value, the best first."""
+
+    winner: Run
+    metric: str
+    value: float
+    of: int
+    ranking: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cooperation:
+    """Parts that make a whole: the runs that gave them, and the numbers of the whole."""
+
+    parts: tuple[str, ...]
+    values: Mapping[str, float]
+
+
+def leaderboard(runs: Sequence[Run], metric: str, *, n: int = 10, where: Where | None = None) -> Leaderboard:
+    """Rank groups of repeats by the mean of a metric, the best first.
+
+    Only runs that are done count. A group with a value that is NaN or infinite comes last. The verdict of a place
+    says whether more than noise tells it from the first.
+    """
+    if n < 1:
+        raise UsageError(f"a leaderboard has at least one place, not {n}")
+    chosen = [run for run in runs if where is None or where(run)]
+    done = [run for run in chosen if run.state is RunState.DONE]
+    known = known_names(done)
+    if metric not in known:
+        raise unknown_metric(metric, known) if done else NotFound("no run that is done was chosen")
+    values = {run.id: each[metric] for run in done if metric in (each := measures(run))}
+    having = [run for run in done if run.id in values]
+    unit, better = _one_kind(metric, list(values.values()))
+    groups = group_runs(having)
+    estimates = {label: estimate([values[run.id].value for run in each]) for label, each in groups.items()}
+    order = sorted(groups, key=lambda label: _key(estimates[label], better))
+    shown = order[:n]
+    verdicts = _verdicts([estimates[label] for label in shown])
+    places: list[Place] = []
+    for at, label in enumerate(shown):
+        tied = at > 0 and estimates[label].mean == estimates[shown[at - 1]].mean
+        best = _best(groups[label], metric, better)
+        places.append(
+            Place(
+                rank=places[-1].rank if tied else at + 1,
+                label=label,
+                estimate=estimates[label],
+                best=values[best.id].value,
+                best_run=best.id,
+                runs=tuple(run.id for run in groups[label]),
+                system=groups[label][0].system,
+                verdict=verdicts[at],
+            )
+        )
+    return Leaderboard(metric, unit, better, tuple(places), len(order), tuple(_notes(chosen, done, having, places)))
+
+
+def parse_where(conditions: Sequence[str]) -> Where:
+    """Return the filter that `name=train`, `system=jureca`, `tag=night`, `state=done`, `group=a` or `lr=0.1` state.
+
+    Any other word is a parameter; `param.name=x` means a parameter of one of those names. All must hold.
+    """
+    pairs = []
+    for each in conditions:
+        key, sign, value = each.partition("=")
+        if not sign or not key.strip():
+            raise UsageError(f"{each!r} is no condition", hint="write key=value, such as system=jureca or lr=0.1")
+        pairs.append((key.strip(), value.strip()))
+
+    def holds(run: Run) -> bool:
+        return all(_holds(run, key, value) for key, value in pairs)
+
+    return holds
+
+
+def histogram(values: Sequence[float], *, bins: int | None = None) -> Histogram:
+    """Count values in bins of one width, by the rule of Freedman and Diaconis unless told how many."""
+    finite = sorted(float(value) for value in values if math.isfinite(value))
+    left_out = len(values) - len(finite)
+    if not finite:
+        return Histogram((), (), left_out)
+    low, high = finite[0], finite[-1]
+    count = bins or _bins(finite)
+    if low == high:
+        half = abs(low) * 0.05 or 0.5
+        return Histogram((low - half, low + half), (len(finite),), left_out)
+    edges = [low + (high - low) * at / count for at in range(count)] + [high]
+    counts = [0] * count
+    for value in finite:
+        counts[min(int((value - low) / (high - low) * count), count - 1)] += 1
+    return Histogram(tuple(edges), tuple(counts), left_out)
+
+
+def selection(runs: Sequence[Run], metric: str = "", k: int | None = None, *, where: Where | None = None) -> list[Run]:
+    """Return the runs that a filter lets through, the `k` best of them by a metric where one is named."""
+    chosen = [run for run in runs if where is None or where(run)]
+    if not metric:
+        return chosen[:k]
+    return _ranked(chosen, metric)[:k]
+
+
+def competition(runs: Sequence[Run], metric: str) -> Competition:
+    """Return the best of n runs by a metric; runs that are not done lose."""
+    ranked = _ranked(runs, metric)
+    return Competition(ranked[0], metric, measures(ranked[0])[metric].value, len(runs), tuple(run.id for run in ranked))
+
+
+def cooperation(runs: Sequence[Run], combine: Mapping[str, str | Combine]) -> Cooperation:
+    """Combine the parts that runs computed: for each metric by sum, mean, min, max or a function of the values.
+
+    The whole exists only when every part is done and has the metric.
+    """
+    if not runs:
+        raise UsageError("a whole needs at least one part")
+    for run in runs:
+        if run.state is not RunState.DONE:
+            raise RunFailed(f"a part is missing: run {run.id} is {run.state}", hint=f"`fairmile rerun {run.id}`")
+    values = {}
+    for metric, how in combine.items():
+        function = how if callable(how) else _COMBINE.get(how)
+        if function is None:
+            raise UsageError(f"{how!r} combines nothing", hint=f"use {', '.join(_COMBINE)} or a function")
+        without = [run.id for run in runs if metric not in measures(run)]
+        if without:
+            raise NotFound(f"run {without[0]} has no metric {metric!r}, so the whole has none")
+        values[metric] = function([measures(run)[metric].value for run in runs])
+    return Cooperation(tuple(run.id for run in runs), values)
+
+
+def _holds(run: Run, key: str, value: str) -> bool:
+    own = {"name": run.name, "system": run.system, "state": str(run.state), "group": run.group, "id": run.id}
+    if key in own:
+        return own[key] == value
+    if key == "tag":
+        return value in (run.document["spec"].get("tags") or ())
+    said = run.params.get(key.removeprefix("param."), _holds)  # a function is no parameter: none was given
+    if isinstance(said, bool) or said is None:
+        return str(said).lower() == value.lower()
+    if isinstance(said, (int, float)):
+        try:
+            return float(value) == said
+        except ValueError:
+            return False
+    return said == value
+
+
+def _one_kind(metric: str, found: Sequence[Measure]) -> tuple[str, Better]:
+    units, directions = {each.unit for each in found}, {each.better for each in found} - {""}
+    if len(units) > 1:
+        raise UsageError(
+            f"{metric} cannot be ranked: its runs use the units {', '.join(sorted(unit or 'none' for unit in units))}",
+            hint="choose runs of one kind, such as with --where name=NAME",
+        )
+    if len(directions) != 1:
+        why = "its runs do not agree on" if directions else "nothing says"
+        raise UsageError(
+            f"{metric} cannot be ranked: {why} which direction is better",
+            hint="declare it where the metric is logged: better: lower, or better: higher",
+        )
+    return next(iter(units)), next(iter(directions))
+
+
+def _key(found: Estimate, better: Better) -> tuple[bool, float]:
+    broken = found.not_finite > 0 or found.count == 0
+    mean = 0.0 if math.isnan(found.mean) else found.mean
+    return broken, -mean if better == "higher" else mean
+
+
+def _verdicts(found: Sequence[Estimate]) -> list[Verdict | None]:
+    """Return how each stands to the first, taken together so that many places make no false winner."""
+    verdicts: list[Verdict | None] = [None]
+    chances: dict[int, float] = {}
+    for at, each in enumerate(found[1:], 1):
+        verdicts.append(Verdict.TOO_FEW)
+        if each.not_finite or found[0].not_finite:
+            verdicts[at] = Verdict.NOT_COMPARABLE
+        elif each.sd is not None and found[0].sd is not None:
+            chances[at] = effect(found[0], each).p
+    for at, chance in zip(chances, holm(list(chances.values())), strict=True):
+        verdicts[at] = Verdict.WORSE if chance < 1 - found[0].confidence else Verdict.SAME
+    return verdicts
+
+
+def _ranked(runs: Sequence[Run], metric: str) -> list[Run]:
+    """Return the runs that are done and have a finite value, the best first; of equals the earlier one."""
+    done = [run for run in runs if run.state is RunState.DONE]
+    known = known_names(done)
+    if metric not in known:
+        raise unknown_metric(metric, known) if done else NotFound("none of these runs is done")
+    having = [run for run in done if metric in measures(run)]
+    _, better = _one_kind(metric, [measures(run)[metric] for run in having])
+    finite = [run for run in having if math.isfinite(measures(run)[metric].value)]
+    if not finite:
+        raise NotFound(f"no run has a finite value of {metric!r}")
+    sign = -1 if better == "higher" else 1
+    return sorted(finite, key=lambda run: sign * measures(run)[metric].value)
+
+
+def _best(runs: Sequence[Run], metric: str, better: Better) -> Run:
+    finite = [run for run in runs if math.isfinite(measures(run)[metric].value)]
+    if not finite:
+        return runs[0]
+    choose = max if better == "higher" else min
+    return choose(finite, key=lambda run: measures(run)[metric].value)
+
+
+def _bins(values: Sequence[float]) -> int:
+    """Return how many bins the spread of sorted values asks for."""
+    count = len(values)
+    sturges = math.ceil(math.log2(count)) + 1
+    quarter = values[(3 * count) // 4] - values[count // 4]
+    width = 2 * quarter / math.cbrt(count)
+    if width <= 0:
+        return sturges
+    return max(1, min(_MOST_BINS, max(sturges, math.ceil((values[-1] - values[0]) / width))))
+
+
+def _notes(chosen: Sequence[Run], done: Sequence[Run], having: Sequence[Run], places: Sequence[Place]) -> list[str]:
+    notes = []
+    if len(done) < len(chosen):
+        notes.append(f"{len(chosen) - len(done)} of {len(chosen)} runs are not done and do not count")
+    if len(having) < len(done):
+        notes.append(f"{len(done) - len(having)} of {len(done)} runs do not have the metric")
+    if broken := [each.label for each in places if each.estimate.not_finite]:
+        notes.append(f"values that are NaN or infinite are left out of the mean and put last: {', '.join(broken)}")
+    return notes

@@ -1,0 +1,143 @@
+"""The numbers of a run, each with unit and direction, and how people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairmile.base.errors import NotFound
+from fairmile.base.units import format_duration, format_size
+from fairmile.base.words import did_you_mean
+from fairmile.runs.model import Run
+from fairmile.runs.wording import Better, better_of
+
+# What every run has beside the metrics of its own.
+ALWAYS: dict[str, tuple[str, Better]] = {
+    "elapsed_s": ("s", "lower"),
+    "energy_j": ("J", "lower"),
+    "max_rss_bytes": ("bytes", "lower"),
+}
+_SUFFIXES = {"_s": "s", "_j": "J", "_w": "W", "_bytes": "bytes"}
+_WORDS = {
+    "elapsed_s": "elapsed time",
+    "energy_j": "energy",
+    "max_rss_bytes": "largest memory",
+    "memory_bytes": "memory",
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a run."""
+
+    value: float
+    unit: str = ""
+    better: Better = ""
+    tolerance: float | None = None
+
+
+def measures(run: Run) -> dict[str, Measure]:
+    """Return the numbers of a run: its metrics by their last value, then elapsed time, energy and memory if known."""
+    found = {
+        name: Measure(metric.value, metric.unit, metric.better or better_of(name), metric.tolerance)
+        for name, metric in run.metrics.items()
+    }
+    usage = run.result.get("usage") or {}
+    own = {"elapsed_s": run.elapsed_s, "energy_j": run.energy_j, "max_rss_bytes": usage.get("max_rss_bytes")}
+    for name, value in own.items():
+        if value is not None and name not in found:
+            found[name] = Measure(float(value), *ALWAYS[name])
+    return found
+
+
+def known_names(runs: Iterable[Run]) -> list[str]:
+    """Return the names of all numbers that any of the runs has, those of their own first."""
+    names = dict.fromkeys(name for run in runs for name in measures(run))
+    return [*(name for name in names if name not in ALWAYS), *(name for name in ALWAYS if name in names)]
+
+
+def unknown_metric(name: str, known: Sequence[str]) -> NotFound:
+    """Return the error for a metric that none of the runs has."""
+    near = did_you_mean(name, known)
+    return NotFound(f"none of these runs has a metric {name!r}", hint=near or f"they have {', '.join(known) or 'none'}")
+
+
+def title(name: str) -> str:
+    """Return a metric's name as a person reads it; those of the record itself get words."""
+    return _WORDS.get(name, name)
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a name carries, as in `elapsed_s`; empty where it carries none."""
+    return next((unit for suffix, unit in _SUFFIXES.items() if name.endswith(suffix)), "")
+
+
+def number(value: float | None, unit: str = "", *, digits: int = 4) -> str:
+    """Return a number for people: sizes and durations in units that fit, others with some digits."""
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if unit in ("bytes", "B"):
+        return format_size(round(value))
+    if unit == "s" and abs(value) >= 120:
+        return format_duration(value)
+    scaled, unit = _scaled(value, unit)
+    return f"{_plain(scaled, digits)} {unit}".strip()
+
+
+def interval(mean: float, half_width: float | None, unit: str = "") -> str:
+    """Return "mean ± half width" in one unit, the mean rounded to where the interval begins."""
+    if half_width is None or not math.isfinite(mean):
+        return number(mean, unit)
+    size, word = _size_unit(max(abs(mean), half_width), unit)
+    mean, half = mean / size, half_width / size
+    if half == 0:
+        return f"{_plain(mean, 6)} ± 0 {word}".strip()
+    places = 1 - math.floor(math.log10(half))
+    if places > 8 or abs(mean) >= 1e7 or max(abs(mean), half) < 1e-4:
+        return f"{mean:.4g} ± {half:.2g} {word}".strip()
+    places = max(0, places)
+    return f"{mean:,.{places}f} ± {half:,.{places}f} {word}".strip().replace("-", "−")
+
+
+def percent(value: float | None, *, signed: bool = True) -> str:
+    """Return a fraction as a percentage with three digits."""
+    if value is None or not math.isfinite(value):
+        return ""
+    if value == 0:
+        return "0 %"
+    text = f"{value * 100:{'+' if signed else ''}.3g}" if abs(value) < 100 else f"{value * 100:+,.0f}"
+    return re.sub(r"e\+?(-?)0*(\d+)$", r"e\1\2", text).replace("-", "−") + " %"
+
+
+def _plain(value: float, digits: int) -> str:
+    if value == 0:
+        return "0"
+    if 1e-4 <= abs(value) < 10**6:
+        places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:,.{places}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    else:
+        text = f"{value:.{digits}g}"
+    return text.replace("-", "−")
+
+
+def _scaled(value: float, unit: str) -> tuple[float, str]:
+    size, word = _size_unit(abs(value), unit)
+    return value / size, word
+
+
+def _size_unit(value: float, unit: str) -> tuple[float, str]:
+    """Return by what to divide, and the name of the unit then."""
+    if unit in ("bytes", "B"):
+        power = min(max(int(math.log2(value)) // 10, 0), 5) if value >= 1 else 0
+        return 1024.0**power, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
+    if unit == "s" and 0 < value < 0.1:
+        return (1e-3, "ms") if value >= 1e-4 else (1e-6, "µs")
+    if unit in ("J", "W") and value >= 1e4:
+        power = min(int(math.log10(value)) // 3, 4)
+        return 1000.0**power, ("", "k", "M", "G", "T")[power] + unit
+    return 1.0, unit

@@ -1,0 +1,352 @@
+"""One run as the parts of a report: what ran, how it went, its numbers, its machine, and where all of it came from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from fairmile.base.errors import NotFound
+from fairmile.base.units import format_size
+from fairmile.meter.energy import energies, energy_by_span, total
+from fairmile.meter.lines import Log
+from fairmile.reports import figures
+from fairmile.reports.blocks import (
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Fold,
+    Heading,
+    Image,
+    Note,
+    Row,
+    Text,
+    Tile,
+    Tiles,
+    Title,
+    Tone,
+    printed,
+    table,
+)
+from fairmile.reports.differences import hardware_lines, storage_lines
+from fairmile.reports.figures import MEASURED_AS, Picture
+from fairmile.reports.measures import Measure, measures, number, percent, title, unit_of
+from fairmile.runs.layout import OUTPUT
+from fairmile.runs.model import Run, RunState
+
+_TAIL_BYTES, _TAIL_LINES = 64 << 10, 60
+_ARROWS = {"lower": "↓", "higher": "↑"}
+_ENDS = {
+    RunState.FAILED: "failed",
+    RunState.TIMEOUT: "ran out of time",
+    RunState.CANCELLED: "was cancelled",
+    RunState.INTERRUPTED: "was interrupted",
+}
+_TONES: dict[RunState, Tone] = {RunState.DONE: "good", RunState.RUNNING: "warn", RunState.QUEUED: "warn"}
+
+
+def one_run(run: Run) -> Iterator[Block]:
+    """Return the parts of the report of one run."""
+    log = Log() if run.packed else run.log()
+    yield Title(f"{run.name} · {run.id}", str(run.state), state_tone(run.state), _about(run))
+    yield Tiles(tuple(_tiles(run)))
+    yield from _ending(run)
+    bad = run.state in _ENDS
+    if bad:  # then what it printed last is what people look for
+        yield from _output(run)
+    yield from _metrics(run)
+    yield from _phases(run, log)
+    yield from _prediction(run)
+    yield from _energy(run)
+    yield from _machine(run)
+    yield from _origin(run)
+    if not bad:
+        yield from _output(run)
+    yield Heading("Run it again")
+    yield Code(rerun_line(run))
+
+
+def document_of(run: Run) -> dict[str, Any]:
+    """Return what the report of a run says as plain data."""
+    found = {name: vars(each) for name, each in measures(run).items()}
+    return {
+        "runs": [run.id],
+        "name": run.name,
+        "state": str(run.state),
+        "reason": run.result.get("reason") or "",
+        "measures": found,
+        "phases": dict(run.spans),
+        "energy": run.result.get("energy") or {},
+        "prediction": {name: {**said, "measured": _measured(run, name)} for name, said in run.prediction.items()},
+        "rerun": rerun_line(run),
+    }
+
+
+def rerun_line(run: Run) -> str:
+    """Return the command that does it again from the record alone."""
+    return f"fairmile rerun {shlex.quote(run.id)}"
+
+
+def state_tone(state: RunState) -> Tone:
+    """Return how a state is coloured."""
+    return _TONES.get(state, "bad")
+
+
+def when(moment_s: float) -> str:
+    """Return a time as people write it, in UTC."""
+    return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def drawn(make: Callable[[], Picture]) -> Iterator[Block]:
+    """Return a figure, or nothing where there is nothing to draw or nothing to draw with."""
+    if figures.can_draw():
+        with suppress(NotFound):
+            yield Image(make())
+
+
+def _about(run: Run) -> str:
+    said = [f"on {run.system}" if run.system else "", when(run.created)]
+    said.append(f"executes {run.document['spec']['asset']}" if run.document["spec"].get("asset") else "")
+    return " · ".join(filter(None, said))
+
+
+def _tiles(run: Run) -> Iterator[Tile]:
+    known, usage = measures(run), run.result.get("usage") or {}
+    for name, metric in list(run.metrics.items())[:2]:
+        best = f"best {number(metric.best, metric.unit)}" if metric.better and metric.best != metric.value else ""
+        yield Tile(f"{name} {_ARROWS.get(metric.better, '')}".strip(), number(metric.value, metric.unit), best)
+    for name in ("elapsed_s", "energy_j", "max_rss_bytes"):
+        if name in known:
+            yield Tile(title(name), number(known[name].value, known[name].unit), _tile_note(run, name))
+        elif name == "energy_j" and run.state.is_end:
+            yield Tile("energy", "not measured", "")
+    if usage.get("cpu_s") is not None:
+        share = f"{usage['cpu_s'] / run.elapsed_s:.1f} cores on average" if run.elapsed_s else ""
+        yield Tile("CPU time", number(float(usage["cpu_s"]), "s"), share)
+
+
+def _tile_note(run: Run, name: str) -> str:
+    said = run.prediction.get(next((key for key, own in MEASURED_AS.items() if own == name), name))
+    if said:
+        return f"predicted {number(float(said['value']), unit_of(name))}"
+    if name == "energy_j" and run.elapsed_s:
+        return f"{number((run.energy_j or 0) / run.elapsed_s, 'W', digits=3)} on average"
+    return ""
+
+
+def _ending(run: Run) -> Iterator[Block]:
+    """Say at once what went wrong and what to do."""
+    reason, hint = str(run.result.get("reason") or ""), str(run.result.get("hint") or "")
+    if run.state in _ENDS:
+        code = run.result.get("exit_code")
+        more = f" (exit code {code})" if code is not None and str(code) not in reason else ""
+        yield Note(f"This run {_ENDS[run.state]}: {(reason or 'no reason is known').rstrip('.')}{more}.", "bad")
+        if hint:
+            yield Text(hint)
+    elif not run.state.is_end:
+        yield Note(f"This run is {run.state}: what follows is what is known so far.", "warn")
+    if run.packed:
+        line = f"fairmile runs unpack {run.id}"
+        yield Note(f"This run is packed: curves, phases and output are shown after `{line}`.", "dim")
+    if damaged := run.result.get("damaged_lines"):
+        yield Note(f"{damaged} lines of its log could not be read and are in no number here.", "warn")
+
+
+def _metrics(run: Run) -> Iterator[Block]:
+    if not run.metrics:
+        return
+    yield Heading("Metrics")
+    rows: list[Row] = []
+    for name, each in run.metrics.items():
+        values = (each.value, each.best, each.first, each.mean, each.min, each.max)
+        cells = [Cell(number(value, each.unit), sort=value if value == value else None) for value in values]
+        better = {"lower": "↓ lower", "higher": "↑ higher"}.get(each.better, "")
+        rows.append([name, *cells, Cell(f"{each.count:,}", sort=each.count), better])
+    columns = ["metric", "last", "best", "first", "mean", "lowest", "highest", "values", "better"]
+    yield table(columns, rows, numbers=columns[1:-1])
+    if not run.packed:
+        yield from drawn(lambda: figures.learning_curve(run))
+
+
+def _phases(run: Run, log: Log) -> Iterator[Block]:
+    energy, warnings = _energy_by_span(log)
+    if not run.spans and not log.spans and not log.samples:
+        return
+    rows: list[Row] = []
+    whole = run.elapsed_s or 0.0
+    for name, each in run.spans.items():
+        times = [each.get(key) for key in ("total_s", "mean_s", "p50_s", "p95_s", "max_s")]
+        cells = [Cell("" if value is None else number(value, "s"), sort=value) for value in times]
+        total_s = each.get("total_s") or 0.0
+        share = Cell(percent(total_s / whole, signed=False) if whole else "", sort=total_s)
+        used = energy.get(name)
+        joules = Cell("" if used is None else number(used, "J"), sort=used)
+        rows.append([name, Cell(f"{each.get('count', 0):,}", sort=each.get("count")), *cells, share, joules])
+    drawing = [] if run.packed else list(drawn(lambda: figures.phases(run)))
+    if rows or drawing:
+        yield Heading("Phases")
+    if rows:
+        columns = ["phase", "calls", "total", "mean", "median", "95 %", "longest", "share of the run", "energy"]
+        columns = columns if energy else columns[:-1]
+        yield table(columns, [row[: len(columns)] for row in rows], numbers=columns[1:])
+    yield from drawing
+    for warning in warnings:
+        yield Note(warning, "dim")
+
+
+def _energy_by_span(log: Log) -> tuple[dict[str, float], list[str]]:
+    """Return the energy of each phase over what was measured, counted once, and what makes it poor."""
+    watches = [samples for samples in log.samples if len(samples.at_ns)]
+    counted = {(each.host, each.channel) for each in total(e for samples in watches for e in energies(samples)).parts}
+    found: dict[str, float] = {}
+    warnings: dict[str, None] = {}
+    for each in energy_by_span(log, watches):
+        if (each.host, each.channel) in counted:
+            found[each.name] = found.get(each.name, 0.0) + each.joules
+            warnings |= dict.fromkeys(f"{each.name}: {warning}." for warning in each.warnings)
+    return found, list(warnings)[:5]
+
+
+def _prediction(run: Run) -> Iterator[Block]:
+    if not run.prediction:
+        return
+    yield Heading("Prediction beside measurement")
+    rows: list[Row] = []
+    for name, said in run.prediction.items():
+        unit, value, measured = unit_of(name), float(said["value"]), _measured(run, name)
+        low, high = said.get("low"), said.get("high")
+        span = (
+            f"{number(float(low), unit)} … {number(float(high), unit)}" if low is not None and high is not None else ""
+        )
+        off = percent((measured - value) / value) if measured is not None and value else ""
+        tone: Tone = ""
+        if measured is not None and low is not None and high is not None:
+            tone = "good" if float(low) <= measured <= float(high) else "warn"
+        shown = Cell("not measured" if measured is None else number(measured, unit), tone=tone)
+        rows.append([title(name), number(value, unit), span, shown, off, str(said.get("source") or "")])
+    columns = ["quantity", "predicted", "range", "measured", "off by", "predicted from"]
+    yield table(columns, rows, numbers=["predicted", "range", "measured", "off by"])
+    yield from drawn(lambda: figures.prediction(run))
+
+
+def _measured(run: Run, name: str) -> float | None:
+    found: Measure | None = measures(run).get(MEASURED_AS.get(name, name))
+    return None if found is None else found.value
+
+
+def _energy(run: Run) -> Iterator[Block]:
+    energy = run.result.get("energy") or {}
+    if not energy:
+        return
+    yield Heading("How energy was measured")
+    columns = ["what", "energy", "how", "counter", "source", "error"]
+    rows: list[Row] = []
+    for part in energy.get("parts") or ():
+        said = [str(part.get(key) or "") for key in ("method", "channel", "source", "error")]
+        rows.append([str(part.get("scope") or ""), _joules(part.get("joules")), *said])
+    if rows:
+        yield table(columns, rows, numbers=["energy"])
+    else:
+        yield Text("Nothing measured the energy of this run.")
+    if missing := energy.get("missing"):
+        yield Text("What could not be measured:")
+        yield Facts(tuple((str(name), str(why)) for name, why in missing.items()))
+
+
+def _joules(value: Any) -> Cell:
+    return Cell("" if value is None else number(float(value), "J"), sort=None if value is None else float(value))
+
+
+def _machine(run: Run) -> Iterator[Block]:
+    hardware, software = run.hardware, run.captured.get("software") or {}
+    pairs = list(hardware_lines(hardware).items())
+    pairs += [("storage", line) for line in storage_lines(hardware)]
+    names = {"os": "system software", "kernel": "kernel", "machine": "architecture", "libc": "C library"}
+    pairs += [(word, str(software[key])) for key, word in names.items() if software.get(key)]
+    scheduler = run.captured.get("scheduler") or {}
+    pairs += (
+        [("scheduler", ", ".join(f"{key} {value}" for key, value in scheduler.items() if value))] if scheduler else []
+    )
+    if pairs:
+        yield Heading("Machine")
+        yield Facts(tuple(pairs))
+
+
+def _origin(run: Run) -> Iterator[Block]:
+    """Tell where everything came from that went in, and what came out."""
+    asked, captured = run.document["spec"], run.captured
+    yield Heading("Provenance")
+    git = (captured.get("code") or {}).get("git") or {}
+    pairs = [
+        ("command", shlex.join(map(str, asked.get("argv") or ()))),
+        ("parameters", ", ".join(f"{name} = {value}" for name, value in run.params.items())),
+        ("seed", "" if asked.get("seed") is None else str(asked["seed"])),
+        ("group", run.group),
+        ("tags", ", ".join(asked.get("tags") or ())),
+        ("code", _commit(git)),
+        ("code snapshot", str((captured.get("code") or {}).get("snapshot") or "")),
+        ("environment", str((captured.get("environment") or {}).get("name") or "")),
+        ("Python", str((captured.get("environment") or {}).get("python") or "")),
+        ("Fairmile", str((captured.get("software") or {}).get("fairmile") or "")),
+        ("identity of all that went in", run.identity),
+        (
+            "attempts",
+            str(len(run.document.get("attempts") or ())) if len(run.document.get("attempts") or ()) > 1 else "",
+        ),
+    ]
+    yield Facts(tuple((name, text) for name, text in pairs if text))
+    files = [("program", str(each.get("name") or ""), each) for each in (captured.get("code") or {}).get("files") or ()]
+    files += [("input", f"{name}: {each.get('asset') or each.get('path') or ''}", each)
+              for name, each in (captured.get("inputs") or {}).items()]  # fmt: skip
+    files += [("output", str(name), each) for name, each in (run.result.get("outputs") or {}).items()]
+    if files:
+        rows: list[Row] = [
+            [kind, name, _size(each), Cell(str(each.get("sha256") or "not known"), code=True)]
+            for kind, name, each in files
+        ]
+        yield table(["", "file", "size", "SHA-256"], rows, numbers=["size"])
+    if git.get("diff"):
+        yield Fold("Changes that were not committed", (Code(str(git["diff"])),))
+    if lock := (captured.get("environment") or {}).get("lock"):
+        yield Fold(f"Packages ({len(lock)})", (Code("\n".join(map(str, lock))),))
+    if variables := captured.get("variables"):
+        yield Fold("Variables", (Facts(tuple((str(name), str(value)) for name, value in variables.items())),))
+
+
+def _commit(git: Mapping[str, Any]) -> str:
+    if not git.get("commit"):
+        return ""
+    place = f" on {git['branch']}" if git.get("branch") else ""
+    remote = f", {git['remote']}" if git.get("remote") else ""
+    return (
+        f"commit {git['commit']}{place}{remote}{', with changes that were not committed' if git.get('dirty') else ''}"
+    )
+
+
+def _size(file: Mapping[str, Any]) -> Cell:
+    size = file.get("size_bytes")
+    return Cell("" if size is None else format_size(int(size)), sort=None if size is None else float(size))
+
+
+def _output(run: Run) -> Iterator[Block]:
+    """Show the end of what the program printed."""
+    if run.packed:
+        return
+    try:
+        with open(run.folder / OUTPUT, "rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _TAIL_BYTES))
+            data = stream.read(_TAIL_BYTES)
+    except OSError:
+        return
+    lines = printed(data).rstrip("\n").split("\n")
+    shown = [line if len(line) <= 2000 else line[:2000] + "…" for line in lines[-_TAIL_LINES:]]
+    if not any(shown):
+        return
+    yield Heading("Output")
+    if size > _TAIL_BYTES or len(lines) > _TAIL_LINES:
+        yield Text(f"The last {len(shown)} lines of {format_size(size)}.")
+    yield Code("\n".join(shown))

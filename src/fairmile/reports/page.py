@@ -1,0 +1,270 @@
+"""Reports of runs: what ran and how it went, or how several compare, as HTML, Markdown, figures and data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fairmile.base.errors import FairmileError, NotFound, UsageError
+from fairmile.base.files import write_atomic
+from fairmile.reports import figures, html, markdown
+from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, Note, Row, Text, Title, Tone, table
+from fairmile.reports.comparison import Comparison, Verdict, compare, group_runs, json_value
+from fairmile.reports.differences import hardware_lines
+from fairmile.reports.figures import Picture
+from fairmile.reports.leaderboard import Leaderboard, leaderboard
+from fairmile.reports.measures import ALWAYS, known_names, measures, number, percent, title
+from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
+from fairmile.runs.model import Run, RunState
+
+Format = Literal["html", "md", "svg", "png"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+_MOST_GROUPS = 6  # more groups than this are ranked, not compared with the first
+_MOST_RUNS = 500
+_TOP = 20
+_MOST_BANDS = 2
+_HISTOGRAM_FROM = 10
+_TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NOT_COMPARABLE: "warn"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that can be written in several formats; `data` is what it says as plain data."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    data: Mapping[str, Any]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """The figures in their order."""
+        return [block.picture for block in self.blocks if isinstance(block, Image)]
+
+    def html(self) -> str:
+        """Return one HTML file that needs nothing else."""
+        return html.render(self.title, self.blocks)
+
+    def markdown(self, folder: str = "") -> str:
+        """Return Markdown; its figures are files in the folder, or within the text where none is named."""
+        if not folder:
+            return markdown.render(self.blocks)
+        return markdown.render(self.blocks, lambda picture: f"{folder}/{picture.name}.svg")
+
+    def document(self) -> dict[str, Any]:
+        """Return what the report says as JSON can hold it."""
+        found: dict[str, Any] = json_value(self.data)
+        return found
+
+    def write(self, path: Path, form: Format = "html", *, dry_run: bool = False) -> list[Path]:
+        """Write the report and return its files: one of HTML, or Markdown and a folder of figures, or such a folder."""
+        if form in ("svg", "png"):
+            if not self.pictures:
+                raise _no_figures()
+            wanted = [(path / f"{each.name}.{form}", each.svg if form == "svg" else each.png) for each in self.pictures]
+        elif form == "md":
+            folder = path.with_name(f"{path.stem}-figures")
+            wanted = [(path, lambda: self.markdown(folder.name).encode())]
+            wanted += [(folder / f"{each.name}.svg", each.svg) for each in self.pictures]
+        else:
+            wanted = [(path, lambda: self.html().encode())]
+        if not dry_run:
+            for file, content in wanted:
+                write_atomic(file, content())
+        return [file for file, _ in wanted]
+
+
+def report(runs: Sequence[Run], *, metrics: Sequence[str] | None = None) -> Report:
+    """Report one run in full, or several as a comparison of their groups with a leaderboard."""
+    if not runs:
+        raise UsageError("there is no run to report", hint="`fairmile runs ls` shows what there is")
+    if len(runs) == 1:
+        run = runs[0]
+        blocks, data, about = list(one_run(run)), document_of(run), f"{run.name} · {run.id}"
+    else:
+        names = list(dict.fromkeys(run.name for run in runs))
+        about = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        blocks, data = _several(runs, metrics, about)
+    if not figures.can_draw():
+        blocks.append(
+            Note("Figures are left out: they need matplotlib, which pip install 'fairmile[plots]' brings.", "dim")
+        )
+    return Report(about, tuple(blocks), data)
+
+
+def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> tuple[list[Block], dict[str, Any]]:
+    groups = group_runs(runs)
+    done = [run for run in runs if run.state is RunState.DONE]
+    failed = [run for run in runs if run.state.is_end and run.state is not RunState.DONE]
+    data: dict[str, Any] = {
+        "runs": [run.id for run in runs],
+        "groups": {name: [run.id for run in each] for name, each in groups.items()},
+    }
+    blocks: list[Block] = [_title(about, runs, groups)]
+    if done and len(groups) <= _MOST_GROUPS:
+        comparison = compare(groups, metrics)
+        data["comparison"] = comparison.document()
+        blocks += _compared(comparison) if len(groups) > 1 else _repeated(comparison)
+    main = _main_metric(done, metrics)
+    if main and len(groups) > 1:
+        board = leaderboard(runs, main, n=_TOP)
+        data["leaderboard"] = board.document()
+        blocks += _ranked(board)
+    blocks += _curves(groups, done, main, metrics)
+    blocks += _failures(failed)
+    blocks += [Heading("Runs"), *_listed(runs)]
+    blocks += _machines(runs)
+    return blocks, data
+
+
+def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
+    """Return the table of a comparison with what to know about it."""
+    columns, rows = comparison.table()
+    verdicts = [cell.verdict for row in comparison.rows for cell in row.cells]
+    cells: list[Row] = []
+    metric = ""
+    for row, verdict in zip(rows, verdicts, strict=True):
+        metric = row[0] or metric  # each line says it, since a reader may sort them
+        tone: Tone = _TONES.get(verdict, "dim") if verdict else "dim"
+        shown = [metric, *row[1:]]
+        cells.append([Cell(text, tone=tone if at >= columns.index("verdict") else "") for at, text in enumerate(shown)])
+    yield table(columns, cells, numbers=["runs", "mean", "to the first"])
+    yield Text(
+        f"Means with their {comparison.confidence * 100:g} % confidence intervals; differences to the first group by "
+        "Welch’s t, with theirs. A group is called better or worse only where noise alone would seldom make such a "
+        "difference over all lines of this table (Holm’s rule)."
+    )
+    yield from (Note(note) for note in comparison.notes)
+
+
+def _title(about: str, runs: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> Title:
+    states = [run.state for run in runs]
+    badge = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    worst = next((state for state in states if state_tone(state) == "bad"), states[0])
+    times = sorted(run.created for run in runs)
+    count = f"{len(runs)} runs in {len(groups)} groups" if len(groups) > 1 else f"{len(runs)} repeats"
+    return Title(about, badge, state_tone(worst), f"{count} · {when(times[0])} to {when(times[-1])}")
+
+
+def _compared(comparison: Comparison) -> Iterator[Block]:
+    yield Heading("Comparison")
+    yield from comparison_blocks(comparison)
+    yield from drawn(lambda: figures.bars(comparison))
+    yield Heading("What went in differently")
+    if not comparison.differences:
+        yield Text("Nothing that was recorded: code, parameters, inputs, environment and machine are the same.")
+        return
+    rows: list[Row] = [
+        [each.fact, *(" | ".join(each.values.get(name, ())) or "–" for name in comparison.groups)]
+        for each in comparison.differences
+    ]
+    yield table(["fact", *comparison.groups], rows)
+
+
+def _repeated(comparison: Comparison) -> Iterator[Block]:
+    yield Heading("Over the repeats")
+    rows: list[Row] = []
+    for row in comparison.rows:
+        found, why = row.cells[0].estimate, row.cells[0].why
+        if found is None:
+            continue
+        low, high = number(found.low, row.unit), number(found.high, row.unit)
+        spread = percent(found.sd / abs(found.mean), signed=False) if found.sd is not None and found.mean else ""
+        shown = [number(found.mean, row.unit), number(found.sd, row.unit), spread, f"{low} … {high}" if low else ""]
+        rows.append([title(row.metric), *shown, str(found.count), Cell(why, tone="warn")])
+    interval = f"{comparison.confidence * 100:g} % interval of the mean"
+    columns = ["metric", "mean", "standard deviation", "of the mean", interval, "runs", ""]
+    yield table(columns, rows, numbers=columns[1:-1])
+    yield from (Note(note) for note in comparison.notes)
+
+
+def _ranked(board: Leaderboard) -> Iterator[Block]:
+    yield Heading(f"Leaderboard by {title(board.metric)}")
+    columns, rows = board.table()
+    cells: list[Row] = []
+    for row, place in zip(rows, board.places, strict=True):
+        tone: Tone = "warn" if place.verdict in (Verdict.TOO_FEW, Verdict.NOT_COMPARABLE) else "dim"
+        sort = {columns[0]: float(place.rank), columns[2]: place.estimate.mean, columns[4]: place.best}
+        cells.append(
+            [Cell(text, sort.get(name), tone if at == len(row) - 1 else "")
+             for at, (name, text) in enumerate(zip(columns, row, strict=True))]
+        )  # fmt: skip
+    yield table(columns, cells, numbers=["rank", columns[2], "runs", "best"])
+    if board.of > len(board.places):
+        yield Text(f"The first {len(board.places)} of {board.of}.")
+    yield from (Note(note) for note in board.notes)
+
+
+def _curves(
+    groups: Mapping[str, Sequence[Run]], done: Sequence[Run], main: str, metrics: Sequence[str] | None
+) -> Iterator[Block]:
+    """Draw metrics over steps with bands over repeats, the curves of few single runs, and a histogram of many."""
+    readable = {name: chosen for name, runs in groups.items() if (chosen := [run for run in runs if not run.packed])}
+    names = list(metrics or [name for name in known_names(done) if name not in ALWAYS])
+    images: list[Block] = []
+    for name in names:
+        if len(images) < _MOST_BANDS:
+            images += drawn(lambda name=name: figures.bands(readable, name))  # type: ignore[misc]
+    few = [run for run in done if not run.packed]
+    if 1 < len(few) <= 4:
+        images += drawn(lambda: figures.learning_curve(few, metrics))
+    if main and len(done) >= _HISTOGRAM_FROM:
+        found = [each for run in done if (each := measures(run).get(main))]
+        images += drawn(lambda: figures.histogram([each.value for each in found], main, found[0].unit))
+    if images:
+        yield Heading("Curves")
+        yield from images
+
+
+def _failures(failed: Sequence[Run]) -> Iterator[Block]:
+    if not failed:
+        return
+    yield Heading("What failed")
+    rows: list[Row] = [
+        [
+            run.id,
+            Cell(str(run.state), tone="bad"),
+            str(run.result.get("reason") or ""),
+            Cell(rerun_line(run), code=True),
+        ]
+        for run in failed[:_MOST_RUNS]
+    ]
+    yield table(["run", "state", "why", "again"], rows)
+
+
+def _listed(runs: Sequence[Run]) -> Iterator[Block]:
+    names = [name for name in known_names(runs[:_MOST_RUNS]) if name not in ALWAYS][:4] + list(ALWAYS)
+    rows: list[Row] = []
+    for run in runs[:_MOST_RUNS]:
+        known = measures(run)
+        numbers = [known.get(name) for name in names]
+        cells = [Cell(number(each.value, each.unit), each.value) if each else Cell("") for each in numbers]
+        params = ", ".join(f"{name}={value}" for name, value in run.params.items())
+        state = Cell(str(run.state), tone=state_tone(run.state) if run.state is not RunState.DONE else "")
+        rows.append([run.id, state, run.system, params, *cells, Cell(when(run.created)[:16], run.created)])
+    columns = ["run", "state", "system", "parameters", *map(title, names), "created (UTC)"]
+    yield table(columns, rows, numbers=[title(name) for name in names])
+    if len(runs) > _MOST_RUNS:
+        yield Text(f"The first {_MOST_RUNS} of {len(runs):,}.")
+    yield Text("fairmile rerun RUN does one of them again from its record alone.")
+
+
+def _machines(runs: Sequence[Run]) -> Iterator[Block]:
+    found = {run.system: hardware_lines(run.hardware) for run in runs}
+    folds = [Fold(name or "this machine", (Facts(tuple(lines.items())),)) for name, lines in found.items() if lines]
+    if folds:
+        yield Heading("Machines")
+        yield from folds[:_TOP]
+
+
+def _main_metric(done: Sequence[Run], metrics: Sequence[str] | None) -> str:
+    """Return the metric that ranks: the first one whose direction is known."""
+    directed = {name for run in done for name, each in measures(run).items() if each.better}
+    return next((name for name in metrics or known_names(done) if name in directed), "")
+
+
+def _no_figures() -> FairmileError:
+    if not figures.can_draw():
+        return figures.needs_matplotlib()
+    return NotFound("these runs logged nothing that makes a figure", hint="`fm.log(loss=…, step=…)` logs a metric")

@@ -1,0 +1,210 @@
+"""What repeats tell: a mean with its confidence interval, a difference with its own, and what noise alone could do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from fairmile.base.errors import UsageError
+from fairmile.base.statistics import t_quantile
+
+CONFIDENCE = 0.95
+_MOST_ROUNDS = 500
+_NORMAL_FROM = 1e7  # degrees of freedom; from there on lgamma loses more digits than the normal distribution is off by
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What some values say about the mean behind them.
+
+    One value has no spread and no interval: `sd`, `low` and `high` are None. `not_finite` counts values that are NaN
+    or infinite; they are in no number here, so whoever shows the mean says how many there are.
+    """
+
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+    count: int
+    confidence: float = CONFIDENCE
+    not_finite: int = 0
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval; None where there is none."""
+        return None if self.high is None else self.high - self.mean
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How far a mean lies from another: second minus first, each number with its confidence interval.
+
+    `relative` is the difference as a fraction of the first mean's size, with Fieller's interval, which holds zero
+    exactly when `low … high` does; it is None where the first mean is zero, and its interval where that mean cannot be
+    told from zero. `g` is Hedges' g, the difference in pooled standard deviations; None where nothing varies.
+    `p` is the chance that noise alone gives so large a difference.
+    """
+
+    difference: float
+    low: float
+    high: float
+    relative: float | None
+    relative_low: float | None
+    relative_high: float | None
+    g: float | None
+    g_low: float | None
+    g_high: float | None
+    p: float
+    degrees: float
+    confidence: float = CONFIDENCE
+
+
+def estimate(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
+    """Return mean, standard deviation and the t confidence interval of the mean."""
+    _check(confidence)
+    finite = [float(value) for value in values if math.isfinite(value)]
+    left_out = len(values) - len(finite)
+    if not finite:
+        return Estimate(math.nan, None, None, None, 0, confidence, left_out)
+    mean = _mean(finite)
+    if len(finite) == 1:
+        return Estimate(mean, None, None, None, 1, confidence, left_out)
+    sd = _sd(finite, mean)
+    half = t_quantile((1 + confidence) / 2, len(finite) - 1) * sd / math.sqrt(len(finite))
+    return Estimate(mean, sd, mean - half, mean + half, len(finite), confidence, left_out)
+
+
+def effect(first: Estimate, second: Estimate) -> Effect:
+    """Return how far `second` lies from `first`, by Welch's t: the variances need not be equal."""
+    if first.sd is None or second.sd is None:
+        raise UsageError("a difference needs at least two values on either side")
+    confidence = min(first.confidence, second.confidence)
+    # A spread in the last digits of a float is none. In units of the rest no square overflows or vanishes.
+    least = 1e-12 * max(abs(first.mean), abs(second.mean))
+    spread_a, spread_b = (sd if sd > least else 0.0 for sd in (first.sd, second.sd))
+    scale = max(spread_a, spread_b) or least / 1e-12 or 1.0
+    a, b = first.mean / scale, second.mean / scale
+    variance_a, variance_b = (spread_a / scale) ** 2 / first.count, (spread_b / scale) ** 2 / second.count
+    variance = variance_a + variance_b
+    degrees, t, p = float(first.count + second.count - 2), 0.0, 1.0 if abs(second.mean - first.mean) <= least else 0.0
+    if variance:
+        degrees = variance**2 / (variance_a**2 / (first.count - 1) + variance_b**2 / (second.count - 1))
+        t = t_quantile((1 + confidence) / 2, degrees)
+        p = min(1.0, 2 * t_cdf(-abs(b - a) / math.sqrt(variance), degrees))
+    half = t * math.sqrt(variance)
+    return Effect(
+        (b - a) * scale,
+        (b - a - half) * scale,
+        (b - a + half) * scale,
+        *_relative(a, b, variance_a, variance_b, t),
+        *_hedges(first, second, b - a, spread_a / scale, spread_b / scale),
+        p,
+        degrees,
+        confidence,
+    )
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Return chances made larger for having looked so often, by Holm's step-down rule, in the order given."""
+    adjusted, largest = [1.0] * len(chances), 0.0
+    for rank, at in enumerate(sorted(range(len(chances)), key=lambda at: chances[at])):
+        largest = max(largest, min(1.0, (len(chances) - rank) * chances[at]))
+        adjusted[at] = largest
+    return adjusted
+
+
+def t_cdf(t: float, degrees: float) -> float:
+    """Return the chance that a t-distributed number with so many degrees of freedom is at most `t`."""
+    if degrees <= 0 or math.isnan(t):
+        raise UsageError(f"no t distribution has {degrees:g} degrees of freedom at {t:g}")
+    if math.isinf(t):
+        return 0.0 if t < 0 else 1.0
+    if degrees > _NORMAL_FROM:
+        return NormalDist().cdf(t)
+    tail = 0.5 * _beta_fraction(degrees / (degrees + t * t), t * t / (degrees + t * t), degrees / 2, 0.5)
+    return tail if t <= 0 else 1 - tail
+
+
+def _check(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence lies between 0 and 1, not at {confidence:g}", hint="write 0.95 for 95 %")
+
+
+def _mean(values: Sequence[float]) -> float:
+    mean = math.fsum(each / len(values) for each in values)  # a plain sum could overflow
+    return min(max(mean, min(values)), max(values))
+
+
+def _sd(values: Sequence[float], mean: float) -> float:
+    scale = max(abs(value - mean) for value in values)
+    if scale == 0 or math.isinf(scale):
+        return scale
+    return scale * math.sqrt(math.fsum(((value - mean) / scale) ** 2 for value in values) / (len(values) - 1))
+
+
+def _relative(
+    a: float, b: float, variance_a: float, variance_b: float, t: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return (b - a)/|a| with the interval of Fieller's theorem for the ratio of two means."""
+    if a == 0:
+        return None, None, None
+    relative = (b - a) / abs(a)
+    spread = t * t * variance_a / (a * a)
+    if spread >= 1:  # the first mean might be zero: any ratio is possible
+        return relative, None, None
+    ratio = b / a
+    root = math.sqrt(max(0.0, (1 - spread) * t * t * variance_b + t * t * variance_a * ratio * ratio)) / abs(a)
+    ends = sorted(math.copysign(1, a) * ((ratio + sign * root) / (1 - spread) - 1) for sign in (-1, 1))
+    return relative, ends[0], ends[1]
+
+
+def _hedges(
+    first: Estimate, second: Estimate, difference: float, sd_a: float, sd_b: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return Hedges' g with the interval of its large-sample variance."""
+    count, degrees = first.count + second.count, first.count + second.count - 2
+    pooled = math.sqrt(((first.count - 1) * sd_a**2 + (second.count - 1) * sd_b**2) / degrees)
+    if pooled == 0:
+        return None, None, None
+    # The gamma functions say exactly what 1 - 3/(4·df - 1) says nearly: small samples overstate the effect.
+    correction = math.exp(math.lgamma(degrees / 2) - math.lgamma((degrees - 1) / 2)) / math.sqrt(degrees / 2)
+    g = correction * difference / pooled
+    error = math.sqrt(count / (first.count * second.count) + g * g / (2 * count))
+    half = t_quantile((1 + min(first.confidence, second.confidence)) / 2, degrees) * error
+    return g, g - half, g + half
+
+
+def _beta_fraction(x: float, rest: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function at `x`, where `rest` is 1 - x without its rounding error."""
+    if x <= 0:
+        return 0.0
+    if rest <= 0:
+        return 1.0
+    front = math.exp(a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
+    if x < (a + 1) / (a + b + 2):
+        return front * _continued(x, a, b) / a
+    return 1 - front * _continued(rest, b, a) / b
+
+
+def _continued(x: float, a: float, b: float) -> float:
+    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
+    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _MOST_ROUNDS):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / _away_from_zero(1 + term * d)
+            c = _away_from_zero(1 + term / c)
+            value *= c * d
+        if abs(c * d - 1) < 1e-16:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

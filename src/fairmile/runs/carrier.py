@@ -1,0 +1,183 @@
+"""A run carried by a job: how it is handed over, and how its record comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.files import safe_join, write_atomic
+from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.states import State
+from fairmile.runs.layout import OUTPUT, PACK, RECORD, WORK, read_record
+from fairmile.runs.model import Run, RunSpec
+from fairmile.runs.recorder import Ending, finish
+
+_FOLDER = "run"  # of the run in the folder of its job
+_RECORDER = "fairmile-recorder.pyz"
+_START = "record.sh"
+_MOST_BYTES = 1 << 30
+# What the recorder consists of when it travels: pure Python that needs only the standard library.
+_PACKAGES = {"": ("__init__",), "base": (), "meter": (), "meter/sources": (), "runs": ()}
+_LEFT_OUT = {"runs": ("__init__", "recorder", "capture", "crate", "layout", "machine", "wording")}
+_MAIN = """\
+import sys
+
+from fairmile.runs.recorder import start
+
+sys.exit(start(sys.argv[1:]))
+"""
+# A machine whose Python is too old runs the program all the same; its scheduler then tells how that ended.
+_START_TEXT = f"""\
+#!/bin/sh
+for python in python3 python3.13 python3.12 python3.11; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        exec "$python" "$FAIRMILE_JOB_FOLDER/{_RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" --pack -- "$@"
+    fi
+done
+echo "fairmile: there is no Python 3.11 or later here, so nothing is measured" >&2
+mkdir -p "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && cd "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && exec "$@"
+"""
+_STATES = {
+    State.DONE: "done",
+    State.CANCELLED: "cancelled",
+    State.TIMED_OUT: "timeout",
+    State.LOST: "interrupted",
+    State.NODE_FAILED: "interrupted",
+    State.PREEMPTED: "interrupted",
+}
+
+
+def near_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> JobSpec:
+    """Return the job that executes a run on a machine which sees the files of this one."""
+    recorder = (sys.executable, "-P", "-m", "fairmile.runs.recorder", str(folder), "--")
+    return _job(spec, argv, key, around=recorder, folder=spec.folder)
+
+
+def far_job(
+    spec: RunSpec, argv: Sequence[str], document: Mapping[str, Any], recorder: Path, key: str, code: Mapping[str, Path]
+) -> JobSpec:
+    """Return the job that executes a run elsewhere: its record, its code and its recorder travel with it."""
+    if spec.folder:
+        document = {**document, "spec": {**document["spec"], "folder": ""}}
+    inputs = {f"{_FOLDER}/{WORK}/{name}": str(path) for name, path in code.items()}
+    texts = {f"{_FOLDER}/{RECORD}": json.dumps(document), _START: _START_TEXT}
+    around = ("sh", f"$FAIRMILE_JOB_FOLDER/{_START}")
+    made = _job(spec, argv, key, around=around, folder="")
+    given = {"inputs": {**inputs, _RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
+    return made.model_copy(update=given)
+
+
+def _job(spec: RunSpec, argv: Sequence[str], key: str, *, around: tuple[str, ...], folder: str) -> JobSpec:
+    return JobSpec(
+        argv=tuple(argv),
+        name=spec.name,
+        env=spec.env,
+        resources=spec.resources,
+        software=spec.software,
+        launch=spec.launch,
+        around=around,
+        folder=folder,
+        key=key,
+    )
+
+
+@cache
+def recorder_bytes() -> bytes:
+    """Return the recorder as one file that any Python from 3.11 on executes."""
+    target = io.BytesIO()
+    own = files("fairmile")
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package, modules in _PACKAGES.items():
+            folder = own.joinpath(package) if package else own
+            wanted = modules or _LEFT_OUT.get(package)
+            for entry in folder.iterdir():
+                stem, _, suffix = entry.name.partition(".")
+                if suffix == "py" and (wanted is None or stem in wanted):
+                    archive.writestr(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
+        archive.writestr("__main__.py", _MAIN)
+    return target.getvalue()
+
+
+def collect(run: Run, jobs: Jobs) -> Run:
+    """Return a run that a job carries as it stands now; where it has ended, its record is here and complete."""
+    said = run.document["job"]
+    job = jobs.find(said["key"])
+    is_far = bool(jobs.machines[said["system"]].reach.host)
+    if job is None:
+        state = "interrupted" if time.time() - run.created > 60 else run.document["state"]
+        return Run({**run.document, "state": state}, run.folder)
+    if is_far and job.is_over:
+        _bring(run.folder, job, jobs)
+    document = read_record(run.folder)
+    if document.get("result"):
+        return Run(document, run.folder)
+    if not job.is_over:
+        state = "running" if job.state is State.RUNNING else "queued"
+        return Run({**document, "state": state}, run.folder)
+    _complete(run.folder, document, job, jobs)
+    return Run(document, run.folder)
+
+
+def _bring(folder: Path, job: JobStatus, jobs: Jobs) -> None:
+    """Copy what the recorder left on another machine into the run's folder."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".bring-") as temporary:
+        try:
+            (packed,) = jobs.bring(job.id, Path(temporary))
+            with zipfile.ZipFile(packed) as archive:
+                members = archive.infolist()
+                if sum(each.file_size for each in members) > _MOST_BYTES:
+                    raise UsageError(f"run {folder.name} left more than {_MOST_BYTES:,} bytes on {job.system}")
+                for each in sorted(members, key=lambda each: each.filename == RECORD):  # the record comes last
+                    if not each.is_dir():
+                        write_atomic(safe_join(folder, each.filename), archive.read(each))
+        except (FairmileError, zipfile.BadZipFile, ValueError):
+            return  # it never got so far: its scheduler knows how it ended
+
+
+def _complete(folder: Path, document: dict[str, Any], job: JobStatus, jobs: Jobs) -> None:
+    """Write the end of a run whose recorder could not, from what is known of its job."""
+    standing = job.standing
+    why = jobs.explain(job.id)
+    reason = why.what if why is not None else standing.sentence
+    usage = standing.usage
+    used = {"cpu_s": usage.cpu_s, "max_rss_bytes": usage.max_rss_bytes} if usage is not None else {}
+    began = standing.started or document["created"]
+    if not document.get("attempts"):
+        document["attempts"] = [{"started": began, "host": standing.nodes or job.system, "pid": 0}]
+    state = _STATES.get(job.state, "failed")
+    exit_code = standing.exit_code if standing.exit_code is not None else 0 if state == "done" else None
+    hint = why.advice if why is not None else ""
+    with contextlib.suppress(FairmileError):
+        if not (folder / OUTPUT).exists() and (printed := jobs.log(job.id)):
+            write_atomic(folder / OUTPUT, printed)
+    ending = Ending(state, exit_code, standing.signal, reason, hint, {k: v for k, v in used.items() if v is not None})
+    elapsed_s = max((standing.ended or began) - document["attempts"][-1]["started"], 0.0)
+    document.setdefault("captured", {})["recorded_by"] = f"the scheduler of {job.system}"
+    finish(folder, document, ending, elapsed_s, {"watch": "the recorder did not live to the end of the run"})
+
+
+def recorder_file(folder: Path) -> Path:
+    """Return the travelling recorder as a file below a folder, written where it is not there."""
+    data = recorder_bytes()
+    file = folder / _RECORDER
+    try:
+        if file.read_bytes() == data:
+            return file
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    write_atomic(file, data)
+    return file

@@ -1,0 +1,90 @@
+"""Runs for other programs and from them, one file for each form: a module of this package is an exchange."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairmile.base.files import write_atomic
+from fairmile.base.registry import Plugin, Registry
+from fairmile.runs.crate import card_text
+from fairmile.runs.layout import CARD, write_record
+from fairmile.runs.model import Run
+from fairmile.runs.packing import extract
+
+Files = Callable[[], Iterable[tuple[str, Path]]]  # names, written with '/', and where the files lie
+
+
+def no_files() -> Iterable[tuple[str, Path]]:
+    """Yield nothing: an export without code."""
+    return ()
+
+
+@dataclass(frozen=True)
+class ImportedRun:
+    """A run that another program or another workspace recorded; `document` is what run.json is to hold.
+
+    `files` are the names of what comes with it: its log, what it printed, what it made; in an RO-Crate also its program
+    below `code/` and what went in below `inputs/`.
+    """
+
+    document: Mapping[str, Any]
+    files: tuple[str, ...]
+    source: str  # what it was read from, in words
+    lay_files: Callable[[Path], object]
+
+    @property
+    def id(self) -> str:
+        return str(self.document["id"])
+
+    def lay(self, folder: Path) -> Run:
+        """Write the run into a new folder: its files, its record and a card of its own."""
+        self.lay_files(folder)
+        write_record(folder, self.document)
+        write_atomic(folder / CARD, card_text(self.document, folder))
+        return Run(self.document, folder)
+
+
+class Exchange(Protocol):
+    """Writes runs in one foreign form and reads them back."""
+
+    def export(self, run: Run, target: Path, *, code: Files = no_files, most_input_bytes: int = 0) -> list[Path]:
+        """Write a run to `target` and return what was written.
+
+        `code` yields the program of the run. What went in is taken along up to `most_input_bytes`; the rest is named
+        by its digest. A form that has no place for either leaves it out.
+        """
+        ...
+
+    def read(self, source: Path) -> list[ImportedRun]:
+        """Return the runs that a file or folder holds."""
+        ...
+
+
+_HERE = "fairmile.runs.exchange"
+EXCHANGES: Registry[Exchange] = Registry(
+    "exchange",
+    {
+        "rocrate": Plugin(f"{_HERE}.rocrate", summary="RO-Crate (zip) that another workspace imports and reruns"),
+        "mlflow": Plugin(f"{_HERE}.mlflow", extra="interop", summary="MLflow 3 store (SQLite) in a folder"),
+        "clearml": Plugin(f"{_HERE}.clearml", summary="ClearML offline session (zip)"),
+        "openml": Plugin(f"{_HERE}.openml", extra="interop", summary="OpenML run and flow (XML) in a folder"),
+    },
+    entry_points="fairmile.exchanges",
+)
+
+
+@contextlib.contextmanager
+def folder_of(run: Run) -> Iterator[Path]:
+    """Give the folder of a run; that of a packed one exists only as long as the block."""
+    if not run.packed:
+        yield run.folder
+        return
+    with tempfile.TemporaryDirectory(prefix="fairmile-run-") as scratch:
+        folder = Path(scratch) / run.id
+        extract(run.folder, folder)
+        yield folder

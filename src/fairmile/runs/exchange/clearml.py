@@ -1,0 +1,272 @@
+"""Runs as ClearML offline sessions: the zip file that `Task.import_offline_session` takes.
+
+It is written in ClearML's form and not through ClearML: its offline mode takes hold of the whole process, needs ten
+seconds for a task, and turns a value that is not finite into 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shlex
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.digest import sha256_file
+from fairmile.base.errors import Integrity, UsageError
+from fairmile.base.strict_json import load_json
+from fairmile.base.words import slug
+from fairmile.meter.lines import event_files, number, read_log
+from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files
+from fairmile.runs.exchange.foreign import ForeignRun, Point, checked_document, files_below, typed
+from fairmile.runs.layout import OUTPUT, RECORD, WORK
+from fairmile.runs.model import Run, RunState
+from fairmile.runs.packing import extract, new_zip, opened
+
+_TASK, _METRICS, _LOG = "task.json", "metrics.jsonl", "log.jsonl"
+_FOLDER = "/offline"  # stands for the folder of the session in the addresses of artifacts; importers cut it off
+_SECTION = "General"
+_BATCH = 1000
+_LONGEST_TEXT, _LONGEST_MESSAGE = 64 << 20, 1 << 20
+
+
+def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: int = 0) -> list[Path]:
+    """Write a run as session, into `target` where that is a folder, and return its path."""
+    file = target / f"{run.id}.zip" if target.is_dir() else target
+    key = f"offline-{run.id}"
+    data = f"{slug(run.name)}/{slug(run.id)}.{key}"
+    with folder_of(run) as folder:
+        files = files_below(folder)
+        artifacts = [_artifact(folder, name, f"{data}/artifacts/{name}", run) for name in files]
+        with new_zip(file) as session:
+            session.writestr(_TASK, json.dumps(_task(run, key, artifacts)))
+            session.writestr(_METRICS, _lines(list(_events(run, folder, key))))
+            session.writestr(_LOG, _lines(list(_messages(run, folder, key))))
+            for name in files:
+                session.write(folder / name, f"data/{data}/artifacts/{name}")
+    return [file]
+
+
+def read(source: Path) -> list[ImportedRun]:
+    """Return the run that a session holds; one of ours comes back as it was."""
+    with opened(source) as (session, members):
+        names = {member.filename for member in members if not member.is_dir()}
+        if _TASK not in names:
+            raise UsageError(f"{source} holds no {_TASK}", hint="expected the zip file of a ClearML offline session")
+        task = load_json(_text(session, _TASK, source), file=f"{source}/{_TASK}")
+        if not isinstance(task, dict):
+            raise UsageError(f"{source}/{_TASK} is no task")
+        points = list(_points(session, names, source))
+        messages = list(_requests(session, _LOG, names, source))
+        artifacts = dict(_found(session, task, names, source))
+        records = [member for name, member in artifacts.items() if name == RECORD]
+        own = _text(session, records[0], source) if records and "fairmile" in (task.get("system_tags") or []) else ""
+    lay = partial(_lay, source, artifacts)
+    if own:
+        document = checked_document(load_json(own, file=f"{source}/{records[0]}"), f"{source}/{records[0]}")
+        others = tuple(name for name in artifacts if name != RECORD)
+        return [ImportedRun(document, others, f"the ClearML session {source.name}", lay)]
+    foreign = _foreign(task, points, messages)
+    document = foreign.document()
+    names_laid = (*foreign.names(), *(f"{WORK}/{name}" for name in artifacts))
+    return [
+        ImportedRun(document, names_laid, f"the ClearML session {source.name}", partial(_lay_foreign, foreign, lay))
+    ]
+
+
+def _task(run: Run, key: str, artifacts: list[dict[str, Any]]) -> dict[str, Any]:
+    git = (run.captured.get("code") or {}).get("git") or {}
+    environment = run.captured.get("environment") or {}
+    done = run.state is RunState.DONE
+    hyperparams = {
+        str(name): {"section": _SECTION, "name": str(name), "value": str(value), "type": type(value).__name__}
+        for name, value in run.params.items()
+    }
+    return {
+        "id": key,
+        "name": run.id,
+        "type": "training",
+        "project_name": run.name,
+        "comment": run.result.get("reason") or "",
+        "status": "completed" if done else "failed",
+        "status_reason": run.result.get("reason") or "",
+        "tags": list(run.spec.tags),
+        "system_tags": ["fairmile"],
+        "offline_folder": _FOLDER,
+        "offline_output_models": [],
+        "hyperparams": {_SECTION: hyperparams},
+        "script": {
+            "binary": f"python{environment.get('python', '')}".strip(),
+            "branch": git.get("branch", ""),
+            "diff": git.get("diff", ""),
+            "entry_point": shlex.join(run.spec.argv),
+            "repository": git.get("remote", ""),
+            "requirements": {"pip": "\n".join(environment.get("lock") or [])},
+            "version_num": git.get("commit", ""),
+            "working_dir": ".",
+        },
+        "execution": {"artifacts": artifacts, "parameters": {}},
+        "output": {},
+    }
+
+
+def _artifact(folder: Path, name: str, place: str, run: Run) -> dict[str, Any]:
+    path = folder / name
+    return {
+        "key": name,
+        "mode": "output",
+        "type": "custom",
+        "uri": f"{_FOLDER}/data/{place}",
+        "hash": sha256_file(path),
+        "content_size": path.stat().st_size,
+        "timestamp": int(run.result.get("ended") or run.created),
+        "type_data": {"preview": name},
+    }
+
+
+def _events(run: Run, folder: Path, key: str) -> Iterator[dict[str, Any]]:
+    """Yield every value that was logged; ClearML has no value that is not finite, so those are left out."""
+    counts: dict[str, int] = {}
+    for each in read_log(event_files(folder)).metrics:
+        step = counts.get(each.name, 0) if each.step is None else int(each.step)
+        counts[each.name] = counts.get(each.name, 0) + 1
+        if math.isfinite(each.value):
+            yield _scalar(key, each.name, each.value, step, each.at_ns // 1_000_000)
+    ended = int((run.result.get("ended") or run.created) * 1000)
+    took = {**(run.result.get("usage") or {}), "elapsed_s": run.elapsed_s, "energy_j": run.energy_j}
+    for name, value in took.items():
+        if value is not None and name not in counts:
+            yield _scalar(key, name, float(value), 0, ended)
+
+
+def _scalar(key: str, name: str, value: float, step: int, at_ms: int) -> dict[str, Any]:
+    title, _, series = name.partition("/")
+    said = {"timestamp": at_ms, "type": "training_stats_scalar", "task": key, "iter": step, "metric": title}
+    return {**said, "variant": series or title, "value": value, "method": "get"}
+
+
+def _messages(run: Run, folder: Path, key: str) -> Iterator[dict[str, Any]]:
+    """Yield what the program printed; of a long output the end."""
+    file = folder / OUTPUT
+    if not file.is_file():
+        return
+    with open(file, "rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _LONGEST_MESSAGE))
+        text = stream.read(_LONGEST_MESSAGE).decode(errors="replace")
+    at_ms = int((run.result.get("ended") or run.created) * 1000)
+    said = {"timestamp": at_ms, "type": "log", "task": key, "level": "info", "worker": run.system}
+    yield {**said, "msg": text, "method": "get"}
+
+
+def _lines(requests: list[dict[str, Any]]) -> str:
+    parts = (requests[start : start + _BATCH] for start in range(0, len(requests), _BATCH))
+    return "".join(json.dumps(part) + "\n" for part in parts)
+
+
+def _text(session: zipfile.ZipFile, name: str, source: Path) -> str:
+    with session.open(name) as stream:
+        data = stream.read(_LONGEST_TEXT + 1)
+    if len(data) > _LONGEST_TEXT:
+        raise UsageError(f"{source}: {name} is too long")
+    return data.decode(errors="replace")
+
+
+def _requests(session: zipfile.ZipFile, name: str, names: set[str], source: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the requests that a file of a session holds: lines of lists."""
+    if name not in names:
+        return
+    for number_of_line, line in enumerate(_text(session, name, source).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            requests = json.loads(line)
+        except ValueError as error:
+            raise Integrity(f"{source}/{name}:{number_of_line} is damaged: {error}") from error
+        yield from (each for each in requests if isinstance(each, dict)) if isinstance(requests, list) else ()
+
+
+def _points(session: zipfile.ZipFile, names: set[str], source: Path) -> Iterator[Point]:
+    for each in _requests(session, _METRICS, names, source):
+        if each.get("type") != "training_stats_scalar":
+            continue
+        title, series = str(each.get("metric", "")), str(each.get("variant", ""))
+        name = title if series in ("", title) else f"{title}/{series}"
+        yield Point(name, number(each.get("value")), each.get("iter"), float(each.get("timestamp") or 0) / 1000)
+
+
+def _found(
+    session: zipfile.ZipFile, task: Mapping[str, Any], names: set[str], source: Path
+) -> Iterator[tuple[str, str]]:
+    """Yield each artifact that the session has with it, compared with its digest: its name, and the member it is."""
+    start = os.path.join(str(task.get("offline_folder") or ""), "data/")
+    for each in (task.get("execution") or {}).get("artifacts") or []:
+        member = "data/" + str(each.get("uri", "")).replace(start, "", 1)
+        if member in names:
+            with session.open(member) as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+            if each.get("hash") and digest != each["hash"]:
+                raise Integrity(f"{source}: {member} has the sha256 {digest}, but the task says {each['hash']}")
+            inside = member.partition("/artifacts/")[2] or os.path.basename(member)
+            yield inside, member
+
+
+def _foreign(task: Mapping[str, Any], points: list[Point], messages: list[Mapping[str, Any]]) -> ForeignRun:
+    script = task.get("script") or {}
+    times = [point.at_s for point in points] + [float(each.get("timestamp") or 0) / 1000 for each in messages]
+    sections = task.get("hyperparams") or {}
+    params = {
+        name if section == _SECTION else f"{section}/{name}": _value(each)
+        for section, entries in sections.items()
+        for name, each in entries.items()
+    }
+    code = {"git": {"commit": script.get("version_num"), "remote": script.get("repository") or "", "root": ""}}
+    pip = (script.get("requirements") or {}).get("pip") or ""
+    packages = pip if isinstance(pip, list) else str(pip).splitlines()
+    failed = task.get("status") == "failed"
+    return ForeignRun(
+        "clearml",
+        str(task.get("id", "")),
+        str(task.get("name") or "task"),
+        min(times, default=0.0),
+        max(times, default=0.0),
+        RunState.FAILED if failed else RunState.DONE,
+        str(task.get("status_reason") or "failed") if failed else "",
+        argv=[script["entry_point"]] if script.get("entry_point") else (),
+        params=params,
+        tags=task.get("tags") or [],
+        points=points,
+        code=code if script.get("version_num") else {},
+        lock=[line.replace(" ", "") for line in packages if line.strip() and not line.startswith("#")],
+        printed="\n".join(str(each.get("msg", "")) for each in messages),
+        more={"project": str(task.get("project_name") or "")},
+    )
+
+
+def _value(entry: Mapping[str, Any]) -> str | int | float | bool | None:
+    text = str(entry.get("value", ""))
+    return text if entry.get("type") == "str" else typed(text)
+
+
+def _lay(source: Path, artifacts: Mapping[str, str], folder: Path) -> None:
+    """Lay the artifacts of a session into a new folder."""
+    scratch = folder.with_name(f".{folder.name}.{os.urandom(6).hex()}")
+    try:
+        extract(source, scratch)
+        folder.mkdir(parents=True)
+        for name, member in artifacts.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(scratch / member, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _lay_foreign(foreign: ForeignRun, lay: Any, folder: Path) -> None:
+    foreign.lay(folder)
+    lay(folder / WORK)

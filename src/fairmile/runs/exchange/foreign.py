@@ -1,0 +1,226 @@
+"""Records of runs that others made: what they tell, in the form of ours, and checked before it is trusted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fairmile.base.errors import InvalidDocument, Problem
+from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.words import slug
+from fairmile.meter.lines import FILE, number_text
+from fairmile.runs.layout import FORMAT, OUTPUT, WORK
+from fairmile.runs.model import RunSpec, RunState
+from fairmile.runs.wording import better_of
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LONGEST_NAME = 64
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a metric."""
+
+    name: str
+    value: float
+    step: float | None
+    at_s: float  # unix time
+
+
+@dataclass
+class ForeignRun:
+    """What another program tells of one of its runs."""
+
+    format: str
+    key: str  # its id over there
+    name: str
+    created_s: float
+    ended_s: float | None = None
+    state: RunState = RunState.DONE
+    reason: str = ""
+    argv: Sequence[str] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    group: str = ""
+    points: Sequence[Point] = ()
+    code: Mapping[str, Any] = field(default_factory=dict)
+    lock: Sequence[str] = ()
+    host: str = ""
+    agent: str = ""
+    files: Mapping[str, Path] = field(default_factory=dict)  # what it made, laid into `work/`
+    printed: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return the record as run.json has it."""
+        spec: dict[str, Any] = {
+            "name": run_name(self.name),
+            "argv": [str(word) for word in self.argv] or ["unknown"],
+            "params": {str(key): _scalar(value) for key, value in self.params.items()},
+        }
+        if self.tags:
+            spec["tags"] = [str(tag) for tag in self.tags]
+        if self.group:
+            spec["group"] = self.group
+        result: dict[str, Any] = {"state": str(self.state), "exit_code": None, "signal": "", "reason": self.reason}
+        result |= {"hint": "", "started": self.created_s, "ended": self.ended_s, "usage": {}, "spans": {}}
+        result["elapsed_s"] = None if self.ended_s is None else max(0.0, self.ended_s - self.created_s)
+        result |= {"metrics": metric_documents(self.points), "energy": {"total_j": None, "parts": [], "missing": {}}}
+        result |= {"outputs": {}, "damaged_lines": 0}
+        captured: dict[str, Any] = {"code": {"files": [], **self.code}, "inputs": {}, "variables": {}}
+        captured["environment"] = {"name": "", "digest": "", "python": "", "lock": list(self.lock)}
+        captured |= {"hardware": {"host": self.host} if self.host else {}, "software": {}, "scheduler": {}}
+        if self.agent:
+            captured["agent"] = {"name": self.agent}
+        made = {
+            "format": FORMAT,
+            "id": f"{spec['name'][:80]}-{_tail(self.key)}",
+            "created": self.created_s,
+            "identity": "",
+            "spec": spec,
+            "captured": captured,
+            "prediction": {},
+            "attempts": [{"started": self.created_s, "host": self.host, "pid": 0}],
+            "job": None,
+            "state": str(self.state),
+            "result": result if self.state.is_end else None,
+            "imported": {"format": self.format, "id": self.key, **self.more},
+        }
+        return checked_document(made, f"{self.format} run {self.key}")
+
+    def lay(self, folder: Path) -> None:
+        """Write what comes with the run into a new folder."""
+        lay_copies({f"{WORK}/{name}": path for name, path in self.files.items()}, folder)
+        if self.points:
+            write_atomic(folder / FILE, events_text(self.points, self.host or self.format))
+        if self.printed:
+            write_atomic(folder / OUTPUT, self.printed)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the files that `lay` writes."""
+        own = [FILE] * bool(self.points) + [OUTPUT] * bool(self.printed)
+        return (*own, *(f"{WORK}/{name}" for name in self.files))
+
+
+def run_name(text: str) -> str:
+    """Return a text as the name of a run."""
+    return slug(text, keep_case=True)[:_LONGEST_NAME].lstrip("._-") or "run"
+
+
+def checked_document(document: Any, place: str) -> dict[str, Any]:
+    """Return the record of a run from elsewhere, or raise InvalidDocument that names what is wrong in it."""
+    if not isinstance(document, dict):
+        raise _wrong(place, "", "is no record of a run")
+    if document.get("format") != FORMAT:
+        raise _wrong(place, "format", f"is {document.get('format')!r}, expected {FORMAT!r}")
+    if not isinstance(document.get("id"), str) or not _ID.fullmatch(document["id"]):
+        raise _wrong(place, "id", "is no name of a folder")
+    created = document.get("created")
+    if isinstance(created, bool) or not isinstance(created, (int, float)) or not math.isfinite(created):
+        raise _wrong(place, "created", "is no time")
+    for name in ("captured", "result", "prediction", "job"):
+        if not isinstance(document.get(name) or {}, dict):
+            raise _wrong(place, name, "is no object")
+    state = (document.get("result") or {}).get("state") or document.get("state")
+    if state not in [str(each) for each in RunState]:
+        raise _wrong(place, "state", f"is {state!r}, which is no state of a run")
+    try:
+        RunSpec.model_validate(document.get("spec"))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(["spec", *(str(part) for part in first["loc"])])
+        raise _wrong(place, where, first["msg"]) from error
+    return document
+
+
+def metric_documents(points: Iterable[Point]) -> dict[str, dict[str, Any]]:
+    """Return what a record tells of each metric."""
+    values: dict[str, list[float]] = {}
+    for point in points:
+        values.setdefault(point.name, []).append(point.value)
+    found = {}
+    for name, each in values.items():
+        finite = [value for value in each if math.isfinite(value)] or each
+        figures = {"value": each[-1], "first": each[0], "min": min(finite), "max": max(finite)}
+        figures["mean"] = sum(finite) / len(finite)
+        said: dict[str, Any] = {key: number_text(value) for key, value in figures.items()}
+        found[name] = said | {"count": len(each), "unit": "", "better": better_of(name), "tolerance": None}
+    return found
+
+
+def events_text(points: Iterable[Point], host: str) -> str:
+    """Return values of metrics as the log of a run has them."""
+    lines: list[Mapping[str, Any]] = [{"writer": {"host": host, "rank": None, "wall_ns": 0, "clock_ns": 0}, "p": 0}]
+    for point in points:
+        line: dict[str, Any] = {"log": {point.name: number_text(point.value)}, "at": round(point.at_s * 1e9), "p": 0}
+        if point.step is not None:
+            line["step"] = point.step
+        lines.append(line)
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def typed(text: str) -> str | int | float | bool | None:
+    """Return the value that a text stands for, where a form keeps every parameter as text."""
+    if text in ("True", "true", "False", "false"):
+        return text in ("True", "true")
+    if text in ("None", "null"):
+        return None
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        # Only what is written back the same way was a number: 007, 1_000 and nan stay texts.
+        if str(value) == text or (isinstance(value, float) and math.isfinite(value) and "_" not in text):
+            return value
+    return text
+
+
+def _scalar(value: Any) -> str | int | float | bool | None:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(number_text(value))
+    return json.dumps(value, default=str)
+
+
+def _tail(key: str) -> str:
+    """Return the end of an id that tells two runs of one name apart."""
+    letters = re.sub(r"[^a-z0-9]", "", key.lower())
+    return letters[-12:] or "0"
+
+
+def _wrong(place: str, field: str, message: str) -> InvalidDocument:
+    return InvalidDocument([Problem(message, file=place, field=field, hint="it was not written by `fairmile`")])
+
+
+def files_below(folder: Path) -> list[str]:
+    """Return the names of all plain files below a folder; links are not followed."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        inside = os.path.relpath(place, folder)
+        for each in sorted(files):
+            name = each if inside == "." else f"{inside}/{each}"
+            if stat.S_ISREG(os.lstat(folder / name).st_mode):
+                found.append(name)
+    return found
+
+
+def lay_copies(files: Mapping[str, Path], folder: Path) -> None:
+    """Copy files into a new folder."""
+    folder.mkdir(parents=True)
+    for name, path in files.items():
+        target = safe_join(folder, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)

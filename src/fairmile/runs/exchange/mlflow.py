@@ -1,0 +1,254 @@
+"""Runs in an MLflow store: a folder with `mlflow.db` (SQLite) and the artifacts beside it.
+
+Parameters, metrics with steps and times, tags and all files of a run go in. What reads runs takes those that MLflow
+recorded itself as well; the artifacts of a run are taken where they lie below the folder of the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+# MLflow reports its use to its makers from the moment it is imported.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from fairmile.base.errors import Conflict, NotFound, SystemFailure, UsageError
+from fairmile.meter.lines import event_files, read_log
+from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files
+from fairmile.runs.exchange.foreign import ForeignRun, Point, checked_document, files_below, lay_copies, typed
+from fairmile.runs.layout import RECORD
+from fairmile.runs.model import Run, RunState
+
+_DATABASE, _ARTIFACTS = "mlflow.db", "artifacts"
+_RUN_TAG, _TAG = "fairmile.run", "fairmile.tag."
+_STATUS = {RunState.DONE: "FINISHED", RunState.RUNNING: "RUNNING", RunState.QUEUED: "SCHEDULED"}
+_STATUS |= {RunState.CANCELLED: "KILLED", RunState.INTERRUPTED: "KILLED"}
+_STATE = {"FINISHED": RunState.DONE, "FAILED": RunState.FAILED, "KILLED": RunState.CANCELLED}
+_STATE |= {"RUNNING": RunState.INTERRUPTED, "SCHEDULED": RunState.INTERRUPTED}
+_BATCH, _LONGEST_KEY, _LONGEST_PARAM, _LONGEST_TAG = 100, 250, 6000, 8000
+_NOT_IN_KEYS = re.compile(r"[^/\w.\- :]")
+
+
+def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: int = 0) -> list[Path]:
+    """Add a run to the store in a folder, which is made where there is none, and return the database and its files."""
+    target.mkdir(parents=True, exist_ok=True)
+    artifacts = target / _ARTIFACTS
+    with folder_of(run) as folder, _quiet():
+        client = _client(target / _DATABASE)
+        known = client.get_experiment_by_name(run.name)
+        location = artifacts.absolute().as_uri()
+        experiment = known.experiment_id if known else client.create_experiment(run.name, artifact_location=location)
+        found = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
+        if found:
+            raise Conflict(f"run {run.id} is in {target} already", hint="remove it there, or choose another folder")
+        started = run.result.get("started") or run.created
+        made = client.create_run(experiment, start_time=_ms(started), run_name=run.id, tags=_tags(run))
+        key = made.info.run_id
+        params = [Param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in run.params.items()]
+        for part in _parts(params):
+            client.log_batch(key, params=part)
+        for part in _parts(_metrics(run, folder)):
+            client.log_batch(key, metrics=part)
+        for name in files_below(folder):
+            client.log_artifact(key, str(folder / name), artifact_path=posixpath.dirname(name) or None)
+        ended = run.result.get("ended")
+        client.set_terminated(key, _STATUS.get(run.state, "FAILED"), end_time=_ms(ended) if ended else None)
+    return [target / _DATABASE, artifacts / key]
+
+
+def read(source: Path) -> list[ImportedRun]:
+    """Return the runs of a store: its folder or its database, or the folder `mlruns` of older versions."""
+    database = source if source.is_file() else source / _DATABASE
+    with _quiet():
+        if database.is_file():
+            return _read(_client(database), database.parent)
+        if any(source.glob("*/meta.yaml")):
+            with _file_store():
+                return _read(MlflowClient(tracking_uri=source.absolute().as_uri()), source)
+    if not source.exists():
+        raise NotFound(f"{source} is neither a file nor a folder")
+    raise UsageError(f"{source} holds no MLflow store", hint=f"expected {_DATABASE} or the folder mlruns")
+
+
+def _read(client: MlflowClient, root: Path) -> list[ImportedRun]:
+    found = []
+    try:
+        for experiment in _pages(client.search_experiments):
+            for run in _pages(lambda **page: client.search_runs([experiment.experiment_id], **page)):  # noqa: B023
+                found.append(_imported(client, run, experiment.name, root))
+    except MlflowException as error:
+        raise SystemFailure(f"MLflow cannot read {root}: {error.message}") from error
+    return found
+
+
+def _imported(client: MlflowClient, run: Any, experiment: str, root: Path) -> ImportedRun:
+    info, data = run.info, run.data
+    folder = _artifact_folder(info.artifact_uri or "", info.run_id, root)
+    source = f"MLflow run {info.run_id} of experiment {experiment!r}"
+    names = files_below(folder) if folder else []
+    if folder and RECORD in names and _RUN_TAG in data.tags:
+        document = checked_document(_json(folder / RECORD), str(folder / RECORD))
+        files = {name: folder / name for name in names if name != RECORD}
+        return ImportedRun(document, tuple(files), source, lambda target: lay_copies(files, target))
+    points = [
+        Point(each.key, float(each.value), each.step, each.timestamp / 1e3)
+        for key in data.metrics
+        for each in client.get_metric_history(info.run_id, key)
+    ]
+    foreign = ForeignRun(
+        "mlflow",
+        info.run_id,
+        info.run_name or experiment,
+        info.start_time / 1e3,
+        info.end_time / 1e3 if info.end_time else None,
+        _STATE.get(info.status, RunState.INTERRUPTED),
+        "" if info.status == "FINISHED" else f"MLflow says {info.status}",
+        argv=_words(data.tags.get("mlflow.source.name", "")),
+        params={name: typed(value) for name, value in data.params.items()},
+        tags=[f"{name}={value}" for name, value in sorted(data.tags.items()) if not name.startswith("mlflow.")],
+        group=data.tags.get("mlflow.parentRunId", ""),
+        points=sorted(points, key=lambda point: (point.at_s, point.step or 0)),
+        code=_code(data.tags),
+        agent=data.tags.get("mlflow.user", ""),
+        files={name: folder / name for name in names} if folder else {},
+        more={"experiment": experiment, "artifacts": info.artifact_uri or ""},
+    )
+    return ImportedRun(foreign.document(), foreign.names(), source, foreign.lay)
+
+
+def _client(database: Path) -> MlflowClient:
+    try:
+        return MlflowClient(tracking_uri=f"sqlite:///{database.absolute()}")
+    except MlflowException as error:
+        raise SystemFailure(f"MLflow cannot open {database}: {error.message}") from error
+
+
+def _tags(run: Run) -> dict[str, str]:
+    git = (run.captured.get("code") or {}).get("git") or {}
+    agent = run.captured.get("agent")
+    said = {
+        _RUN_TAG: run.id,
+        "fairmile.identity": run.identity,
+        "fairmile.state": str(run.state),
+        "fairmile.group": run.group,
+        "mlflow.source.name": shlex.join(run.spec.argv),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": git.get("commit", ""),
+        "mlflow.source.git.repoURL": git.get("remote", ""),
+        "mlflow.user": str(agent.get("name", "") if isinstance(agent, dict) else agent or ""),
+        "mlflow.note.content": str(run.result.get("reason") or ""),
+        **{_key(_TAG + tag): "true" for tag in run.spec.tags},
+    }
+    return {name: value[:_LONGEST_TAG] for name, value in said.items() if value}
+
+
+def _metrics(run: Run, folder: Path) -> list[Metric]:
+    """Return every value that was logged, and what the run took, as values at its end."""
+    found, counts = [], dict[str, int]()
+    for each in read_log(event_files(folder)).metrics:
+        step = counts.get(each.name, 0) if each.step is None else int(each.step)
+        counts[each.name] = counts.get(each.name, 0) + 1
+        found.append(Metric(_key(each.name), each.value, each.at_ns // 1_000_000, step))
+    ended = _ms(run.result.get("ended") or run.created)
+    left = {name: metric.value for name, metric in run.metrics.items() if name not in counts}
+    took = {**(run.result.get("usage") or {}), "elapsed_s": run.elapsed_s, "energy_j": run.energy_j}
+    left |= {name: float(value) for name, value in took.items() if value is not None and name not in counts}
+    return found + [Metric(_key(name), value, ended, 0) for name, value in left.items()]
+
+
+def _key(name: str) -> str:
+    """Return a name as MLflow takes it: some characters only, and a path that leads nowhere else."""
+    return posixpath.normpath(_NOT_IN_KEYS.sub("_", name)[:_LONGEST_KEY].lstrip("/")).replace("..", "_")
+
+
+def _ms(unix_s: float) -> int:
+    return round(unix_s * 1000)
+
+
+def _parts(values: Sequence[Any]) -> Iterator[list[Any]]:
+    for start in range(0, len(values), _BATCH):
+        yield list(values[start : start + _BATCH])
+
+
+def _pages(search: Any) -> Iterator[Any]:
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _artifact_folder(uri: str, key: str, root: Path) -> Path | None:
+    """Return where the artifacts of a run lie, if that is below the store; its folder may have been moved."""
+    address = urlparse(uri)
+    places = [root / _ARTIFACTS / key / "artifacts"]
+    if address.scheme in ("", "file"):
+        places.insert(0, root / unquote(address.path))
+    for place in places:
+        if place.is_dir() and place.resolve().is_relative_to(root.resolve()):
+            return place
+    return None
+
+
+def _code(tags: dict[str, str]) -> dict[str, Any]:
+    commit = tags.get("mlflow.source.git.commit")
+    said = {"commit": commit, "remote": tags.get("mlflow.source.git.repoURL", ""), "dirty": False, "root": ""}
+    return {"git": said} if commit else {}
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return [command]
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SystemFailure(f"cannot read {path}: {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep MLflow and its database tools from talking about tables."""
+    loggers = [logging.getLogger(name) for name in ("mlflow", "mlflow.store.db.utils", "alembic")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _file_store() -> Iterator[None]:
+    """Let MLflow read the form that it has given up writing."""
+    name = "MLFLOW_ALLOW_FILE_STORE"
+    before = os.environ.get(name)
+    os.environ[name] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,183 @@
+"""A run as RO-Crate: one zip file with the folder of the run, its program and, where small, what went in.
+
+Every file is listed in the card with its digest. The record is the first member and not compressed, so that the file
+is a packed run, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote_to_bytes
+
+from fairmile.base.digest import ManifestEntry, merkle_root, scan_tree
+from fairmile.base.errors import Integrity, NotFound, UsageError
+from fairmile.base.files import safe_join
+from fairmile.base.strict_json import load_json
+from fairmile.runs.crate import CODE, INPUTS, FileFacts, card_text
+from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files
+from fairmile.runs.exchange.foreign import checked_document, files_below, lay_copies
+from fairmile.runs.layout import CARD, RECORD
+from fairmile.runs.model import Run
+from fairmile.runs.packing import extract, new_zip, opened
+
+_CHUNK = 1 << 20
+_LONGEST_CARD = 256 << 20
+
+
+def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: int = 0) -> list[Path]:
+    """Write a run as one zip file, into `target` where that is a folder, and return its path."""
+    file = target / f"{run.id}.zip" if target.is_dir() else target
+    with folder_of(run) as folder, new_zip(file) as crate:
+        facts = {name: _add(crate, name, path) for name, path in _own(folder)}
+        facts |= {f"{CODE}/{name}": _add(crate, f"{CODE}/{name}", path) for name, path in code()}
+        for name, path in _inputs(run, most_input_bytes):
+            facts[name] = _add(crate, name, path)
+        crate.writestr(CARD, card_text(run.document, facts))
+    return [file]
+
+
+def read(source: Path) -> list[ImportedRun]:
+    """Return the run that a crate holds, every file of it compared with its digest."""
+    if source.is_dir():
+        names = files_below(source)
+        copies = {name: source / name for name in names}
+        return [_read(source, names, partial(_open_file, source), partial(lay_copies, copies))]
+    if not source.is_file():
+        raise NotFound(f"{source} is neither a file nor a folder")
+    with opened(source) as (crate, members):
+        names = [member.filename for member in members if not member.is_dir()]
+        return [_read(source, names, crate.open, partial(extract, source))]
+
+
+def _read(
+    source: Path, names: list[str], open_member: Callable[[str], IO[bytes]], lay: Callable[[Path], object]
+) -> ImportedRun:
+    if RECORD not in names:
+        known = CARD in names
+        raise UsageError(
+            f"{source} holds no {RECORD}" + (", so no run of ours" if known else ""),
+            hint="`fairmile catalog add` takes the card of a foreign crate" if known else None,
+        )
+    texts = {name: _text(open_member, name, source) for name in (RECORD, CARD) if name in names}
+    document = checked_document(load_json(texts[RECORD], file=f"{source}/{RECORD}"), f"{source}/{RECORD}")
+    if CARD not in texts:
+        raise UsageError(f"{source} holds no {CARD}", hint="a run folder without its card cannot be proven")
+    _verify(source, names, load_json(texts[CARD], file=f"{source}/{CARD}"), open_member)
+    others = tuple(name for name in names if name not in (RECORD, CARD))
+    return ImportedRun(document, others, f"the crate {source.name}", lay)
+
+
+def _text(open_member: Callable[[str], IO[bytes]], name: str, source: Path) -> str:
+    with open_member(name) as stream:
+        data = stream.read(_LONGEST_CARD + 1)
+    if len(data) > _LONGEST_CARD:
+        raise UsageError(f"{source}: {name} is too long")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Integrity(f"{source}: {name} is no UTF-8") from error
+
+
+def _verify(source: Path, names: list[str], card: Any, open_member: Callable[[str], IO[bytes]]) -> None:
+    """Compare each file that the card lists with its digest; nothing listed may be missing."""
+    there = set(names)
+    for entity in card.get("@graph", []) if isinstance(card, Mapping) else []:
+        name = _local_file(entity)
+        if name is None:
+            continue
+        if name not in there:
+            raise Integrity(f"{source}: {name} is listed in the card, but not there")
+        stated = entity.get("sha256")
+        if not stated:
+            continue
+        digest = hashlib.sha256()
+        with open_member(name) as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+        if digest.hexdigest() != stated:
+            raise Integrity(
+                f"{source}: {name} has the sha256 {digest.hexdigest()}, but the card says {stated}",
+                hint="the file was changed or damaged after the export: get the crate again",
+            )
+
+
+def _local_file(entity: Any) -> str | None:
+    """Return the path of an entity that is a file of the crate."""
+    if not isinstance(entity, Mapping) or not isinstance(entity.get("@id"), str):
+        return None
+    types, id = entity.get("@type"), entity["@id"]
+    if "File" not in (types if isinstance(types, list) else [types]) or id.startswith("#") or "://" in id:
+        return None
+    return os.fsdecode(unquote_to_bytes(id.removeprefix("./")))
+
+
+def _own(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of the run, its record first; the card is made anew, and a link is not followed."""
+    yield RECORD, folder / RECORD
+    for name in files_below(folder):
+        if name not in (RECORD, CARD):
+            yield name, folder / name
+
+
+def _inputs(run: Run, most_bytes: int) -> Iterator[tuple[str, Path]]:
+    """Yield the files of those inputs that fit and are still what they were."""
+    left = most_bytes
+    for name, each in (run.captured.get("inputs") or {}).items():
+        path, size_bytes = Path(each.get("path") or ""), each.get("size_bytes")
+        if size_bytes is None or size_bytes > left or not each.get("path") or not path.exists():
+            continue
+        try:
+            files = list(_unchanged(path, each.get("sha256") or ""))
+        except (OSError, UsageError):
+            continue
+        left -= size_bytes if files else 0
+        yield from ((f"{INPUTS}/{name}/{inside}" if inside else f"{INPUTS}/{name}", file) for inside, file in files)
+
+
+def _unchanged(path: Path, sha256: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files of an input where its digest is still the one that was recorded."""
+    if path.is_file():
+        with open(path, "rb") as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() == sha256:
+                yield "", path
+        return
+    entries = [entry if entry.mode != 0o120000 else _behind(path, entry) for entry in scan_tree(path)]
+    if merkle_root(entries) == sha256:
+        yield from ((entry.path, path / entry.path) for entry in entries)
+
+
+def _behind(root: Path, entry: ManifestEntry) -> ManifestEntry:
+    """Return the file that a link stands for: the store may have laid its files as links."""
+    path = root / entry.path
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        status = os.fstat(stream.fileno())
+    return ManifestEntry(entry.path, status.st_size, digest, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
+
+
+def _add(crate: zipfile.ZipFile, name: str, path: Path) -> FileFacts:
+    safe_join(Path("crate"), name)
+    try:
+        name.encode()
+        member = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{name!r} has a name that is no UTF-8", hint="rename it") from error
+    member.compress_type = zipfile.ZIP_STORED if name == RECORD else zipfile.ZIP_DEFLATED
+    digest, size_bytes = hashlib.sha256(), 0
+    with open(path, "rb") as source, crate.open(member, "w") as sink:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            size_bytes += len(chunk)
+            sink.write(chunk)
+    return FileFacts(size_bytes, digest.hexdigest())
+
+
+def _open_file(folder: Path, name: str) -> IO[bytes]:
+    return open(safe_join(folder, name), "rb")

@@ -1,0 +1,212 @@
+"""What a run is: the specification a person gives, and the record that is kept of one execution."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fairmile.base.errors import UsageError
+from fairmile.jobs.spec import Launch, Resources
+from fairmile.meter.lines import Log, event_files, read_log
+from fairmile.runs.wording import Better
+
+Value = str | int | float | bool | None
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"  # its end was never recorded: killed, a lost node, a power cut
+
+    @property
+    def is_end(self) -> bool:
+        return self not in (RunState.QUEUED, RunState.RUNNING)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MetricSpec(_Part):
+    """How a metric is found and judged."""
+
+    pattern: str = ""  # finds it in the output: the group named `value`, or the first one; `step` is optional
+    unit: str = ""
+    better: Better = ""
+    tolerance: Annotated[float, Field(ge=0)] | None = None  # relative; within it a rerun counts as the same
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        if value:
+            try:
+                groups = re.compile(value).groups
+            except re.error as error:
+                raise ValueError(f"{value!r} is no regular expression: {error}") from error
+            if not groups:
+                raise ValueError(f"{value!r} has no group that holds the value")
+        return value
+
+
+class Input(_Part):
+    """Something that goes in: a file or folder here, or an asset of the catalog."""
+
+    path: str = ""
+    asset: str = ""
+    sha256: str = ""  # of the file, or the root of the tree
+
+
+class RunSpec(_Part):
+    """One execution as it was asked for."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
+    argv: tuple[str, ...] = Field(min_length=1)
+    params: Mapping[str, Value] = {}
+    seed: int | None = None
+    env: Mapping[str, str] = {}
+    folder: str = ""  # where it runs; empty: `work` in the folder of the run
+    subfolder: str = ""  # of its own folder, where the program starts
+    code: tuple[str, ...] = ()  # files and folders that are the program, beside those that the command names
+    inputs: Mapping[str, Input] = {}
+    outputs: tuple[str, ...] = ()  # patterns in the folder it runs in; what they match is kept by digest
+    metrics: Mapping[str, MetricSpec] = {}
+    environment: str = ""
+    system: str = ""  # empty: this machine, in this process
+    resources: Resources = Resources()
+    software: tuple[str, ...] = ()
+    launch: Launch | None = None
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    watch_s: Annotated[float, Field(ge=0)] = 1.0  # period of the samples; 0: none
+    asset: str = ""  # handle of the benchmark, model or workflow it executes
+    dataset: str = ""
+    group: str = ""  # runs that belong together: repeats, the points of a sweep
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a run, over all values that were logged; `value` is the last."""
+
+    value: float
+    first: float
+    min: float
+    max: float
+    mean: float
+    count: int
+    unit: str = ""
+    better: Better = ""
+    tolerance: float | None = None
+
+    @property
+    def best(self) -> float:
+        """The best value ever seen, by the metric's direction; the last one where it has none."""
+        return {"lower": self.min, "higher": self.max}.get(self.better, self.value)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The record of one execution. `document` is what run.json holds."""
+
+    document: Mapping[str, Any]
+    folder: Path
+    packed: bool = field(default=False)  # whether `folder` is a zip file that holds the four
+
+    @property
+    def id(self) -> str:
+        return str(self.document["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.document["spec"]["name"])
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec.model_validate(self.document["spec"])
+
+    @property
+    def identity(self) -> str:
+        """The digest of all that went in; empty where something of it is not known."""
+        return str(self.document.get("identity") or "")
+
+    @property
+    def created(self) -> float:
+        return float(self.document["created"])
+
+    @property
+    def params(self) -> Mapping[str, Value]:
+        return self.document["spec"].get("params") or {}
+
+    @property
+    def group(self) -> str:
+        return str(self.document["spec"].get("group") or "")
+
+    @property
+    def system(self) -> str:
+        """The system it ran on: its name, or that of the host."""
+        return str(self.document["spec"].get("system") or self.hardware.get("host") or "")
+
+    @property
+    def captured(self) -> Mapping[str, Any]:
+        """What was found when it started: code, inputs, environment, hardware, software, scheduler, variables."""
+        return self.document.get("captured") or {}
+
+    @property
+    def hardware(self) -> Mapping[str, Any]:
+        return self.captured.get("hardware") or {}
+
+    @property
+    def prediction(self) -> Mapping[str, Any]:
+        """What was expected beforehand: `elapsed_s`, `memory_bytes`, `energy_j`, each {value, low, high, source}."""
+        return self.document.get("prediction") or {}
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """How it ended; empty as long as that is not known."""
+        return self.document.get("result") or {}
+
+    @property
+    def state(self) -> RunState:
+        said = self.result.get("state") or self.document.get("state") or RunState.RUNNING
+        return RunState(said)
+
+    @property
+    def elapsed_s(self) -> float | None:
+        return self.result.get("elapsed_s")
+
+    @property
+    def energy_j(self) -> float | None:
+        """The energy of all that was measured, counted once; None where nothing measured it."""
+        return (self.result.get("energy") or {}).get("total_j")
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        return {name: _metric(each) for name, each in (self.result.get("metrics") or {}).items()}
+
+    @property
+    def spans(self) -> Mapping[str, Mapping[str, float]]:
+        """For each timer: count, total_s, mean_s, min_s, max_s, p50_s, p95_s, p99_s."""
+        return self.result.get("spans") or {}
+
+    def log(self) -> Log:
+        """Read spans, metrics and samples in full."""
+        if self.packed:
+            raise UsageError(f"run {self.id} is packed", hint=f"`fairmile runs unpack {self.id}` brings its files back")
+        return read_log(event_files(self.folder))
+
+
+def _metric(said: Mapping[str, Any]) -> Metric:
+    numbers = {name: float(said[name]) for name in ("value", "first", "min", "max", "mean")}
+    tolerance = said.get("tolerance")
+    return Metric(**numbers, count=said["count"], unit=said["unit"], better=said["better"], tolerance=tolerance)

@@ -1,0 +1,264 @@
+"""What a run is expected to take, beside what it then took: from earlier runs, or from what others plug in."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from statistics import median, stdev
+from typing import Any, NamedTuple, Protocol
+
+from fairmile.base.errors import FairmileError, SystemFailure
+from fairmile.base.registry import Plugin, Registry
+from fairmile.base.statistics import fit_line, t_quantile
+from fairmile.runs.model import Run, RunSpec, RunState, Value
+
+LEVEL = 0.9
+_NEWEST = 20  # runs that a number is taken from: what was long ago says less than it seems
+_MOST = 100
+_ROBUST_FROM = 5  # runs from which the median deviation is worth more than the standard deviation
+_POINTS = 3
+_WIDEST = 1.0  # of the value: a wider interval says nothing
+# Neither changes how much there is to do.
+_WITHOUT_EFFECT = ("time_s", "account", "qos", "reservation", "options")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One expected number; without `low` and `high` nothing tells how sure it is. `source` says where it is from."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    source: str = ""
+
+
+class Predictor(Protocol):
+    """Foresees numbers of a run: `elapsed_s`, `memory_bytes`, `energy_j` or a metric; what it cannot tell is absent."""
+
+    def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]: ...
+
+
+class Judged(NamedTuple):
+    """An expected number beside the measured one; `inside` is None where either bounds or measurement are missing."""
+
+    what: str
+    predicted: Predicted
+    measured: float | None
+    inside: bool | None
+
+
+# What was measured goes before what is computed: the table's `history` is asked first.
+PREDICTORS: Registry[type[Predictor]] = Registry(
+    "predictor",
+    {"history": Plugin("fairmile.runs.prediction:FromHistory", summary="earlier runs of the same thing")},
+    entry_points="fairmile.predictors",
+)
+
+
+def predict(predictors: Registry[type[Predictor]], spec: RunSpec, history: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Ask one predictor after the other, as run.json keeps it; the first that knows a number gives it.
+
+    SystemFailure names a predictor that breaks.
+    """
+    found: dict[str, Predicted] = {}
+    for name in predictors.names():
+        try:
+            told = predictors[name]().predict(spec, history)
+        except FairmileError:
+            raise
+        except Exception as error:
+            raise SystemFailure(
+                f"predictor {name!r} failed: {type(error).__name__}: {error}",
+                hint="remove the package that brings it, or tell its author",
+            ) from error
+        found = {**told, **found}
+    return {what: asdict(each) for what, each in found.items()}
+
+
+def judged(run: Run) -> list[Judged]:
+    """Return what was expected of a run beside what was measured."""
+    measured = {**{name: metric.value for name, metric in run.metrics.items()}, **measurements(run)}
+    rows = []
+    for what, said in run.prediction.items():
+        expected = Predicted(said["value"], said.get("low"), said.get("high"), str(said.get("source") or ""))
+        value = measured.get(what)
+        inside = None
+        if value is not None and expected.low is not None and expected.high is not None:
+            inside = expected.low <= value <= expected.high
+        rows.append(Judged(what, expected, value, inside))
+    return rows
+
+
+def measurements(run: Run) -> dict[str, float]:
+    """Return those of `elapsed_s`, `memory_bytes` and `energy_j` that were measured."""
+    usage = run.result.get("usage") or {}
+    told = {"elapsed_s": run.elapsed_s, "memory_bytes": usage.get("max_rss_bytes"), "energy_j": run.energy_j}
+    return {name: number for name, value in told.items() if (number := _number(value)) is not None}
+
+
+class FromHistory:
+    """Predicts from runs that succeeded before: same name, command, resources, machine and kind of GPU.
+
+    Runs with the same parameters give their median. Where there are none, runs that differ in one number only give
+    a line through at least three of them. Where nothing fits, nothing is predicted. `host` and `gpus`, the models,
+    describe where the new run goes when that is this machine.
+    """
+
+    def __init__(self, *, host: str = "", gpus: Sequence[str] | None = None) -> None:
+        self._host = host or os.uname().nodename
+        self._gpus = None if gpus is None else tuple(gpus)
+
+    def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
+        place = spec.system or self._host
+        comparable = self._on_same_gpus(_comparable(history, spec, place))
+        if not comparable:
+            return {}
+        where = f"on {place}" + _gpu_words(comparable[0])
+        points = [(run, measurements(run)) for run in comparable]
+        same = [(run, numbers) for run, numbers in points if not _differing(run.params, spec.params)]
+        found: dict[str, Predicted] = {}
+        for what in ("elapsed_s", "memory_bytes", "energy_j"):
+            told = _from_same(_measured(same, what), where)
+            if told is None:
+                told = _from_line(_measured(points, what), spec, where)
+            if told is not None:
+                found[what] = told
+        return found
+
+    def _on_same_gpus(self, runs: list[Run]) -> list[Run]:
+        """Keep the runs on the GPUs of the new one; where these are not known, on those of the newest run."""
+        if not runs:
+            return []
+        wanted = self._gpus if self._gpus is not None else _gpus(runs[0])
+        return [run for run in runs if sorted(_gpus(run)) == sorted(wanted)]
+
+
+def _comparable(history: Sequence[Run], spec: RunSpec, place: str) -> list[Run]:
+    """Return the runs that tell something about the new one, the newest first."""
+    resources = _effective(spec.resources.model_dump(mode="json", exclude_defaults=True))
+    named = sorted((run for run in history if run.name == spec.name), key=lambda run: -run.created)
+    return list(islice((run for run in named if _is_comparable(run, spec, place, resources)), _MOST))
+
+
+def _is_comparable(run: Run, spec: RunSpec, place: str, resources: Mapping[str, Any]) -> bool:
+    # The document is read as it is: validating hundreds of old specifications would cost more than a short run.
+    before = run.document["spec"]
+    return (
+        run.state is RunState.DONE
+        and run.system == place
+        and (before.get("dataset") or "") == spec.dataset
+        and _is_same_command(before, spec)
+        and _effective(before.get("resources") or {}) == resources
+    )
+
+
+def _effective(resources: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in resources.items() if name not in _WITHOUT_EFFECT}
+
+
+def _is_same_command(before: Mapping[str, Any], now: RunSpec) -> bool:
+    """Tell whether two commands are the same but for the values of parameters."""
+    argv, params = before["argv"], before.get("params") or {}
+    if len(argv) != len(now.argv):
+        return False
+    changes = {(str(value), str(now.params[name])) for name, value in params.items() if name in now.params}
+    changes.add((str(before.get("seed")), str(now.seed)))
+    first, *rest = zip(argv, now.argv, strict=True)
+    # The same program may lie elsewhere today.
+    return os.path.basename(first[0]) == os.path.basename(first[1]) and all(
+        one == other or (one, other) in changes or _is_same_option(one, other, changes) for one, other in rest
+    )
+
+
+def _is_same_option(before: str, now: str, changes: set[tuple[str, str]]) -> bool:
+    option, _, value = before.partition("=")
+    other_option, _, other_value = now.partition("=")
+    return option == other_option and (value, other_value) in changes
+
+
+def _differing(before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
+    """Return the parameters that differ; a seed changes what is computed, not how much."""
+    return [
+        name
+        for name in sorted({*before, *now} - {"seed"})
+        if before.get(name) != now.get(name) or (name in before) != (name in now)
+    ]
+
+
+def _measured(points: Sequence[tuple[Run, Mapping[str, float]]], what: str) -> list[tuple[Run, float]]:
+    found = [(run, numbers[what]) for run, numbers in points if what in numbers]
+    if what == "energy_j" and found:
+        # A sum over other counters is another quantity.
+        channels = _channels(found[0][0])
+        found = [(run, value) for run, value in found if _channels(run) == channels]
+    return found
+
+
+def _channels(run: Run) -> list[str]:
+    parts = (run.result.get("energy") or {}).get("parts") or []
+    return sorted(str(part.get("channel")) for part in parts)
+
+
+def _from_same(points: Sequence[tuple[Run, float]], where: str) -> Predicted | None:
+    values = [value for _, value in points[:_NEWEST]]
+    if not values:
+        return None
+    centre, count = median(values), len(values)
+    source = f"{'1 earlier run' if count == 1 else f'median of {count} earlier runs'} {where}"
+    if count == 1:
+        return Predicted(centre, source=source)
+    scatter = 1.4826 * median(abs(value - centre) for value in values) if count >= _ROBUST_FROM else 0.0
+    scatter = scatter or stdev(values)
+    width = t_quantile((1 + LEVEL) / 2, count - 1) * scatter * math.sqrt(1 + 1 / count)
+    return Predicted(centre, max(centre - width, 0.0), centre + width, source)
+
+
+def _from_line(points: Sequence[tuple[Run, float]], spec: RunSpec, where: str) -> Predicted | None:
+    """Draw a line over the one number in which the runs differ from the new one; None where they support none."""
+    best: Predicted | None = None
+    for name, wanted in spec.params.items():
+        x = _number(wanted)
+        if x is None:
+            continue
+        near = [(run, value) for run, value in points if _differing(run.params, spec.params) in ([name], [])]
+        at = [(number, value) for run, value in near[:_NEWEST] if (number := _number(run.params.get(name))) is not None]
+        if len({number for number, _ in at}) < _POINTS:
+            continue
+        told = _on_line(at, x, f"a line over {name} through {len(at)} earlier runs {where}")
+        if told is not None and (best is None or _width(told) < _width(best)):
+            best = told
+    return best
+
+
+def _on_line(points: Sequence[tuple[float, float]], x: float, source: str) -> Predicted | None:
+    line = fit_line([number for number, _ in points], [value for _, value in points])
+    interval = line.interval(x, LEVEL)
+    value = line.at(x)
+    if interval is None or value <= 0 or interval[1] - interval[0] > 2 * _WIDEST * value:
+        return None
+    numbers = [number for number, _ in points]
+    if not min(numbers) <= x <= max(numbers):
+        source += f", beyond the {min(numbers):g} to {max(numbers):g} that were seen"
+    return Predicted(value, max(interval[0], 0.0), interval[1], source)
+
+
+def _width(predicted: Predicted) -> float:
+    return (predicted.high or 0.0) - (predicted.low or 0.0)
+
+
+def _gpus(run: Run) -> tuple[str, ...]:
+    return tuple(str(gpu.get("model") or "") for gpu in run.hardware.get("gpus") or ())
+
+
+def _gpu_words(run: Run) -> str:
+    models = list(dict.fromkeys(filter(None, _gpus(run))))
+    return f" with {', '.join(models)}" if models else ""
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)

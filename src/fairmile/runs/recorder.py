@@ -1,0 +1,534 @@
+"""Executes one run and writes its record; the same in this process, in a batch job, and on a machine without Fairmile.
+
+It needs nothing but the standard library, `base` and `meter`, so that it can travel as one file of pure Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fairmile.base.digest import sha256_file
+from fairmile.base.errors import FairmileError
+from fairmile.base.files import Holder, write_atomic, write_failure
+from fairmile.meter.energy import energies, total
+from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, Log, event_files, read_log
+from fairmile.meter.meter import Meter
+from fairmile.meter.sources import find_sources
+from fairmile.meter.statistics import metric_documents, span_documents
+from fairmile.meter.watch import Watch
+from fairmile.runs import capture
+from fairmile.runs.crate import card_text
+from fairmile.runs.layout import CARD, OUTPUT, PACK, RECORD, read_record, work_folder, write_record
+from fairmile.runs.wording import better_of
+
+_METRICS = "metrics.jsonl"
+_ROOM, _ROOM_BYTES = ".room", 64 << 10
+# A run that is over sooner tells no counter anything: looking for them would cost more than the run.
+_WATCH_AFTER_S = 0.25
+_TICK_S, _QUIET_TICK_S = 0.05, 0.5
+_GRACE_S = 10.0
+_LONGEST_LINE = 64 << 10
+_MOST_OUTPUTS = 10_000
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_COULD_NOT_START = {FileNotFoundError: 127, NotADirectoryError: 127, PermissionError: 126, OSError: 126}
+
+Document = dict[str, Any]
+
+
+@dataclass
+class Ending:
+    """How a program ended."""
+
+    state: str
+    exit_code: int | None = None
+    signal: str = ""
+    reason: str = ""
+    hint: str = ""
+    usage: Mapping[str, float] = field(default_factory=dict)
+
+
+def begin(folder: Path, document: Document, env: Mapping[str, str]) -> None:
+    """Note where and on what a run starts, before it does."""
+    spec = document["spec"]
+    work = work_folder(folder, spec)
+    captured = document.setdefault("captured", {})
+    captured["hardware"] = capture.hardware([work, folder])
+    captured["software"] = capture.software()
+    captured["scheduler"] = capture.scheduler(env)
+    captured["variables"] = capture.variables({**env, **spec.get("env", {})})
+    me = Holder.me()
+    attempt = {"started": time.time(), "host": me.host, "pid": me.pid, "holder": me.text()}
+    document.setdefault("attempts", []).append(attempt)
+    document["state"], document["result"] = "running", None
+    write_record(folder, document)
+    _keep_room(folder)
+
+
+def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, missing: Mapping[str, str]) -> None:
+    """Note how a run ended, with all that its log and its outputs tell, and write its card."""
+    spec = document["spec"]
+    started = document["attempts"][-1]["started"]
+    (folder / _ROOM).unlink(missing_ok=True)
+    vanished = not (folder / RECORD).exists()
+    log = read_log(event_files(folder))
+    reason = ending.reason
+    if vanished:
+        reason = "; ".join(filter(None, [reason, "its folder was removed while it ran"]))
+    usage = dict(ending.usage)
+    if "max_rss_bytes" not in usage and (seen := _seen_rss(log)):
+        usage["max_rss_bytes"] = seen
+    outputs, trouble = _outputs(work_folder(folder, spec), spec.get("outputs", []))
+    document["result"] = {
+        "state": ending.state,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "reason": reason,
+        "hint": ending.hint,
+        "started": started,
+        "ended": started + elapsed_s,  # the clock on the wall may have been set meanwhile
+        "elapsed_s": elapsed_s,
+        "usage": usage,
+        "metrics": _declared(metric_documents(log), spec.get("metrics", {})),
+        "spans": span_documents(log),
+        "energy": _energy(log, missing),
+        "outputs": outputs,
+        "damaged_lines": log.damaged,
+    }
+    if trouble:
+        document["result"]["notes"] = [trouble]
+    document["state"] = ending.state
+    write_record(folder, document)
+    # The card can be made again from the record, so it need not survive a power cut.
+    write_atomic(folder / CARD, card_text(document, folder), sync=False)
+
+
+def _keep_room(folder: Path) -> None:
+    """Keep room for the end of the record, which must be written also when the program filled the disk."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / _ROOM, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _ROOM_BYTES)
+        finally:
+            os.close(descriptor)
+
+
+def execute(
+    folder: Path, document: Document, *, argv: Sequence[str], env: Mapping[str, str], echo: BinaryIO | None = None
+) -> Document:
+    """Run a program to its end and return its record, which is in the folder by then; what it prints goes to `echo`."""
+    work = work_folder(folder, document["spec"])
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failure(str(work), error) from error
+    begin(folder, document, env)
+    program = _Program(folder, document, argv, env, work, echo)
+    ending, elapsed_s = program.run()
+    finish(folder, document, ending, elapsed_s, program.missing)
+    return document
+
+
+class _Program:
+    """One process group, what it prints, what it logs and what is measured meanwhile."""
+
+    def __init__(
+        self,
+        folder: Path,
+        document: Document,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        work: Path,
+        echo: BinaryIO | None,
+    ) -> None:
+        self.folder, self.spec, self.argv, self.work = folder, document["spec"], argv, work
+        self.env = {**env, **self.spec.get("env", {}), **run_variables(folder, document)}
+        self.missing: dict[str, str] = {}
+        self._meter = Meter(folder / FILE)
+        patterns = {name: each["pattern"] for name, each in self.spec.get("metrics", {}).items() if each.get("pattern")}
+        self._reader = _OutputReader(self._meter, patterns, echo)
+        self._looks = bool(patterns) or echo is not None
+        self._watch: Watch | None = None
+        self._forwarded = ""
+
+    def run(self) -> tuple[Ending, float]:
+        """Start the program, follow it, and return how it ended and how long it took."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        output, metrics = os.open(self.folder / OUTPUT, flags, 0o666), os.open(self.folder / _METRICS, flags, 0o666)
+        begins = time.monotonic()
+        try:
+            with open(self.folder / OUTPUT, "rb") as printed, open(self.folder / _METRICS, "rb") as stated:
+                printed.seek(0, os.SEEK_END)
+                self._reader.attach(printed, stated)
+                try:
+                    process = self._start(output, metrics)
+                except OSError as error:
+                    return _not_started(self.argv, self.work, error), time.monotonic() - begins
+                ending = self._follow(process, begins)
+                elapsed_s = time.monotonic() - begins
+                self._reader.drain()
+        finally:
+            if self._watch is not None:
+                self._watch.stop()
+            self._meter.close()
+            for name, descriptor in ((OUTPUT, output), (_METRICS, metrics)):
+                is_empty = name == _METRICS or os.fstat(descriptor).st_size == 0
+                os.close(descriptor)
+                if is_empty:  # what stood in it is in the log now
+                    (self.folder / name).unlink(missing_ok=True)
+        return ending, elapsed_s
+
+    def _start(self, output: int, metrics: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=self.work,
+            env={**self.env, "FAIRMILE_METRICS_FD": str(metrics)},
+            pass_fds=(metrics,),
+            process_group=0,  # one signal reaches all of it, and none that is meant for us alone
+        )
+
+    def _follow(self, process: subprocess.Popen[bytes], begins: float) -> Ending:
+        """Wait for the end; an interruption ends the program first."""
+        self._meter.event("started", pid=process.pid)
+        timeout_s = self.spec.get("timeout_s")
+        limit = begins + timeout_s if timeout_s else None
+        watch_s = self.spec.get("watch_s", 1.0)
+        watch_at = begins + _WATCH_AFTER_S if watch_s else None
+        with _Child(process) as child, self._passing_signals(process):
+            try:
+                while not child.wait(self._pause(limit, watch_at)):
+                    self._reader.look()
+                    now = time.monotonic()
+                    if watch_at is not None and now >= watch_at:
+                        watch_at = None
+                        self._measure(process.pid, watch_s)
+                    if limit is not None and now >= limit:
+                        child.end()
+                        return self._judged(child, f"it took longer than {timeout_s:g} s", state="timeout")
+            except BaseException:
+                self._forwarded = "INT"
+                child.end(first=signal.SIGINT)
+                if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                    raise
+        return self._judged(child)
+
+    def _pause(self, limit: float | None, watch_at: float | None) -> float | None:
+        """Return how long to wait before looking again."""
+        pause = _TICK_S if self._looks else _QUIET_TICK_S
+        marks = [mark - time.monotonic() for mark in (limit, watch_at) if mark is not None]
+        return max(min([pause, *marks]), 0.0)
+
+    def _measure(self, pid: int, period_s: float) -> None:
+        found = find_sources(pid=pid)
+        self.missing = found.missing
+        self._watch = Watch(found.sources, self.folder / FILE, period_s=period_s)
+        self._watch.start()
+
+    @contextlib.contextmanager
+    def _passing_signals(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        """Pass on what is sent to us while the program runs; only a main thread may listen."""
+
+        def forward(number: int, _: object) -> None:
+            if number in (signal.SIGTERM, signal.SIGHUP):
+                self._forwarded = signal.Signals(number).name.removeprefix("SIG")
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+        before: dict[int, Any] = {}
+        try:
+            for number in _FORWARDED:
+                before[number] = signal.signal(number, forward)
+        except ValueError:
+            pass
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _judged(self, child: _Child, reason: str = "", *, state: str = "") -> Ending:
+        code = child.exit_code
+        if code is None:  # somebody else collected it
+            return Ending("interrupted", reason="how it ended is not known")
+        name = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else ""
+        if not state and self._forwarded and code != 0:
+            state, reason = "cancelled", f"it was ended by {self._forwarded}"
+        if not state:
+            state = "done" if code == 0 else "failed"
+        hint = ""
+        if state == "failed" and not reason:
+            reason = f"killed by {name}" if name else f"exit code {code}"
+            hint = "was it out of memory?" if name == "SIGKILL" else ""
+        return Ending(state, code if code >= 0 else 128 - code, name.removeprefix("SIG"), reason, hint, child.usage)
+
+
+class _Child:
+    """Waits for a process with a time limit, and learns what it used."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._descriptor = _pidfd(process.pid)
+        self.exit_code: int | None = None
+        self.usage: dict[str, float] = {}
+        # Until it becomes another program, a process counts the memory of the one that started it as its own.
+        self._inherited_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+        self._is_over = False
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Return whether it has ended, at the latest after `timeout_s`."""
+        if self._descriptor is not None:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLIN)
+            if not poll.poll(None if timeout_s is None else int(timeout_s * 1000) + 1):
+                return False
+            return self._collect(0)
+        until = time.monotonic() + (timeout_s or 0)
+        while not self._collect(os.WNOHANG):
+            if timeout_s is not None and time.monotonic() >= until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _collect(self, options: int) -> bool:
+        if self._is_over:
+            return True
+        try:
+            pid, status, used = os.wait4(self._process.pid, options)
+        except ChildProcessError:
+            self._is_over = True
+            return True
+        if pid == 0:
+            return False
+        self._is_over = True
+        self.exit_code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = self.exit_code  # else Popen believes it still runs
+        self.usage = {
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "read_bytes": used.ru_inblock * 512,
+            "written_bytes": used.ru_oublock * 512,
+        }
+        if (peak_bytes := used.ru_maxrss * _RSS_UNIT) > self._inherited_bytes:
+            self.usage["max_rss_bytes"] = peak_bytes
+        return True
+
+    def end(self, first: signal.Signals = signal.SIGTERM) -> None:
+        """End the whole group: politely, then for good."""
+        for number in (first, signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+            if self.wait(_GRACE_S if number is not signal.SIGKILL else None):
+                break
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what it left behind
+
+
+class _OutputReader:
+    """Reads what a program prints and states: echoes it, and finds metrics in it."""
+
+    def __init__(self, meter: Meter, patterns: Mapping[str, str], echo: BinaryIO | None) -> None:
+        self._meter = meter
+        self._patterns = {name: re.compile(pattern.encode()) for name, pattern in patterns.items()}
+        self._echo = echo
+        self._printed: BinaryIO | None = None
+        self._stated: BinaryIO | None = None
+        self._rest = {"printed": b"", "stated": b""}
+
+    def attach(self, printed: BinaryIO, stated: BinaryIO) -> None:
+        """Read from these files from now on."""
+        self._printed, self._stated = printed, stated
+
+    def look(self) -> None:
+        """Take what has come since the last time."""
+        if self._printed is not None and (self._patterns or self._echo is not None):
+            while data := self._printed.read(1 << 20):
+                self._write(data)
+                if self._patterns:
+                    self._lines("printed", data, self._match)
+        if self._stated is not None:
+            while data := self._stated.read(1 << 20):
+                self._lines("stated", data, self._state)
+
+    def drain(self) -> None:
+        """Take the rest, also a last line without an end."""
+        self.look()
+        for source, take in (("printed", self._match), ("stated", self._state)):
+            if self._rest[source]:
+                take(self._rest[source])
+                self._rest[source] = b""
+
+    def _write(self, data: bytes) -> None:
+        if self._echo is None:
+            return
+        try:
+            self._echo.write(data)
+            self._echo.flush()
+        except (OSError, ValueError):  # whoever listened is gone; the log has it all
+            self._echo = None
+
+    def _lines(self, source: str, data: bytes, take: Callable[[bytes], None]) -> None:
+        *lines, rest = (self._rest[source] + data).split(b"\n")
+        for line in lines:
+            take(line[:_LONGEST_LINE])
+        self._rest[source] = rest[:_LONGEST_LINE]
+
+    def _match(self, line: bytes) -> None:
+        for name, pattern in self._patterns.items():
+            for found in pattern.finditer(line):
+                groups = found.groupdict()
+                with contextlib.suppress(ValueError, TypeError):
+                    value = float(groups.get("value") or found[1])
+                    step = groups.get("step")
+                    self._meter.log(step=float(step) if step else None, **{name: value})
+
+    def _state(self, line: bytes) -> None:
+        """Take a line such as {"loss": 0.5, "step": 3}."""
+        if not line.strip():
+            return
+        try:
+            stated = json.loads(line)
+            step = stated.pop("step", None)
+            self._meter.log(step=None if step is None else float(step), **{k: float(v) for k, v in stated.items()})
+        except (ValueError, TypeError, AttributeError):
+            self._meter.event("unreadable metric", line=line[:200].decode(errors="replace"))
+
+
+def run_variables(folder: Path, document: Document) -> dict[str, str]:
+    """Return what a program is told of the run it is part of."""
+    spec = document["spec"]
+    found = {
+        "FAIRMILE_RUN": str(folder),
+        "FAIRMILE_RUN_ID": document["id"],
+        "FAIRMILE_ATTEMPT": str(len(document.get("attempts", []))),
+        "FAIRMILE_METRICS": str(folder / _METRICS),
+        FILE_VARIABLE: str(folder / FILE),
+        HOST_VARIABLE: os.uname().nodename,
+    }
+    if spec.get("params"):
+        found["FAIRMILE_PARAMS"] = json.dumps(spec["params"])
+    if spec.get("seed") is not None:
+        found["FAIRMILE_SEED"] = str(spec["seed"])
+    for name, each in document.get("captured", {}).get("inputs", {}).items():
+        word = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
+        if each.get("path"):
+            found[f"FAIRMILE_INPUT_{word}"] = each["path"]
+    return found
+
+
+def _not_started(argv: Sequence[str], work: Path, error: OSError) -> Ending:
+    code = next(code for kind, code in _COULD_NOT_START.items() if isinstance(error, kind))
+    if not work.is_dir():
+        return Ending("failed", code, reason=f"its folder {work} is not there")
+    reason = f"{argv[0]!r} could not be started: {error.strerror}"
+    return Ending("failed", code, reason=reason, hint="check the name of the program and the environment")
+
+
+def _outputs(work: Path, patterns: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the digests of the files that patterns match below a folder."""
+    found: dict[str, Any] = {}
+    for pattern in patterns:
+        try:
+            paths = sorted(work.glob(pattern))
+        except (ValueError, NotImplementedError, OSError) as error:
+            return found, f"outputs {pattern!r}: {error}"
+        for path in paths:
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            for file in files:
+                if not file.is_file() or file.is_symlink():
+                    continue
+                if len(found) >= _MOST_OUTPUTS:
+                    return found, f"only the first {_MOST_OUTPUTS} outputs are listed"
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    size_bytes = file.stat().st_size
+                    found[str(file.relative_to(work))] = {"sha256": sha256_file(file), "size_bytes": size_bytes}
+    return found, ""
+
+
+def _seen_rss(log: Log) -> float | None:
+    """Return the most memory that samples saw the program use."""
+    columns = [s.column(c.name) for s in log.samples for c in s.channels if c.name == "process.memory"]
+    return max((value for column in columns for value in column if value is not None), default=None)
+
+
+def _energy(log: Log, missing: Mapping[str, str]) -> Document:
+    """Return what was measured of energy, each part with its source, scope and error."""
+    found = total(each for samples in log.samples for each in energies(samples))
+    return {
+        "total_j": found.joules,
+        "parts": [asdict(each) for each in found.parts],
+        "left_out": dict(found.left_out),
+        "missing": dict(missing),
+    }
+
+
+def _declared(metrics: dict[str, Document], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Document]:
+    """Return the metrics with what was declared of them."""
+    for name, metric in metrics.items():
+        said = specs.get(name, {})
+        metric["unit"] = said.get("unit", "")
+        metric["better"] = said.get("better") or better_of(name)
+        metric["tolerance"] = said.get("tolerance")
+    return metrics
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or a kernel before 5.3
+        return None
+
+
+def start(arguments: Sequence[str]) -> int:
+    """`recorder FOLDER [--pack] -- COMMAND…`: execute the run whose run.json lies in a folder; return its exit code.
+
+    With --pack the files of its record are left in one, to be brought back.
+    """
+    given, command = arguments[: (cut := list(arguments).index("--"))], list(arguments[cut + 1 :])
+    folder = Path(given[0]).absolute()
+    try:
+        document = execute(folder, read_record(folder), argv=command, env=os.environ, echo=sys.stdout.buffer)
+    except (FairmileError, OSError) as problem:
+        sys.stderr.write(f"fairmile: {problem}\n")
+        return getattr(problem, "exit_code", 3)
+    if "--pack" in given[1:]:
+        _pack(folder)
+    result = document["result"]
+    if result["reason"]:
+        sys.stderr.write(f"fairmile: run {document['id']}: {result['reason']}\n")
+    return int(result["exit_code"] if result["exit_code"] is not None else 1)
+
+
+def _pack(folder: Path) -> None:
+    temporary = folder / f".{PACK}"
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in [folder / RECORD, folder / CARD, folder / OUTPUT, *event_files(folder)]:
+            if file.is_file():
+                archive.write(file, file.name)
+    temporary.replace(folder / PACK)
+
+
+if __name__ == "__main__":
+    sys.exit(start(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""The same once more, from the record alone, and how it differs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.runs.model import Input, Metric, Run, RunSpec
+
+# Two runs of one program on one machine differ by rounding and by the order of threads; what matters is declared.
+DEFAULT_TOLERANCE = 0.05
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one thing is as it was; None where that cannot be told."""
+
+    what: str
+    same: bool | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A run, the same once more, and what can be said of the two."""
+
+    original: Run
+    again: Run
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether it ended as before, with metrics within their tolerance."""
+        return all(each.same is not False for each in self.verdicts if each.what in ("end",) or "metric" in each.what)
+
+
+def rerun_spec(original: Run, inputs: Mapping[str, Input]) -> RunSpec:
+    """Return the specification of the same run in a folder of its own; `{source}` stands for where its code lies."""
+    spec, code = original.spec, original.captured.get("code") or {}
+    before = Path(spec.folder) if spec.folder else None
+    root = Path(code["git"]["root"]) if code.get("git") else None
+    files = {each["path"]: each["name"] for each in code.get("files", [])}
+    argv = tuple(_moved(word, before, root, files) for word in spec.argv)
+    subfolder = ""
+    if before is not None and root is not None and before.is_relative_to(root):
+        subfolder = str(before.relative_to(root))
+    changes = {"folder": "", "subfolder": "" if subfolder == "." else subfolder, "argv": argv, "inputs": inputs}
+    return spec.model_copy(update=changes)
+
+
+def _moved(word: str, before: Path | None, root: Path | None, files: Mapping[str, str]) -> str:
+    """Return a word of the command with the path of a code file replaced by where it will lie."""
+    path = os.path.normpath(before / word) if before is not None else word
+    if root is not None and Path(path).is_relative_to(root):
+        return f"{{source}}/{Path(path).relative_to(root)}" if word.startswith("/") else word
+    return f"{{source}}/{files[path]}" if path in files else word
+
+
+def verdicts(original: Run, again: Run, tolerance: float | None = None) -> tuple[Verdict, ...]:
+    """Compare two runs of one thing: what went in, what it ran on, what came out."""
+    return tuple(_verdicts(original, again, tolerance))
+
+
+def _verdicts(original: Run, again: Run, tolerance: float | None) -> Iterator[Verdict]:
+    yield _code(original, again)
+    yield from _inputs(original, again)
+    yield _environment(original, again)
+    yield _hardware(original, again)
+    yield _end(original, again)
+    before, now = original.metrics, again.metrics
+    for name in sorted(before.keys() | now.keys()):
+        yield _metric(name, before.get(name), now.get(name), tolerance)
+    yield from _outputs(original, again)
+
+
+def _code(original: Run, again: Run) -> Verdict:
+    before, now = (run.captured.get("code") or {} for run in (original, again))
+    if not before.get("git") and not before.get("files") and not before.get("sources"):
+        return Verdict("code", None, "no code was recorded: the command names no file")
+    if before.get("git") and before.get("git") == now.get("git"):
+        dirty = " with changes that were not committed" if before["git"].get("dirty") else ""
+        return Verdict("code", True, f"commit {before['git']['commit'][:12]}{dirty}")
+    same = [_digests(each) for each in (before, now)]
+    return Verdict("code", same[0] == same[1], "the same files" if same[0] == same[1] else "other files")
+
+
+def _digests(code: Mapping[str, Any]) -> Any:
+    return (
+        sorted((each["name"], each["sha256"]) for each in code.get("files", [])),
+        sorted((each["asset"], each["sha256"]) for each in code.get("sources", [])),
+        (code.get("git") or {}).get("commit"),
+    )
+
+
+def _inputs(original: Run, again: Run) -> Iterator[Verdict]:
+    before, now = (run.captured.get("inputs") or {} for run in (original, again))
+    for name, each in sorted(before.items()):
+        other = now.get(name, {})
+        if not each.get("sha256") or not other.get("sha256"):
+            yield Verdict(f"input {name}", None, "its digest is not known")
+        else:
+            same = each["sha256"] == other["sha256"]
+            detail = (
+                f"sha256 {each['sha256'][:12]}" if same else f"was {each['sha256'][:12]}, is {other['sha256'][:12]}"
+            )
+            yield Verdict(f"input {name}", same, detail)
+
+
+def _environment(original: Run, again: Run) -> Verdict:
+    before, now = (run.captured.get("environment") or {} for run in (original, again))
+    if not before.get("lock") and not before.get("python"):
+        return Verdict("environment", None, "the program is of no environment that could be read")
+    changes = _package_changes(before.get("lock") or [], now.get("lock") or [])
+    if before.get("python") != now.get("python"):
+        changes.insert(0, f"Python {before.get('python')} → {now.get('python')}")
+    if not changes:
+        return Verdict("environment", True, f"Python {now.get('python')}, {len(now.get('lock') or [])} packages")
+    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+    return Verdict("environment", False, ", ".join(changes[:_SHOWN]) + more)
+
+
+def _package_changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    old, new = (dict(line.split("==", 1) for line in lines if "==" in line) for lines in (before, now))
+    names = sorted(old.keys() | new.keys())
+    return [f"{n} {old.get(n, 'absent')} → {new.get(n, 'absent')}" for n in names if old.get(n) != new.get(n)]
+
+
+def _hardware(original: Run, again: Run) -> Verdict:
+    facts = []
+    for run in (original, again):
+        hardware = run.hardware
+        cpu = hardware.get("cpu") or {}
+        gpus = [each.get("model") for each in hardware.get("gpus") or []]
+        facts.append(
+            {"CPU": cpu.get("model"), "cores": cpu.get("cores"), "GPUs": ", ".join(filter(None, gpus)) or "none"}
+        )
+    before, now = facts
+    changed = [f"{name}: {before[name]} → {now[name]}" for name in before if before[name] != now[name]]
+    same = f"{now['CPU']}, {now['cores']} cores, GPUs: {now['GPUs']}"
+    return Verdict("hardware", not changed, "; ".join(changed) if changed else same)
+
+
+def _end(original: Run, again: Run) -> Verdict:
+    same = original.state == again.state
+    codes = f"exit code {original.result.get('exit_code')} → {again.result.get('exit_code')}"
+    return Verdict("end", same, str(again.state) if same else f"{original.state} → {again.state} ({codes})")
+
+
+def _metric(name: str, before: Metric | None, now: Metric | None, tolerance: float | None) -> Verdict:
+    what = f"metric {name}"
+    if before is None or now is None:
+        return Verdict(what, False, "is new" if before is None else "is missing")
+    declared = tolerance if tolerance is not None else before.tolerance
+    limit = DEFAULT_TOLERANCE if declared is None else declared
+    old, new = before.value, now.value
+    text = f"{old:.6g} → {new:.6g}"
+    if old == new or (math.isnan(old) and math.isnan(new)):
+        return Verdict(what, True, f"{new:.6g}, exactly")
+    if not (math.isfinite(old) and math.isfinite(new)):
+        return Verdict(what, False, text)
+    difference = abs(new - old) / abs(old) if old else math.inf
+    kind = "a tolerance of" if declared is not None else "the usual tolerance of"
+    within = "within" if difference <= limit else "outside"
+    return Verdict(what, difference <= limit, f"{text} ({difference:.2%} apart, {within} {kind} {limit:.2%})")
+
+
+def _outputs(original: Run, again: Run) -> Iterator[Verdict]:
+    before, now = (run.result.get("outputs") or {} for run in (original, again))
+    for name in sorted(before.keys() | now.keys()):
+        if name not in before or name not in now:
+            yield Verdict(f"output {name}", False, "is new" if name not in before else "is missing")
+        else:
+            same = before[name]["sha256"] == now[name]["sha256"]
+            yield Verdict(f"output {name}", same, "the same bytes" if same else "other bytes")

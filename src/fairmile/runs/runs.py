@@ -1,0 +1,600 @@
+"""Runs: from a name to a record. Plan, prepare, execute here or on a system, collect, go on."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, Transient, UsageError
+from fairmile.base.files import safe_join, write_failure
+from fairmile.catalog.assets import Assets
+from fairmile.catalog.catalog import Catalog
+from fairmile.envs.envs import Envs
+from fairmile.envs.records import Environment
+from fairmile.jobs.diagnosis import Diagnosis, diagnose
+from fairmile.jobs.judge import Standing
+from fairmile.jobs.queue import Jobs
+from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.states import State
+from fairmile.meter.lines import FILE, event_files, read_log
+from fairmile.meter.meter import Meter
+from fairmile.runs import capture, carrier, sabath
+from fairmile.runs.crate import CODE, INPUTS
+from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.layout import OUTPUT, WORK, read_record, work_folder, write_record
+from fairmile.runs.ledger import Ledger
+from fairmile.runs.model import Input, MetricSpec, Run, RunSpec, RunState, Value
+from fairmile.runs.prediction import PREDICTORS, predict
+from fairmile.runs.projection import Projection, project, walltime
+from fairmile.runs.recorder import Ending, begin, execute, finish
+from fairmile.runs.rerun import Rerun, rerun_spec, verdicts
+from fairmile.runs.snapshot import keep_code, keep_folder, lay_code
+from fairmile.runs.targets import (
+    Target,
+    card_target,
+    checked_spec,
+    command_target,
+    file_target,
+    filled,
+    is_run_file,
+    value_texts,
+)
+from fairmile.store.store import Store
+
+_HISTORY = 20
+_TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that happens before or while a run is executed."""
+
+    verb: str  # fetch, build, submit, run
+    what: str
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would do; nothing has happened yet."""
+
+    spec: RunSpec
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+    prediction: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""  # of the job, where a system's scheduler carries it
+    sources: tuple[str, ...] = ()
+    sabath: sabath.SabathPlan | None = None
+    original: Run | None = None  # what is done again
+
+
+class Recording:
+    """A run that is this very program: what it logs goes into its record."""
+
+    def __init__(self, folder: Path, document: dict[str, Any]) -> None:
+        self.folder = folder
+        self.document = document
+        self.meter = Meter(folder / FILE)
+
+    @property
+    def id(self) -> str:
+        return str(self.document["id"])
+
+    def log(self, *, step: float | None = None, **metrics: float) -> None:
+        """Keep values of metrics."""
+        self.meter.log(step=step, **metrics)
+
+
+@dataclass(frozen=True)
+class Around:
+    """What runs are made of: each is asked for only when a run needs it."""
+
+    catalog: Callable[[], Catalog]
+    assets: Callable[[], Assets]
+    store: Callable[[], Store]
+    envs: Callable[[], Envs]
+    jobs: Callable[[], Jobs]
+
+
+class Runs(Ledger):
+    """All runs of one workspace, and the verbs that make new ones."""
+
+    def __init__(self, root: Path, around: Around, *, environ: Mapping[str, str]) -> None:
+        super().__init__(root)
+        self._around = around
+        self._environ = environ
+        self._recent: dict[str, deque[Run]] = {}
+
+    # Plan
+
+    def plan(self, what: str | Sequence[str] | RunSpec, dataset: str = "", **changes: Any) -> RunPlan:
+        """Return what running a name, a file, a command or a specification would do; only sizes are asked for."""
+        target, sabath_plan = self._target(what, dataset, changes)
+        spec = target.spec
+        steps, notes = list(self._bringing(target)), list(target.notes)
+        if sabath_plan is not None:
+            steps += [Step(verb, text, size) for verb, text, size in sabath_plan.steps(self._around.assets())]
+            notes += sabath_plan.notes
+        if spec.environment:
+            planned = self._around.envs().plan(spec.environment)
+            state = "is ready" if planned.state == "ready" else "; ".join(each.words for each in planned.steps)
+            steps.append(Step("build", f"environment {planned.name}: {state}"))
+            notes += planned.notes
+            if planned.trouble:
+                notes.append(planned.trouble)
+        command = " ".join(filled(spec.argv, value_texts(spec)))
+        script = ""
+        if spec.system:
+            machine = self._around.jobs().machines[spec.system]
+            made = machine.script(carrier.near_job(spec, spec.argv, self.root / "RUN", ""))
+            script, notes = made.text, [*notes, *made.notes]
+            steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect})"))
+        steps.append(Step("run", command))
+        prediction = predict(PREDICTORS, spec, self._history(spec))
+        return RunPlan(spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan)
+
+    def _target(
+        self, what: str | Sequence[str] | RunSpec, dataset: str, changes: Mapping[str, Any]
+    ) -> tuple[Target, sabath.SabathPlan | None]:
+        if isinstance(what, RunSpec):
+            spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
+            return Target(spec), None
+        if not isinstance(what, str):
+            return command_target(what, changes), None
+        if is_run_file(what):
+            return file_target(Path(what), changes), None
+        catalog = self._around.catalog()
+        model = sabath.find_model(catalog, what)
+        if model is not None:
+            planned = sabath.plan(catalog, model, dataset)
+            said = {**planned.spec.model_dump(exclude_defaults=True), **changes}
+            return Target(checked_spec(said)), planned
+        card = catalog.get(what)
+        if changes.get("argv"):
+            said = {"name": card.handle.name, "asset": str(card.handle), **changes}
+            return Target(checked_spec(said), (str(card.handle),)), None
+        return card_target(catalog, card, dataset, changes), None
+
+    def _bringing(self, target: Target) -> Iterator[Step]:
+        names = [*target.sources, *(each.asset for each in target.spec.inputs.values() if each.asset)]
+        for planned in self._around.assets().plan(names) if names else ():
+            yield Step("fetch", planned.describe(), planned.need_bytes)
+
+    def _history(self, spec: RunSpec) -> list[Run]:
+        """Return earlier runs of that name; they are looked for once in the life of a process."""
+        if spec.name not in self._recent:
+            recent: deque[Run] = deque(maxlen=_HISTORY)
+            for row in self.rows(name=spec.name, states=[RunState.DONE], limit=_HISTORY):
+                with contextlib.suppress(FairmileError):
+                    recent.append(self.get(row.id))
+            self._recent[spec.name] = recent
+        return list(self._recent[spec.name])
+
+    # Execute
+
+    def run(
+        self,
+        what: str | Sequence[str] | RunSpec,
+        dataset: str = "",
+        *,
+        again: bool = True,
+        echo: BinaryIO | None = None,
+        on_step: Callable[[Step], None] = lambda _: None,
+        **changes: Any,
+    ) -> Run:
+        """Execute a name, a file, a command or a specification and return its record.
+
+        Without `again` the record of an earlier run is returned where exactly the same went in. On a system the job
+        is submitted, and the record tells how far it is: `wait` follows it to its end.
+        """
+        return self.execute(self.plan(what, dataset, **changes), again=again, echo=echo, on_step=on_step)
+
+    def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> list[Run]:
+        """Execute a plan several times, as one group."""
+        if count < 1:
+            raise UsageError(f"a run cannot be repeated {count} times")
+        folder, document = self.create(plan.spec, {})
+        folder.rmdir()
+        group = plan.spec.group or str(document["id"])
+        plan = replace(plan, spec=plan.spec.model_copy(update={"group": group}))
+        return [self.execute(plan, echo=echo) for _ in range(count)]
+
+    def execute(
+        self,
+        plan: RunPlan,
+        *,
+        again: bool = True,
+        echo: BinaryIO | None = None,
+        on_step: Callable[[Step], None] = lambda _: None,
+    ) -> Run:
+        """Execute a plan; see `run`."""
+        spec = plan.spec
+        for step in plan.steps:
+            if step.verb in ("fetch", "build"):
+                on_step(step)
+        prepared = self._prepare(plan)
+        asked = plan.original.spec if plan.original is not None else spec
+        identity = capture.identity({"spec": _said(asked), "captured": prepared.captured})
+        document: dict[str, Any] = {
+            "identity": identity,
+            "captured": prepared.captured,
+            "prediction": dict(plan.prediction),
+            "job": None,
+        }
+        if plan.original is not None:
+            document["rerun_of"] = plan.original.id
+        if not again and (known := self.known(identity)) is not None:
+            return known
+        folder, document = self.create(spec, document)
+        work = work_folder(folder, document["spec"])
+        values = self._lay(plan, prepared, folder)
+        values |= {"run": str(folder), "source": str(folder / WORK) if not spec.folder else str(work)}
+        values |= {f"inputs.{name}": each.get("path", "") for name, each in prepared.captured["inputs"].items()}
+        argv = filled(prepared.argv, values)
+        if spec.system:
+            return self._submit(folder, document, spec, argv)
+        done = Run(self._execute(folder, document, spec, argv, echo), folder)
+        if done.state is RunState.DONE and spec.name in self._recent:
+            self._recent[spec.name].appendleft(done)
+        return done
+
+    def _execute(
+        self, folder: Path, document: dict[str, Any], spec: RunSpec, argv: Sequence[str], echo: BinaryIO | None
+    ) -> dict[str, Any]:
+        env = dict(self._environ)
+        if spec.environment:
+            command = self._around.envs().shell(spec.environment, argv)
+            argv, env = command.argv, env | dict(command.env)
+        document["argv"] = list(argv)
+        return execute(folder, document, argv=argv, env=env, echo=echo)
+
+    def _prepare(self, plan: RunPlan) -> _Prepared:
+        """Bring what a run needs and find out what goes in."""
+        spec = plan.spec
+        inputs: dict[str, Any] = {}
+        for name, each in spec.inputs.items():
+            if each.asset:
+                loaded = self._around.assets().load(each.asset)
+                size_bytes = sum(file.size_bytes for file in loaded.files)
+                inputs[name] = {"asset": str(loaded.card.handle), "sha256": loaded.root, "size_bytes": size_bytes}
+                inputs[name] |= {"path": str(loaded.path), "files": len(loaded.files)}
+        if plan.sabath is not None:
+            inputs |= sabath.bring(plan.sabath, self._around.assets())
+        if plan.original is not None:  # what the commands of a model expect at a place of their own
+            before = plan.original.captured.get("inputs") or {}
+            inputs |= {name: each for name, each in before.items() if "place" in each}
+        here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
+        inputs |= capture.inputs(here, self.root / ".digests.json") if here else {}
+        sources = [(name, self._around.assets().fetch(name)[0].root) for name in plan.sources]
+        lock: Sequence[str] | None = None
+        digest = ""
+        if spec.environment:
+            environment = self._around.envs().build(spec.environment)
+            lock, digest = _lock_lines(environment), environment.digest
+        argv = filled(spec.argv, value_texts(spec))
+        work = Path(spec.folder) if spec.folder else None
+        if plan.original is not None:
+            code = dict(plan.original.captured.get("code") or {"files": []})
+        else:
+            code = capture.code(argv, work or Path.cwd(), spec.code) if work or spec.code else {"files": []}
+        if sources:
+            code["sources"] = [{"asset": name, "sha256": root} for name, root in sources]
+        if plan.original is None and (code.get("git") or code["files"]):
+            code["snapshot"], trouble = keep_code(self._around.store(), code)
+            if trouble:
+                code["trouble"] = trouble
+        captured = {
+            "code": code,
+            "inputs": inputs,
+            "environment": {
+                **capture.environment(argv, self._environ, lock),
+                "name": spec.environment,
+                "digest": digest,
+            },
+            "agent": capture.agent(),
+        }
+        return _Prepared(captured, argv, tuple(root for _, root in sources))
+
+    def _lay(self, plan: RunPlan, prepared: _Prepared, folder: Path) -> dict[str, str]:
+        """Put the files that a run works on into its folder, and return what placeholders stand for them."""
+        work = Path(plan.spec.folder or folder / WORK)
+        for root in prepared.sources:
+            self._around.store().lay(root, work)
+        snapshot = prepared.captured["code"].get("snapshot")
+        if plan.original is not None and snapshot:
+            lay_code(self._around.store(), snapshot, work)
+        placed = {name: each for name, each in prepared.captured["inputs"].items() if "place" in each}
+        return sabath.lay(placed, self._around.assets(), work) if placed else {}
+
+    @contextlib.contextmanager
+    def recording(
+        self, name: str, *, params: Mapping[str, Value] | None = None, metrics: Mapping[str, MetricSpec] | None = None
+    ) -> Iterator[Recording]:
+        """Record the block as a run: what it logs, how long it takes, and how it ends."""
+        spec = RunSpec(name=name, argv=(name,), params=params or {}, metrics=metrics or {}, watch_s=0)
+        folder, document = self.create(spec, {"captured": {"agent": capture.agent()}, "job": None})
+        begin(folder, document, self._environ)
+        recording = Recording(folder, document)
+        begins = time.monotonic()
+        ending = Ending("done", 0)
+        try:
+            yield recording
+        except KeyboardInterrupt:
+            ending = Ending("cancelled", 130, "INT", "it was interrupted")
+            raise
+        except BaseException as error:
+            ending = Ending("failed", 1, reason=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            recording.meter.close()
+            finish(folder, document, ending, time.monotonic() - begins, {})
+
+    # On a system
+
+    def _submit(self, folder: Path, document: dict[str, Any], spec: RunSpec, argv: Sequence[str]) -> Run:
+        """Hand a run over to a system; its record, written before, says how to find it again."""
+        jobs = self._around.jobs()
+        key = f"{document['id']}-{len(document.get('attempts', []))}"
+        document |= {"state": str(RunState.QUEUED), "result": None, "job": {"key": key, "system": spec.system}}
+        if jobs.machines[spec.system].reach.host:
+            code = {each["name"]: Path(each["path"]) for each in document["captured"]["code"].get("files", [])}
+            job = carrier.far_job(spec, argv, document, carrier.recorder_file(self.root / ".recorder"), key, code)
+        else:
+            job = carrier.near_job(spec, argv, folder, key)
+        if spec.environment:
+            job = jobs.equipped(job, self._around.envs(), spec.environment, on=spec.system)
+        self.write(folder, document)
+        try:
+            jobs.submit(job, on=spec.system)
+        except FairmileError as error:
+            if isinstance(error, Transient):  # it may have arrived: whoever asks for the run finds out
+                raise
+            if not document.get("attempts"):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return Run(read_record(folder), folder)
+
+    def refresh(self) -> list[Run]:
+        """Look after runs on systems: bring what has ended, and say of the others where they stand."""
+        return [self.collect(id) for id in self.with_jobs()]
+
+    def collect(self, reference: str) -> Run:
+        """Return a run; one that a job carries is brought up to date."""
+        run = self.get(reference)
+        return carrier.collect(run, self._around.jobs()) if run.document.get("job") and not run.result else run
+
+    def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
+        """Follow a run on a system to its end."""
+        run = self.collect(reference)
+        jobs = self._around.jobs()
+        job = jobs.find(run.document["job"]["key"]) if run.document.get("job") and not run.result else None
+        if job is None:
+            return run
+        if echo is not None:
+            for piece in jobs.follow(job.id):
+                echo.write(piece)
+                echo.flush()
+        jobs.wait([job.id], timeout_s=timeout_s)
+        return self.collect(reference)
+
+    def output(self, reference: str) -> bytes:
+        """Return what the program of a run printed, so far as it ran."""
+        run = self.collect(reference)
+        if run.packed:
+            with zipfile.ZipFile(run.folder) as archive:
+                return archive.read(OUTPUT) if OUTPUT in archive.namelist() else b""
+        try:
+            return (run.folder / OUTPUT).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    # Go on
+
+    def resume(self, reference: str, *, echo: BinaryIO | None = None) -> Run:
+        """Go on with a run that did not end well, in its own folder, with what it left there."""
+        run = self.collect(reference)
+        state = self.standing(run)
+        if state is RunState.DONE:
+            raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` does it again in a fresh folder")
+        if not state.is_end:
+            raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
+        if run.packed or run.folder.parent != self.root:
+            raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
+        _check_no_orphan(run)
+        document = dict(run.document)
+        argv = document.get("argv") or run.spec.argv
+        if run.spec.system:
+            return self._submit(run.folder, document, run.spec, argv)
+        return Run(execute(run.folder, document, argv=argv, env=self._resumed(run.spec), echo=echo), run.folder)
+
+    def _resumed(self, spec: RunSpec) -> dict[str, str]:
+        env = {**self._environ, "FAIRMILE_RESUME": "1"}
+        return env | dict(self._around.envs().shell(spec.environment).env) if spec.environment else env
+
+    def rerun_plan(self, reference: str, **changes: Any) -> RunPlan:
+        """Return what doing a run again would do."""
+        original = self.collect(reference)
+        if not original.state.is_end or not original.result:
+            raise Conflict(f"run {original.id} is {self.standing(original)}", hint="wait for its end, then do it again")
+        spec = rerun_spec(original, self._inputs_again(original))
+        if changes:
+            spec = checked_spec({**_said(spec), **changes})
+        code = original.captured.get("code") or {}
+        if (code.get("git") or code.get("files")) and not code.get("snapshot"):
+            raise NotFound(
+                f"the code of run {original.id} was not kept: {code.get('trouble') or 'there is no snapshot of it'}",
+                hint="check the code out yourself and run it anew",
+            )
+        sources = tuple(each["asset"] for each in code.get("sources", []))
+        steps = (Step("run", " ".join(spec.argv)),)
+        return RunPlan(spec, steps, sources=sources, original=original)
+
+    def rerun(
+        self, reference: str, *, tolerance: float | None = None, echo: BinaryIO | None = None, **changes: Any
+    ) -> Rerun:
+        """Do a run again from its record alone, in a fresh folder, and say how the two differ."""
+        plan = self.rerun_plan(reference, **changes)
+        original = self.collect(reference)
+        again = self.execute(plan, echo=echo)
+        if plan.spec.system:
+            again = self.wait(again.id, echo=echo)
+        return Rerun(original, again, verdicts(original, again, tolerance))
+
+    # Exchange
+
+    def export(self, reference: str, format: str, target: Path, *, with_inputs: bool = False) -> list[Path]:
+        """Write a run in another form, with its code where the form has a place for it, and return the files."""
+        run = self.collect(reference)
+        if not run.state.is_end:
+            raise Conflict(f"run {run.id} is {self.standing(run)}", hint="export it when it has ended")
+        snapshot = (run.captured.get("code") or {}).get("snapshot")
+        most_bytes = sys.maxsize if with_inputs else 0
+        with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
+            code = Path(scratch) / "code"
+            if snapshot:
+                self._around.store().lay(snapshot, code)
+            names = [(str(path.relative_to(code)), path) for path in sorted(code.rglob("*")) if path.is_file()]
+            return EXCHANGES[format].export(run, target, code=lambda: names, most_input_bytes=most_bytes)
+
+    def import_runs(self, source: Path | str, format: str = "rocrate", *, dry_run: bool = False) -> list[Run]:
+        """Take in the runs that a file or folder of another form holds; one that is here already is left as it is."""
+        found = []
+        for each in EXCHANGES[format].read(Path(source)):
+            known = self._read(each.id)
+            if known is not None and known.document.get("result") != each.document.get("result"):
+                raise Conflict(
+                    f"there is another run {each.id} already", hint=f"`fairmile runs rm {each.id}` makes room for it"
+                )
+            if known is None and not dry_run:
+                known = self._taken_in(each)
+            found.append(known or Run(each.document, Path()))
+        return found
+
+    def _taken_in(self, imported: ImportedRun) -> Run:
+        """Lay an imported run among ours; its code goes to the store, and its inputs are where they came with it."""
+        folder = safe_join(self.root, imported.id)
+        with tempfile.TemporaryDirectory(dir=_made(self.root), prefix=".import-") as scratch:
+            fresh = Path(scratch) / folder.name
+            document = copy.deepcopy(dict(imported.lay(fresh).document))
+            captured = document.setdefault("captured", {})
+            if (fresh / CODE).is_dir():
+                captured.setdefault("code", {"files": []})["snapshot"] = keep_folder(self._around.store(), fresh / CODE)
+            for name, each in (captured.get("inputs") or {}).items():
+                if (fresh / INPUTS / name).exists():
+                    each["path"] = str(folder / INPUTS / name)
+            document["imported"] = {"from": imported.source, "time": time.time()}
+            document["job"] = None
+            write_record(fresh, document)
+            fresh.rename(folder)
+        return self.get(imported.id)
+
+    def project(
+        self,
+        references: Sequence[str],
+        *,
+        to: int,
+        param: str = "epochs",
+        span: str = "epoch",
+        limit_s: float | None = None,
+    ) -> tuple[Projection, int]:
+        """Tell from short runs how long one with so many steps takes, and the seconds to ask a batch system for."""
+        chosen = [run for reference in references for run in self.select(reference)]
+        projection = project(chosen, to=to, steps_param=param, span=span)
+        return projection, walltime(projection, limit_s=limit_s)
+
+    def explain(self, run: Run) -> Diagnosis | None:
+        """Say why a run failed and what to do about it, as far as its output tells; None where it did not."""
+        if run.state in (RunState.DONE, RunState.QUEUED, RunState.RUNNING):
+            return None
+        states = {RunState.TIMEOUT: State.TIMED_OUT, RunState.CANCELLED: State.CANCELLED}
+        result = run.result
+        standing = Standing(
+            states.get(run.state, State.FAILED),
+            result.get("reason", ""),
+            result.get("exit_code"),
+            result.get("signal", ""),
+        )
+        said = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
+        return diagnose(standing, said, JobSpec(argv=run.spec.argv))
+
+    def _inputs_again(self, original: Run) -> dict[str, Input]:
+        """Return where what went into a run can be had now: where it was, or in the store."""
+        found = {}
+        for name, each in (original.captured.get("inputs") or {}).items():
+            if "place" in each:
+                continue
+            given = original.spec.inputs.get(name, Input())
+            if not each.get("asset"):
+                given = self._input_again(original.id, name, each)
+            found[name] = given
+        return found
+
+    def _input_again(self, id: str, name: str, each: Mapping[str, Any]) -> Input:
+        path, digest = Path(each["path"]), each.get("sha256", "")
+        if path.exists():
+            return Input(path=str(path), sha256=digest)
+        store = self._around.store()
+        kept = self.root / ".inputs" / digest
+        if digest and store.complete(digest):
+            store.lay(digest, kept)
+            return Input(path=str(kept))
+        raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What was found and brought before a run starts."""
+
+    captured: dict[str, Any]
+    argv: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+def need_success(runs: Sequence[Run]) -> None:
+    """Raise RunFailed for the first run that did not succeed."""
+    for run in runs:
+        if run.state.is_end and run.state is not RunState.DONE:
+            reason = run.result.get("reason") or str(run.state)
+            raise RunFailed(f"run {run.id}: {reason}", hint=f"`fairmile run --resume {run.id}` goes on with it")
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failure(str(folder), error) from error
+    return folder
+
+
+def _said(spec: RunSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def _check_no_orphan(run: Run) -> None:
+    """Raise Conflict while the program of a run still lives although its recorder does not."""
+    started = [event for event in read_log(event_files(run.folder)).events if event.name == "started"]
+    if started and started[-1].writer.host == os.uname().nodename:
+        pid = int(started[-1].attributes.get("pid", 0))
+        with contextlib.suppress(OSError):
+            group = os.getpgid(pid)
+            if group == pid:
+                raise Conflict(
+                    f"the program of run {run.id} still runs as process {pid}", hint="end it, or wait for it"
+                )
+
+
+def _lock_lines(environment: Environment) -> list[str]:
+    """Return the packages of an environment as `name==version`."""
+    parts = (environment.lock.get(kind, {}).get("packages", []) for kind in ("python", "conda"))
+    return sorted(f"{each['name']}=={each['version']}" for packages in parts for each in packages)

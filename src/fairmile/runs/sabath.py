@@ -1,0 +1,718 @@
+"""SABATH models run on SABATH data sets: which commands, on which code and data, in which environment.
+
+A plan is made of the files as they are; where they do not say what they must mean, a note tells how they were read.
+The commands of a set become one bash script that finds code and data in the folder it starts in:
+
+    source/        the code, a copy of its own that the commands may change
+    data/<id>/     what each fragment holds
+
+Each command runs in a shell of its own that starts in that folder, and the first that fails ends the run, as SABATH
+does it. No value becomes part of a command: a placeholder becomes a shell variable, quoted as its place requires.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fairmile.base.commands import Here
+from fairmile.base.digest import sha256_file
+from fairmile.base.errors import FairmileError, Integrity, NotFound, UsageError
+from fairmile.base.git import Repository
+from fairmile.base.words import did_you_mean, slug
+from fairmile.catalog.assets import Assets, Fetched
+from fairmile.catalog.card import Card, as_list
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.exchange import READERS, read
+from fairmile.catalog.exchange.draft import Document
+from fairmile.catalog.sources import LOCAL
+from fairmile.catalog.wanted import Wanted, wanted
+from fairmile.runs.model import RunSpec, Value
+from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.fetchers.git import GitAddress
+
+SOURCE, DATA = "source", "data"  # in the folder of the run
+_FORMAT = "sabath"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
+_SCP = re.compile(r"(?:([\w.-]+)@)?([\w.-]+):(?!//)(.+)")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w-]*(?:\.[\w-]+|\[[\w.-]+\])*)\}")
+_DOUBLED = re.compile(r"\{\{(.*?)\}\}")
+_USES_GIT = re.compile(r"(?:^|[\s;&|(])git\s")
+_USES_SED = re.compile(r"(?:^|[\s;&|(])sed\s")
+_GIT_KEYS = ("origin", "branch", "tag", "commit")
+_LETTERS = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True)
+class SabathModel:
+    """A model as its file describes it; `reference` is how the catalog or the command line names it."""
+
+    name: str
+    file: str
+    reference: str
+    sets: Mapping[str, tuple[str, ...]]
+    git: Mapping[str, str]
+    has_environment: bool
+    notes: tuple[str, ...] = ()
+    chosen: str = ""  # the set, where the reference names one
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """One part of a data set: where it comes from, and where it lies in the folder of the run."""
+
+    id: str
+    address: str
+    place: str  # its folder
+    path: str  # what `{dataset.<id>}` stands for: the file, or the folder that an archive or a list fills
+    size_bytes: int | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    unpack: bool = False
+
+    @property
+    def is_file(self) -> bool:
+        return self.path != self.place
+
+
+@dataclass(frozen=True)
+class SabathDataset:
+    """A data set as its file or its card describes it; only SABATH's own have ids for their fragments."""
+
+    name: str
+    file: str
+    reference: str
+    fragments: tuple[Fragment, ...]
+    names: frozenset[str]  # all it is called, letters and digits alone
+    is_sabath: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SabathPlan:
+    """What running a model on a data set means; nothing has happened yet."""
+
+    model: str
+    dataset: str
+    set_name: str
+    code: str  # address of the code, empty where there is none
+    fragments: tuple[Fragment, ...]
+    script: str
+    spec: RunSpec
+    notes: tuple[str, ...]
+    needs_repository: bool = False  # a command calls git in the code
+
+    def steps(self, assets: Assets) -> list[tuple[str, str, int | None]]:
+        """Return what would be fetched, with its size as far as its source or the file tells it."""
+        what: list[tuple[str, str, int | None, str, bool]] = []
+        if self.code:
+            what.append(("code", self.code, None, "", False))
+        for each in self.fragments:
+            what.append((each.id, each.address, each.size_bytes, each.checksums.get("sha256", ""), each.unpack))
+        found: list[tuple[str, str, int | None]] = []
+        for label, address, size_bytes, sha256, unpack in what:
+            try:
+                planned = assets.plan([address], sha256=sha256 or None, unpack=unpack)[0]
+                found.append(("fetch", f"{label}: {planned.describe()}", planned.need_bytes))
+            except FairmileError as error:
+                found.append(("fetch", f"{label}: {shown_address(address)} (cannot be asked now: {error})", size_bytes))
+        return found
+
+
+# Reading
+
+
+def find_model(catalog: Catalog, what: str) -> SabathModel | None:
+    """Return the model that a name or a file means; None where it is none of SABATH's.
+
+    The name of one of its workflows means the model with that set of commands.
+    """
+    if what.endswith(".json") and Path(what).is_file():
+        document = Document.from_file(Path(what))
+        if not READERS[_FORMAT].recognises(document):
+            return None
+        return read_model(document, str(Path(what).absolute()))
+    try:
+        card = catalog.get(what)
+    except (NotFound, UsageError):
+        return None
+    if card.kind not in ("model", "workflow"):
+        return None
+    found = _document_of(catalog, card)
+    if found is None:
+        return None
+    model = read_model(found, str(card.handle), trusted=card.catalog == LOCAL)
+    if card.kind == "workflow":
+        chosen = next((key for key in model.sets if f"{model.name} on {key}" == card.title), "")
+        about = card.texts("about")
+        handle = str(catalog.get(about[0]).handle) if about else model.reference
+        model = SabathModel(**{**vars(model), "chosen": chosen, "reference": handle})
+    return model
+
+
+def read_model(source: Document | Path, reference: str = "", *, trusted: bool = True) -> SabathModel:
+    """Return the model that a file describes; what is not `trusted` may not name files of this machine."""
+    document = source if isinstance(source, Document) else Document.from_file(source)
+    cards = read(document, _FORMAT)
+    card = cards[0]
+    if card.kind != "model":
+        raise UsageError(
+            f"{document.name} is a SABATH data set, not a model", hint="name the model first, then the data set"
+        )
+    data = document.json()
+    git = {key: str(value) for key, value in (data.get("git") or {}).items()}
+    run = {key: (lines,) if isinstance(lines, str) else tuple(lines) for key, lines in (data.get("run") or {}).items()}
+    if not run:
+        raise UsageError(f"{document.name}: {card.title} has no commands under `run`")
+    notes = [
+        f"{document.name} git.{key}: {url} is not fetched, as in SABATH"
+        for key, url in git.items()
+        if key not in _GIT_KEYS
+    ]
+    address = _code_address(git, document.name)
+    if address.startswith("git+file:") and not trusted:
+        raise UsageError(
+            f"{document.name} git.origin: names a folder of this machine, but the file comes from elsewhere"
+        )
+    if address and not git.get("commit") and not git.get("tag"):
+        notes.append(
+            f"{document.name} git pins neither tag nor commit: the code is what its branch holds when it is fetched"
+        )
+    return SabathModel(
+        name=card.title,
+        file=document.name,
+        reference=reference or document.name,
+        sets=run,
+        git={**git, "address": address},
+        has_environment=any(each.kind == "environment" for each in cards),
+        notes=tuple(notes),
+    )
+
+
+def find_dataset(catalog: Catalog, what: str) -> SabathDataset:
+    """Return the data set that a name or a file means; its card may come from any format."""
+    if what.endswith(".json") and Path(what).is_file():
+        return read_dataset(Path(what), str(Path(what).absolute()))
+    card = catalog.get(what, kind="dataset")
+    return _dataset(card, str(card.handle), str(card.handle), (card.handle.name, what))
+
+
+def read_dataset(source: Document | Path, reference: str = "") -> SabathDataset:
+    """Return the data set that a SABATH file describes."""
+    document = source if isinstance(source, Document) else Document.from_file(source)
+    card = read(document, _FORMAT)[0]
+    if card.kind != "dataset":
+        raise UsageError(f"{document.name} is a SABATH model, not a data set")
+    return _dataset(card, document.name, reference or document.name, (Path(document.name).stem,))
+
+
+def _document_of(catalog: Catalog, card: Card) -> Document | None:
+    data = catalog.raw_document(card) if _is_sabath(card) else None
+    return Document(str(card["sourceDocument"].get("name") or card.handle), data) if data is not None else None
+
+
+def _is_sabath(card: Card) -> bool:
+    source = card.get("sourceDocument")
+    return isinstance(source, Mapping) and source.get("encodingFormat") == _FORMAT
+
+
+def _dataset(card: Card, file: str, reference: str, names: tuple[str, ...]) -> SabathDataset:
+    fragments: list[Fragment] = []
+    notes = [f"{file} {each['field']}: {each['message']}" for each in card.warnings if each["field"].endswith(".url")]
+    places: set[str] = set()
+    entries = [entry for entry in as_list(card.get("distribution")) if isinstance(entry, Mapping)]
+    sets = [entry for entry in entries if not entry.get("contentUrl")]  # they tell which archives are unpacked
+    for entry in (each for each in entries if each not in sets):
+        label = str(entry.get("@id") or entry.get("name") or "")
+        found = wanted(Card({**card.body, "distribution": [entry, *sets]}, catalog=card.catalog))[0]
+        _check_login(found.addresses[0])
+        place = re.sub(r"[^A-Za-z0-9._-]", "_", label).strip(".") or "data"
+        if place in places:
+            raise UsageError(f"{file}: two fragments are called {label!r}", hint="give each an id of its own")
+        places.add(place)
+        fragments.append(_fragment(label, f"{DATA}/{place}", found))
+    called = frozenset(_letters(name) for name in (card.title, *names))
+    return SabathDataset(card.title, file, reference, tuple(fragments), called, _is_sabath(card), tuple(notes))
+
+
+def _fragment(label: str, place: str, found: Wanted) -> Fragment:
+    address = found.addresses[0]
+    is_list = address.startswith("list+")
+    if is_list and found.limit is not None:
+        address = f"{address}#limit={found.limit}"
+    is_file = not is_list and not found.unpack
+    return Fragment(
+        id=label,
+        address=address,
+        place=place,
+        path=f"{place}/{found.path.rpartition('/')[2]}" if is_file else place,
+        size_bytes=found.size_bytes,
+        checksums={each.algorithm: each.hex for each in found.checksums},
+        unpack=found.unpack,
+    )
+
+
+def _code_address(git: Mapping[str, str], file: str) -> str:
+    """Return the address of the code at the revision that counts: the last one that SABATH would check out."""
+    origin = git.get("origin", "")
+    if not origin:
+        return ""
+    scp = _SCP.fullmatch(origin)
+    if scp is not None and "://" not in origin:
+        origin = f"ssh://{scp[1] or 'git'}@{scp[2]}/{scp[3]}"
+    elif origin.startswith("/"):
+        origin = Path(origin).as_uri()
+    revision = git.get("commit") or git.get("tag") or git.get("branch") or ""
+    address = "git+" + origin.removeprefix("git+") + (f"@{revision}" if revision else "")
+    try:
+        if GitAddress.parse(address).login is not None:
+            _check_login(address)
+    except UsageError as error:
+        raise UsageError(f"{file} git: {error}", hint=error.hint) from error
+    return address
+
+
+def _check_login(address: str) -> None:
+    if shown_address(address) != address:
+        raise UsageError(
+            f"{shown_address(address)} comes with a login, which records would keep",
+            hint="leave it out and put it into ~/.netrc",
+        )
+
+
+# Planning
+
+
+def plan(
+    catalog: Catalog,
+    model: SabathModel | str,
+    dataset: SabathDataset | str = "",
+    *,
+    set_name: str = "",
+    config: Mapping[str, Value] | None = None,
+) -> SabathPlan:
+    """Return what running a model on a data set means.
+
+    `set_name` names the set of commands where the data set's name does not tell it; `config` holds the values of
+    `{config.…}`. Without a data set the model's only one is taken.
+    """
+    if isinstance(model, str):
+        found = find_model(catalog, model)
+        if found is None:
+            raise NotFound(f"{model} is no SABATH model", hint="name a file, or a model that was imported from one")
+        model = found
+    if isinstance(dataset, str):
+        dataset = find_dataset(catalog, dataset or _only_dataset(catalog, model))
+    notes = [*model.notes, *dataset.notes]
+    key = _choose(model, dataset, set_name or model.chosen, notes)
+    writer = _Script(model, dataset, key, config or {}, notes)
+    script = writer.text()
+    used = writer.fragments()
+    left = [each.id for each in dataset.fragments if each not in used]
+    if left:
+        notes.append(
+            f"of {dataset.name}, the commands of {key!r} do not use {', '.join(left)}, which stays where it is"
+        )
+    spec = RunSpec(
+        name=slug(f"{model.name}-{dataset.name}", keep_case=True)[:64].strip("-.") or "sabath",
+        argv=("bash", "-c", script, "sabath"),
+        params=dict(config or {}),
+        environment=model.reference if model.has_environment else "",
+        asset=model.reference,
+        dataset=dataset.reference,
+    )
+    return SabathPlan(
+        model=model.name,
+        dataset=dataset.name,
+        set_name=key,
+        code=model.git["address"],
+        fragments=used,
+        script=script,
+        spec=spec,
+        notes=tuple(dict.fromkeys(notes)),
+        needs_repository=any(_USES_GIT.search(line) for line in model.sets[key]),
+    )
+
+
+def _only_dataset(catalog: Catalog, model: SabathModel) -> str:
+    names = [model.chosen] if model.chosen else list(model.sets)
+    there = []
+    for name in names:
+        try:
+            there.append(str(catalog.get(name, kind="dataset").handle))
+        except (NotFound, UsageError):
+            continue
+    if len(there) == 1:
+        return there[0]
+    known = f"the catalog has {', '.join(there)}" if there else "the catalog has none of them"
+    raise UsageError(
+        f"{model.name} needs a data set; its sets are {', '.join(names)}, and {known}",
+        hint=f"`fairmile run {model.reference} DATASET`",
+    )
+
+
+def _choose(model: SabathModel, dataset: SabathDataset, wanted_set: str, notes: list[str]) -> str:
+    """Return the set of commands for a data set, by its name and never by its place in the file."""
+    if wanted_set:
+        if wanted_set not in model.sets:
+            near = did_you_mean(wanted_set, model.sets)
+            raise NotFound(
+                f"{model.file}: {model.name} has no set {wanted_set!r}" + (f"; {near}" if near else ""),
+                hint=f"its sets are {', '.join(model.sets)}",
+            )
+        return wanted_set
+    for key in model.sets:
+        if _letters(key) in dataset.names:
+            return key
+    of_fragments = [key for key in model.sets if key in {each.id for each in dataset.fragments}]
+    if of_fragments:
+        notes.append(
+            f"{model.file} run: {', '.join(map(repr, of_fragments))} are fragments of {dataset.name}, not data sets; "
+            f"{of_fragments[0]!r} is taken, another one must be named"
+        )
+        return of_fragments[0]
+    if len(model.sets) == 1 and _alike(model.name, dataset.name):
+        (key,) = model.sets
+        notes.append(
+            f"{model.file} run: the only set is called {key!r}, not {dataset.name!r}; taken, since the data set is "
+            f"named like the model"
+        )
+        return key
+    raise UsageError(
+        f"{model.file}: {model.name} has no commands for the data set {dataset.name}",
+        hint=f"its sets are for {', '.join(model.sets)}; name the set to use one of them all the same",
+    )
+
+
+def _alike(one: str, other: str) -> bool:
+    """Tell whether one name begins with the other, but for signs and case."""
+    first, second = sorted(map(_letters, (one, other)), key=len)
+    return len(first) >= 4 and second.startswith(first)
+
+
+def _letters(name: str) -> str:
+    return _LETTERS.sub("", name.casefold())
+
+
+class _Script:
+    """The commands of one set as a script, and what of the data set they use."""
+
+    def __init__(
+        self, model: SabathModel, dataset: SabathDataset, key: str, config: Mapping[str, Value], notes: list[str]
+    ) -> None:
+        self._model = model
+        self._dataset = dataset
+        self._key = key
+        self._config = {f"config.{name.removeprefix('config.')}": value for name, value in config.items()}
+        self._notes = notes
+        self._by_id = {each.id: each for each in dataset.fragments}
+        self._used: dict[str, Fragment] = {}
+        self._values: dict[str, tuple[str, str]] = {}  # placeholder → variable, what it is set to
+
+    def fragments(self) -> tuple[Fragment, ...]:
+        """Return the fragments that the commands use; all where none is named."""
+        return tuple(each for each in self._dataset.fragments if not self._used or each.id in self._used)
+
+    def text(self) -> str:
+        lines = self._model.sets[self._key]
+        made = [self._line(line, number) for number, line in enumerate(lines, 1)]
+        name = _comment(f"{self._model.name} on {self._dataset.name}: the commands of {self._key}")
+        head = [f"# {name}"]
+        if self._values and any(_USES_SED.search(line) for line in lines):
+            # sed would take these for its own signs, and the commands hand it paths.
+            head += [
+                "case $PWD in *[\\&\\!\\|\\\\]*)",
+                '  echo "the commands call sed, which takes ! & | and \\\\ for its own: cannot work in $PWD" >&2',
+                "  exit 2 ;;",
+                "esac",
+            ]
+        head += [f"{variable}={value}" for variable, value in self._values.values()]
+        head += [
+            "sabath_failed() {",
+            "  sabath_status=$?",
+            f'  echo "command $1 of {len(lines)} ended with exit code $sabath_status" >&2',
+            '  exit "$sabath_status"',
+            "}",
+        ]
+        body = [f"(\n{line}\n) || sabath_failed {number}" for number, line in enumerate(made, 1)]
+        return "\n".join([*head, *body]) + "\n"
+
+    def _line(self, line: str, number: int) -> str:
+        """Return a command with each placeholder replaced by a variable, quoted as its place requires."""
+        place, quote, made = 0, "", []
+        while place < len(line):
+            sign = line[place]
+            match = _PLACEHOLDER.match(line, place) if sign == "{" else None
+            doubled = _DOUBLED.match(line, place) if sign == "{" else None
+            if place and line[place - 1] == "$":
+                match = doubled = None  # ${NAME} is the shell's own
+            if doubled is not None:
+                line = f"{line[:place]}{{{doubled[1]}}}{line[doubled.end() :]}"
+                made.append("{")  # what stands inside is text and read as such
+                end = place + len(doubled[1]) + 1
+                quote = _quote_after(line[place + 1 : end], quote)
+                made.append(line[place + 1 : end + 1])
+                place = end + 1
+                continue
+            if match is not None:
+                variable = self._variable(match[1], number)
+                made.append({"": f'"${variable}"', '"': f"${{{variable}}}", "'": f"'\"${variable}\"'"}[quote])
+                place = match.end()
+                continue
+            step = 2 if sign == "\\" and quote != "'" else 1
+            if not quote and sign == "#" and (place == 0 or line[place - 1].isspace()):
+                step = len(line[place:].partition("\n")[0])
+            made.append(line[place : place + step])
+            quote = _quote_after(sign, quote)
+            place += step
+        if quote:
+            raise UsageError(f"{self._where(number)}: the command ends inside {quote}…{quote}: {line}")
+        return "".join(made)
+
+    def _variable(self, written: str, number: int) -> str:
+        """Return the shell variable for a placeholder."""
+        name = re.sub(r"\[([^\]]+)\]", r".\1", written)
+        if name in self._values:
+            return self._values[name][0]
+        variable = "sabath_" + re.sub(r"\W", "_", name)
+        taken = {each for each, _ in self._values.values()}
+        while variable in taken:
+            variable += "_"
+        self._values[name] = variable, self._value(name, written, number)
+        return variable
+
+    def _value(self, name: str, written: str, number: int) -> str:
+        if name == SOURCE:
+            if not self._model.git["address"]:
+                raise UsageError(f"{self._where(number)}: {{source}} is used, but the file names no git.origin")
+            return _below(SOURCE)
+        if name == "dataset":
+            return self._whole(number)
+        if name.startswith("dataset."):
+            return self._part(name.removeprefix("dataset."), written, number)
+        if name.startswith("config."):
+            if name not in self._config:
+                hint = f"give it with -p {name.removeprefix('config.')}=VALUE"
+                raise UsageError(f"{self._where(number)}: {{{written}}} has no value", hint=hint)
+            return shlex.quote(_text(self._config[name]))
+        hint = "known are {source}, {dataset.ID}, {dataset.ID.dir} and {config.NAME}; for a plain brace write {{ and }}"
+        raise UsageError(f"{self._where(number)}: unknown placeholder {{{written}}}", hint=hint)
+
+    def _part(self, rest: str, written: str, number: int) -> str:
+        """Return what `{dataset.<id>}` and `{dataset.<id>.dir}` stand for."""
+        fragment, is_folder = self._by_id.get(rest), False
+        if fragment is None and rest.endswith(".dir"):
+            fragment, is_folder = self._by_id.get(rest.removesuffix(".dir")), True
+        if fragment is None and not self._dataset.is_sabath and len(self._by_id) == 1:
+            (fragment,) = self._by_id.values()
+            self._note(number, f"{{{written}}} is taken as {fragment.id!r}, the only file of {self._dataset.reference}")
+        if fragment is None:
+            hint = f"the fragments of {self._dataset.name} are {', '.join(self._by_id) or 'none'}"
+            hint += "" if self._dataset.is_sabath else "; the SABATH file of the data set tells which is which"
+            raise UsageError(f"{self._where(number)}: unknown placeholder {{{written}}}", hint=hint)
+        self._used[fragment.id] = fragment
+        if is_folder:
+            self._note(number, f"{{{written}}} is taken as the folder that {fragment.id!r} is fetched to")
+        return _below(fragment.place if is_folder else fragment.path)
+
+    def _whole(self, number: int) -> str:
+        """Return what `{dataset}` alone must mean: the folder of the only fragment, else the one that holds all."""
+        self._used.update(self._by_id)
+        if len(self._by_id) == 1:
+            (only,) = self._by_id.values()
+            self._note(number, f"{{dataset}} names no fragment; taken as the folder of the only one, {only.id!r}")
+            return _below(only.place)
+        self._note(number, "{dataset} names no fragment; taken as the folder that holds them all")
+        return _below(DATA)
+
+    def _note(self, number: int, text: str) -> None:
+        self._notes.append(f"{self._where(number)}: {text}")
+
+    def _where(self, number: int) -> str:
+        return f"{self._model.file} run.{self._key}[{number - 1}]"
+
+
+def _quote_after(text: str, quote: str) -> str:
+    """Return inside which quotes a shell is after a text that began inside `quote`."""
+    for sign in text:
+        if sign == quote:
+            quote = ""
+        elif not quote and sign in "'\"":
+            quote = sign
+    return quote
+
+
+def _below(path: str) -> str:
+    return f'"$PWD"/{shlex.quote(path)}'
+
+
+def _comment(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _text(value: Value) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else "" if value is None else str(value)
+
+
+# Bringing
+
+
+def bring(planned: SabathPlan, assets: Assets) -> dict[str, dict[str, Any]]:
+    """Fetch code and data into the store and return what came, as the inputs of a run; no folder is needed.
+
+    Each entry has asset (an address, that of code pinned to its commit), sha256 (the root of its files), size_bytes,
+    files, and what `lay` needs to put it into the folder of a run, now or for a rerun.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    if planned.code:
+        address = _pinned(planned.code, assets)
+        (fetched,) = assets.fetch([address])
+        found[SOURCE] = _entry(address, fetched, SOURCE) | {"repository": planned.needs_repository}
+    for fragment in planned.fragments:
+        sha256 = _checked(fragment, assets)
+        (fetched,) = assets.fetch([fragment.address], sha256=sha256 or None, unpack=fragment.unpack)
+        entry = _entry(fragment.address, fetched, fragment.place)
+        entry |= {"unpack": True} if fragment.unpack else {}
+        entry |= {"checksum": sha256} if sha256 else {}
+        entry |= {"file": fragment.path.rpartition("/")[2]} if fragment.is_file else {}
+        found[f"dataset.{fragment.id}"] = entry
+    return found
+
+
+def _entry(address: str, fetched: Fetched, place: str) -> dict[str, Any]:
+    facts = {"sha256": fetched.root, "size_bytes": fetched.size_bytes, "files": fetched.files}
+    return {"asset": address, **facts, "place": place}
+
+
+def lay(inputs: Mapping[str, Mapping[str, Any]], assets: Assets, folder: Path) -> dict[str, str]:
+    """Put what `bring` returned into the folder of a run and return where each thing lies.
+
+    Data is linked and read-only; code is a copy that the commands may change. What a source holds now but did not
+    when it was brought raises Integrity.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    values: dict[str, str] = {}
+    for name, entry in inputs.items():
+        if "place" not in entry:
+            continue
+        target = folder / entry["place"]
+        if name == SOURCE:
+            _lay_code(entry, assets, folder, target)
+        else:
+            _fetch_to(entry, assets, target)
+            if entry.get("file"):
+                target = _as_called(target, entry["file"])
+        values[name] = str(target)
+    return values
+
+
+def prepare(planned: SabathPlan, assets: Assets, folder: Path) -> dict[str, str]:
+    """Fetch code and data, put them into the folder of a run, and return where each thing lies."""
+    return lay(bring(planned, assets), assets, folder)
+
+
+def _pinned(address: str, assets: Assets) -> str:
+    """Return the address of code at the commit that its revision means now."""
+    place = GitAddress.parse(address)
+    if _COMMIT.fullmatch(place.revision):
+        return address
+    try:
+        (planned,) = assets.plan([address])
+    except NotFound:
+        if not _ABBREVIATED.fullmatch(place.revision):
+            raise
+        return place.pinned(_full_commit(place))
+    return place.pinned(planned.items[0].sources[0].validator)
+
+
+def _full_commit(place: GitAddress) -> str:
+    """Return the commit that its first digits mean, for which git must have all commits."""
+    with TemporaryDirectory(prefix="fairmile-git-") as folder:
+        git = Repository(Path(folder) / "git", Here(), shown=shown_address)
+        git.create()
+        git.run("fetch", "--quiet", "--filter=tree:0", "--", place.location, "+refs/heads/*:refs/heads/*")
+        return git.run("rev-parse", "--verify", f"{place.revision}^{{commit}}").strip()
+
+
+def _checked(fragment: Fragment, assets: Assets) -> str:
+    """Return the sha256 of a fragment's file, empty where none is stated; one of another kind is checked first."""
+    stated = fragment.checksums.get("sha256", "")
+    if stated or fragment.address.startswith("list+") or not (fragment.checksums or fragment.size_bytes):
+        return stated
+    file = assets.file(fragment.address)
+    size = file.stat().st_size
+    if fragment.size_bytes not in (None, size):
+        raise Integrity(
+            f"{fragment.id}: {shown_address(fragment.address)} has {size} bytes, expected {fragment.size_bytes}"
+        )
+    for algorithm in fragment.checksums.keys() & {"md5", "sha1", "sha512"}:
+        with file.open("rb") as stream:
+            found = hashlib.file_digest(stream, algorithm).hexdigest()
+        if found != fragment.checksums[algorithm]:
+            stated = fragment.checksums[algorithm]
+            raise Integrity(f"{fragment.id}: the {algorithm} of {fragment.address} is {found}, expected {stated}")
+    return sha256_file(file)
+
+
+def _fetch_to(entry: Mapping[str, Any], assets: Assets, target: Path) -> None:
+    unpack, sha256 = bool(entry.get("unpack")), entry.get("checksum")
+    (fetched,) = assets.fetch([entry["asset"]], to=target, sha256=sha256, unpack=unpack, replace=True)
+    if fetched.root != entry["sha256"]:
+        raise Integrity(
+            f"{entry['asset']} holds other files than when they were brought",
+            hint=f"expected {entry['sha256']}, found {fetched.root}",
+        )
+
+
+def _as_called(folder: Path, name: str) -> Path:
+    """Return the only file of a folder, under the name by which the commands look for it."""
+    there = folder / name
+    if not there.exists():
+        (found,) = (path for path in folder.rglob("*") if path.is_file())
+        found.rename(there)
+    return there
+
+
+def _lay_code(entry: Mapping[str, Any], assets: Assets, folder: Path, target: Path) -> None:
+    """Lay code as files of its own: what the store lends may not be written to."""
+    if target.exists():
+        shutil.rmtree(target)
+    with TemporaryDirectory(prefix=".code-", dir=folder) as lent:
+        _fetch_to(entry, assets, Path(lent) / "files")
+        for source, relative in _files(Path(lent) / "files"):
+            own = target / relative
+            own.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_symlink() and not os.path.isabs(os.readlink(source)):
+                own.symlink_to(os.readlink(source))
+                continue
+            shutil.copyfile(source, own)
+            own.chmod(0o644 | (source.stat().st_mode & stat.S_IXUSR and 0o111))
+    target.mkdir(exist_ok=True)
+    if entry.get("repository"):
+        _make_repository(target, GitAddress.parse(entry["asset"]))
+
+
+def _files(root: Path) -> Iterator[tuple[Path, Path]]:
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink() or path.is_file():
+            yield path, path.relative_to(root)
+
+
+def _make_repository(folder: Path, place: GitAddress) -> None:
+    """Make laid code a clone of its repository, for commands that call git in it."""
+    git = Repository(folder / ".git", Here(), shown=shown_address)
+    git.create()
+    commit = git.fetch(place.location, place.revision or "HEAD")
+    for key, value in (("core.bare", "false"), ("remote.origin.url", place.location)):
+        git.run("config", key, value)
+    git.run("update-ref", "--no-deref", "HEAD", commit)
+    git.run("read-tree", commit)

@@ -1,0 +1,200 @@
+"""What a person names to run: a command, a file that describes a run, or an asset of the catalog that says how."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.words import slug
+from fairmile.base.yaml import Located, load_located
+from fairmile.catalog.card import Card
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.needs import environment_of
+from fairmile.runs.model import MetricSpec, RunSpec, Value
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
+_FILES = (".yaml", ".yml")
+_INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What will be run, and what has to be there first."""
+
+    spec: RunSpec
+    sources: tuple[str, ...] = ()  # assets and addresses whose files go into the folder it runs in
+    notes: tuple[str, ...] = ()
+
+
+def command_target(argv: Sequence[str], changes: Mapping[str, Any]) -> Target:
+    """Return what a command means: it runs where the person stands."""
+    given = {"name": _name_of(argv), "folder": str(Path.cwd()), **changes, "argv": tuple(argv)}
+    return Target(checked_spec(given))
+
+
+def file_target(file: Path, changes: Mapping[str, Any]) -> Target:
+    """Return what a file describes: the fields of a run, as YAML."""
+    try:
+        located = load_located(file.read_text(), file=str(file))
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    if not isinstance(located.data, Mapping):
+        raise UsageError(f"{file}: expected the fields of a run, such as argv", hint="see docs/runs.md")
+    said = {"name": slug(file.stem) or "run", "folder": str(file.absolute().parent), **located.data}
+    if isinstance(said.get("argv"), str):
+        said["argv"] = shlex.split(said["argv"])
+    return Target(checked_spec(_merged(said, changes), str(file), located))
+
+
+def card_target(catalog: Catalog, card: Card, dataset: str, changes: Mapping[str, Any]) -> Target:
+    """Return what a card with a command means."""
+    command = card.get("command")
+    if not command:
+        raise UsageError(
+            f"{card.handle} does not say how it is run: its card has no `command`",
+            hint=f"`fairmile run {card.handle} -- COMMAND…` runs one with its files",
+        )
+    argv = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    data = dataset or _data_of(catalog, card)
+    said: dict[str, Any] = {
+        "name": slug(card.handle.name)[:64] or "run",
+        "argv": tuple(argv),
+        "params": _hyperparameters(card),
+        "asset": str(card.handle),
+        "metrics": _metrics(card),
+    }
+    if data:
+        said["dataset"] = str(catalog.get(data).handle)
+        said["inputs"] = {"data": {"asset": said["dataset"]}}
+    environment = environment_of(catalog, str(card.handle))
+    if environment is not None:
+        said["environment"] = str(card.handle)
+    return Target(checked_spec(_merged(said, changes)), _sources(card))
+
+
+def is_run_file(name: str) -> bool:
+    """Tell whether a name is that of a file that describes a run."""
+    return name.endswith(_FILES)
+
+
+def filled(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command with `{name}` replaced where the name is known; other braces are the command's own."""
+    return tuple(_PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word) for word in argv)
+
+
+def value_texts(spec: RunSpec) -> dict[str, str]:
+    """Return what the placeholders of a command stand for, as far as the specification tells."""
+    texts = {name: _text(value) for name, value in spec.params.items()}
+    if spec.seed is not None:
+        texts["seed"] = str(spec.seed)
+    return texts
+
+
+def checked_spec(given: Mapping[str, Any], file: str = "", located: Located | None = None) -> RunSpec:
+    """Return a specification, or every reason why it is none."""
+    try:
+        return RunSpec.model_validate(given)
+    except ValidationError as error:
+        problems = []
+        for each in error.errors():
+            place = ".".join(str(part) for part in each["loc"])
+            message = str(each["msg"]).removeprefix("Value error, ")
+            if each["type"] == "extra_forbidden":
+                message = "no such field"
+            elif each["type"] != "value_error":
+                message = f"{message[:1].lower()}{message[1:]}, found {each['input']!r}"
+            line = located.line([part for part in each["loc"] if part != "argv"]) if located is not None else None
+            problems.append(Problem(message, place, file=file, line=line))
+        raise InvalidDocument(problems) from None
+
+
+def parse_params(texts: Sequence[str]) -> dict[str, Value]:
+    """Return the parameters that `key=value` texts state; numbers, true, false and null are what they look like."""
+    found: dict[str, Value] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not _PLACEHOLDER.fullmatch(f"{{{name}}}"):
+            raise UsageError(f"-p {text!r} sets no parameter", hint="write -p NAME=VALUE, as -p lr=0.1")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Value:
+    words: dict[str, Value] = {"true": True, "false": False, "null": None}
+    if text in words:
+        return words[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _text(value: Value) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else "" if value is None else str(value)
+
+
+def _name_of(argv: Sequence[str]) -> str:
+    """Return a name for a command: its script where an interpreter runs one, else its program."""
+    names = [Path(word).name for word in argv if not word.startswith("-")]
+    is_interpreter = bool(names) and re.fullmatch(
+        r"(python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun)", names[0]
+    )
+    script = next((name for name in names[1:] if re.search(r"\.[A-Za-z]{1,3}$", name)), "") if is_interpreter else ""
+    return (slug(Path(script).stem if script else names[0] if names else "run") or "run")[:64]
+
+
+def _merged(said: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with those of a person on top; mappings are joined."""
+    both = dict(said)
+    for name, value in changes.items():
+        both[name] = {**both[name], **value} if isinstance(value, Mapping) and name in both else value
+    return both
+
+
+def _hyperparameters(card: Card) -> dict[str, Value]:
+    said = card.get("hyperparameters")
+    return (
+        {k: v for k, v in said.items() if v is None or isinstance(v, str | int | float | bool)}
+        if isinstance(said, Mapping)
+        else {}
+    )
+
+
+def _metrics(card: Card) -> dict[str, Any]:
+    match = card.get("matchSpec")
+    if not isinstance(match, Mapping) or not isinstance(match.get("metric"), str):
+        return {}
+    direction = match.get("direction")
+    return {match["metric"]: MetricSpec(better=direction if direction in ("lower", "higher") else "")}
+
+
+def _data_of(catalog: Catalog, card: Card) -> str:
+    """Return the data set that a card names for itself, where it names exactly one that is there."""
+    match = card.get("matchSpec")
+    named = list(match.get("datasets", [])) if isinstance(match, Mapping) else []
+    named += [target for key, target in card.links if key in _DATA_LINKS]
+    found = []
+    for name in dict.fromkeys(named):
+        try:
+            found.append(str(catalog.get(str(name), kind="dataset").handle))
+        except (NotFound, UsageError):
+            continue
+    if len(found) > 1:
+        raise UsageError(f"{card.handle} runs with any of {', '.join(found)}", hint="name one of them behind it")
+    return found[0] if found else ""
+
+
+def _sources(card: Card) -> tuple[str, ...]:
+    return (str(card.handle),) if card.files or card.text("codeRepository") else ()

@@ -1,0 +1,25 @@
+"""What the name of a metric tells about it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Better = Literal["lower", "higher", ""]
+_LOWER = re.compile(
+    r"(^|[^a-z])(loss|err(or)?|rmse|mse|mae|mape|nll|perplexity|time|latency|duration|seconds|energy|joules|power|memory|"
+    r"size|bytes|flops|wer|cer|fid|misfit|residual)s?($|[^a-z])",
+    re.IGNORECASE,
+)
+_HIGHER = re.compile(
+    r"(^|[^a-z])(acc(uracy)?|f1|auc|auroc|precision|recall|nnse|nse|r2|score|throughput|bandwidth|speedup|iou|map|bleu|"
+    r"samples_per_s|images_per_s|tokens_per_s|flops_per_s|per_s|per_second)s?($|[^a-z])",
+    re.IGNORECASE,
+)
+
+
+def better_of(name: str) -> Better:
+    """Return which direction of a metric is better, as far as its name tells."""
+    if _HIGHER.search(name):
+        return "higher"
+    return "lower" if _LOWER.search(name) else ""

@@ -1,0 +1,131 @@
+"""`fairmile benchmark`: what a user sees of a measurement."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairmile.base.units import parse_size
+from fairmile.runs.storage import METRICS
+from fairmile.store import speed
+
+Fairmile = Callable[..., Any]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to measure, quickly."""
+    monkeypatch.setattr(speed, "_RANDOM_MOST", 50)
+    monkeypatch.setattr(speed, "_SYNCS", 5)
+    monkeypatch.setattr(speed, "_SMALL_FILES", 20)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    return folder
+
+
+def records(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in (place.parent / "home" / "runs").glob("storage-*/run.json")]
+
+
+def test_the_figures_and_the_advice_are_shown_and_kept_as_a_run(fairmile: Fairmile, place: Path, data: Path) -> None:
+    result = fairmile("benchmark", "storage", str(data), "--size", "1 MB")
+    assert result.code == 0
+    assert result.out.startswith("FOLDER")
+    assert f"many small files                   {os.path.realpath(data)}: " in result.out
+    assert "one process, one request at a time" in result.out
+    (record,) = records(place)
+    assert record["result"]["state"] == "done"
+    assert {name.rpartition(".")[2] for name in record["result"]["metrics"]} == set(METRICS)
+    metric = next(each for name, each in record["result"]["metrics"].items() if name.endswith("fsync_median_s"))
+    assert (metric["unit"], metric["better"], metric["count"]) == ("s", "lower", 1)
+    assert record["id"] in result.err
+    assert (place.parent / "home" / "runs" / record["id"] / "storage.json").exists()
+    assert os.listdir(data) == []
+
+
+def test_as_json_it_is_the_whole_report(fairmile: Fairmile, data: Path) -> None:
+    told = fairmile("benchmark", "storage", str(data), "--size", "1 MB", "--json").json
+    assert told["run"].startswith("storage-")
+    assert told["measured"][0]["place"]["size_bytes"] >= parse_size("1 MB")
+    assert set(told["measured"][0]["values"]) == set(METRICS)
+    assert len(told["advice"]) == 5
+
+
+def test_a_dry_run_writes_nothing(fairmile: Fairmile, place: Path, data: Path) -> None:
+    result = fairmile("benchmark", "storage", str(data), "--size", "1 MB", "--dry-run")
+    assert (result.code, records(place), os.listdir(data)) == (0, [], [])
+    assert os.path.realpath(data) in result.out
+    assert "at most" in result.err
+    told = fairmile("benchmark", "storage", str(data), "--dry-run", "--json").json
+    assert told["would_measure"][0]["path"] == os.path.realpath(data)
+
+
+def test_a_pool_that_is_purged_is_no_place_for_results(fairmile: Fairmile, data: Path) -> None:
+    assert fairmile("store", "pool", "add", "here", str(data), "--purge", "30 d").code == 0
+    told = fairmile("benchmark", "storage", str(data), "--size", "1 MB", "--json").json
+    assert told["measured"][0]["place"]["lifetime"] == "purged after 30 days"
+    assert told["advice"][-1]["ranking"] == []
+
+
+def test_data_that_fits_nowhere_is_told(fairmile: Fairmile, data: Path) -> None:
+    told = fairmile("benchmark", "storage", str(data), "--size", "1 MB", "--need", "9000 PB", "--json").json
+    assert {tuple(each["ranking"]) for each in told["advice"]} == {()}
+
+
+def test_a_folder_that_is_not_there_is_a_mistake_of_the_user(fairmile: Fairmile, place: Path, data: Path) -> None:
+    result = fairmile("benchmark", "storage", str(data / "nothing"))
+    assert (result.code, records(place)) == (2, [])
+    assert "there is no folder" in result.err
+
+
+def test_a_folder_that_fails_midway_ends_with_code_3_and_the_run_is_kept(
+    fairmile: Fairmile, place: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path) -> list[float]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(speed, "sync_times", broken)
+    result = fairmile("benchmark", "storage", str(data), "--size", "1 MB")
+    assert result.code == 3
+    assert "Input/output error" in result.err
+    assert "none of the folders could be measured" in result.out
+    assert len(records(place)) == 1
+
+
+def test_on_a_terminal_each_step_is_shown_and_taken_away(
+    fairmile: Fairmile, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert fairmile("benchmark", "storage", str(data), "--size", "1 MB", "--json").code == 0
+    shown = screen.getvalue()
+    assert "writing a large file" in shown
+    assert shown.endswith("\r\033[K")
+
+
+def test_a_signal_of_the_batch_system_leaves_nothing(place: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    command = [sys.executable, "-m", "fairmile", "benchmark", "storage", str(data), "--size", "64 MB"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not os.listdir(data) and process.poll() is None:
+                time.sleep(0.002)
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (130, "interrupted\n")
+    assert os.listdir(data) == []
+    assert [record["result"]["state"] for record in records(place)] == ["cancelled"]

@@ -1,0 +1,110 @@
+"""Kilowatt-hours, money and CO₂."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import InvalidDocument, NotFound, SystemFailure, UsageError
+from fairmile.meter.footprint import footprint, regions
+
+TABLE = """\
+sources:
+  grid: the operator of the grid, https://example.org
+regions:
+  XX:
+    name: Exland
+    carbon: {g_per_kwh: 500, year: 2024, source: grid}
+    price: {per_kwh: 0.25, currency: EUR, year: 2023, source: our bill, unverified: true}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "table.yaml"
+    file.write_text(TABLE)
+    return file
+
+
+def test_energy_becomes_kilowatt_hours_money_and_carbon(table: Path) -> None:
+    found = footprint(7.2e6, "XX", file=table)
+    assert found.kwh == pytest.approx(2.0)
+    assert found.co2e_g == pytest.approx(1000.0)
+    assert (found.cost, found.currency) == (pytest.approx(0.5), "EUR")
+
+
+def test_the_result_names_region_year_and_source(table: Path) -> None:
+    found = footprint(1.0, "XX", file=table)
+    assert found.region == "Exland"
+    assert found.carbon is not None and found.price is not None
+    assert (found.carbon.year, found.carbon.source) == (2024, "the operator of the grid, https://example.org")
+    assert (found.price.year, found.price.source, found.price.unverified) == (2023, "our bill", True)
+    assert found.notes == ("the price of Exland was not compared with its source",)
+
+
+def test_the_building_counts_where_its_share_is_given(table: Path) -> None:
+    assert footprint(3.6e6, "XX", file=table, pue=1.5).kwh == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("name", ["DE", "de", "Germany", "germany"])
+def test_a_region_is_found_by_code_and_name(name: str) -> None:
+    assert footprint(3.6e6, name).co2e_g == pytest.approx(381)
+
+
+def test_what_the_table_does_not_know_is_said_and_not_invented() -> None:
+    found = footprint(3.6e6, "Germany")
+    assert found.cost is None and found.currency is None
+    assert "the table knows no price of Germany" in found.notes
+
+
+def test_an_unknown_region_is_an_error_with_the_nearest(table: Path) -> None:
+    with pytest.raises(NotFound, match="no region 'Germny' in the table; did you mean 'Germany'"):
+        footprint(1.0, "Germny")
+
+
+@pytest.mark.parametrize("joules", [-1.0, math.nan, math.inf])
+def test_an_amount_that_is_none_is_refused(joules: float) -> None:
+    with pytest.raises(UsageError):
+        footprint(joules, "DE")
+
+
+@pytest.mark.parametrize("pue", [0.9, math.nan, math.inf])
+def test_a_building_that_makes_energy_is_refused(pue: float) -> None:
+    with pytest.raises(UsageError, match="PUE"):
+        footprint(1.0, "DE", pue=pue)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("year: 2024, ", "", r"table\.yaml:6 regions\.XX\.carbon: the year and the source are missing"),
+        (", source: grid", "", "the year and the source are missing"),
+        ("500", "many", "must be a number"),
+        ("500", "-5", "must be a number"),
+        (" currency: EUR,", "", "the currency is missing"),
+        ("regions:", "places:", "has a field 'regions'"),
+    ],
+)
+def test_a_table_that_breaks_its_rules_is_told_where(table: Path, old: str, new: str, said: str) -> None:
+    table.write_text(TABLE.replace(old, new, 1))
+    with pytest.raises(InvalidDocument, match=said):
+        regions(table)
+
+
+def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SystemFailure, match="cannot read"):
+        regions(tmp_path / "missing.yaml")
+
+
+def test_every_figure_we_ship_has_a_year_and_a_source_and_is_plausible() -> None:
+    table = regions()
+    assert len(table) >= 50
+    for region in table.values():
+        figures = [figure for figure in (region.carbon, region.price) if figure is not None]
+        assert figures, region
+        for figure in figures:
+            assert 2020 <= figure.year <= 2030 and "https://" in figure.source
+        assert region.carbon is None or 10 <= region.carbon.value <= 1000
+        assert region.price is None or 0.01 <= region.price.value <= 1

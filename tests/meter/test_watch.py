@@ -1,0 +1,361 @@
+"""Sampling on time, and programs run under its eyes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.commands import MissingProgram
+from fairmile.base.errors import NotFound, SystemFailure, UsageError
+from fairmile.meter.lines import Channel, read_log
+from fairmile.meter.watch import Watch, watch_command, watch_for
+
+PATIENCE_S = 30.0
+
+
+class Counting:
+    """A source that counts its readings; what `before` does happens first."""
+
+    def __init__(self, before: Callable[[int], object] = lambda _: None, name: str = "counting") -> None:
+        self.name = name
+        self.readings = 0
+        self.closed = 0
+        self._before = before
+
+    def channels(self) -> tuple[Channel, ...]:
+        return (Channel("a.count", "count", "counter", self.name, "here", "exact"), Channel("a.twice", "count"))
+
+    def read(self) -> list[float | None]:
+        self.readings += 1
+        self._before(self.readings)
+        return [float(self.readings), 2.0 * self.readings]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.002)
+
+
+def test_the_first_sample_is_taken_by_start_and_the_last_by_stop() -> None:
+    source = Counting()
+    watch = Watch([source], period_s=3600)
+    watch.start()
+    assert watch.measured().column("a.count") == [1.0]
+    samples = watch.stop()
+    assert samples.column("a.count") == [1.0, 2.0]
+    assert samples.column("a.twice") == [2.0, 4.0]
+    assert source.closed == 1
+
+
+def test_the_times_of_samples_are_those_of_the_wall() -> None:
+    before = time.time_ns()
+    with Watch([Counting()], period_s=3600) as watch:
+        pass
+    after = time.time_ns()
+    first, last = watch.measured().at_ns
+    assert before - 10**9 <= first < last <= after + 10**9
+
+
+def test_samples_do_not_drift() -> None:
+    period_ns = 10_000_000
+    late_ns: list[int] = []
+
+    def look(number: int) -> None:
+        due_ns = watch._began_ns + (number - 1 + watch.skipped) * period_ns
+        late_ns.append(time.monotonic_ns() - due_ns)
+        time.sleep(0.003)  # a third of the period
+
+    source = Counting(look)
+    watch = Watch([source], period_s=period_ns / 1e9)
+    with watch:
+        until(lambda: source.readings > 40)
+    assert min(late_ns[:-1]) >= 0, "a sample came too early"
+    # Had each sample pushed the next one back, all of these were at least 20 times 3 ms late.
+    assert min(late_ns[20:-1]) < 30_000_000
+
+
+def test_a_late_sample_is_left_out_and_never_made_up_for() -> None:
+    slots: list[int] = []
+
+    def look(number: int) -> None:
+        slots.append((time.monotonic_ns() - watch._began_ns) // 20_000_000)
+        if number == 3:
+            time.sleep(0.1)
+
+    source = Counting(look)
+    watch = Watch([source], period_s=0.02)
+    with watch:
+        until(lambda: source.readings >= 8)
+    assert watch.skipped >= 4
+    assert slots[:-1] == sorted(set(slots[:-1])), "samples are bunched"
+
+
+def test_each_sample_is_one_line_that_is_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    source = Counting()
+    with Watch([source], file, period_s=0.01) as watch:
+        until(lambda: source.readings >= 5)
+    log = read_log([file])
+    assert log.damaged == 0
+    (samples,) = log.samples
+    assert samples == watch.measured()
+    assert samples.writer.host == os.uname().nodename and samples.writer.pid == os.getpid()
+
+
+def test_two_watches_share_a_log_with_lines_of_others(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text('{"writer": {"host": "n", "rank": 3, "wall_ns": 5, "clock_ns": 1}, "p": 1}\n')
+    with Watch([Counting()], file, period_s=3600) as one, Watch([Counting()], file, period_s=3600) as two:
+        pass
+    log = read_log([file])
+    assert log.damaged == 0 and len(log.writers) == 3
+    found = sorted(log.samples, key=lambda samples: samples.at_ns[0])
+    for samples, measured in zip(found, (one.measured(), two.measured()), strict=True):
+        assert samples.columns == measured.columns
+        assert list(samples.at_ns) == pytest.approx(list(measured.at_ns), abs=1e6)  # two looks at the wall's clock
+
+
+def test_a_reading_that_fails_costs_its_values_and_nothing_else(tmp_path: Path) -> None:
+    def fail(number: int) -> None:
+        if number == 1:
+            raise OSError("gone")
+
+    with Watch([Counting(fail), Counting(name="other")], tmp_path / "log", period_s=3600) as watch:
+        pass
+    samples = watch.measured()
+    assert samples.column("a.count") == [None, 2.0]
+    assert samples.column("other.a.count") == [1.0, 2.0]
+    assert watch.failures == {"counting: gone": 1}
+    assert read_log([tmp_path / "log"]).samples == [samples]
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], []])
+def test_a_reading_of_another_length_is_no_reading(values: list[float | None]) -> None:
+    source = Counting()
+    source.read = lambda: values  # type: ignore[method-assign]
+    with Watch([source], period_s=3600) as watch:
+        pass
+    assert watch.measured().column("a.count") == [None, None]
+    assert next(iter(watch.failures)).endswith("values for 2 channels")
+
+
+def test_numbers_that_are_none_are_told_as_failed_readings(tmp_path: Path) -> None:
+    source = Counting()
+    source.read = lambda: [float("nan"), float("inf")]  # type: ignore[method-assign]
+    with Watch([source], tmp_path / "log", period_s=3600) as watch:
+        pass
+    assert watch.measured().columns == [[None, None], [None, None]]
+    assert read_log([tmp_path / "log"]).samples == [watch.measured()]
+
+
+def test_a_name_that_two_sources_use_is_led_by_that_of_the_second() -> None:
+    with Watch([Counting(), Counting(name="other")], period_s=3600) as watch:
+        pass
+    assert [channel.name for channel in watch.channels] == ["a.count", "a.twice", "other.a.count", "other.a.twice"]
+
+
+def test_a_log_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
+    with Watch([Counting()], tmp_path / "missing" / "log", period_s=3600) as watch:
+        pass
+    assert watch.measured().column("a.count") == [1.0, 2.0]
+    assert watch.failures == {f"cannot write {tmp_path}/missing/log: No such file or directory": 2}
+
+
+def test_a_full_disk_loses_samples_and_says_again_who_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "log"
+    whole = os.write
+
+    def half(fd: int, data: bytes) -> int:  # what a full disk does: it takes what fits
+        monkeypatch.setattr("fairmile.meter.watch.os.write", whole)
+        return whole(fd, data[:-10])
+
+    watch = Watch([Counting()], file, period_s=3600)
+    monkeypatch.setattr("fairmile.meter.watch.os.write", half)
+    watch.start()
+    watch.stop()
+    assert watch.failures == {f"cannot write {file}: it took only a part of a line": 1}
+    log = read_log([file])
+    assert log.damaged == 1
+    assert log.samples[-1].column("a.count") == [2.0]
+
+
+def test_who_listens_hears_each_sample_and_cannot_break_the_watch() -> None:
+    heard: list[list[float | None]] = []
+
+    def listen(watch: Watch, values: object) -> None:
+        heard.append(list(values))  # type: ignore[call-overload]
+        raise RuntimeError("not my day")
+
+    with Watch([Counting()], period_s=3600, on_sample=listen) as watch:
+        pass
+    assert heard == [[1.0, 2.0], [2.0, 4.0]]
+    assert list(watch.failures.values()) == [2]
+
+
+def test_a_source_that_is_dear_is_read_first_and_last_only() -> None:
+    dear, cheap = Counting(name="dear"), Counting()
+    dear.slow = True  # type: ignore[attr-defined]
+    with Watch([dear, cheap], period_s=0.005) as watch:
+        until(lambda: cheap.readings >= 5)
+    assert dear.readings == 2
+    assert watch.measured().column("a.count")[1:-1] == [None] * (len(watch.measured().at_ns) - 2)
+
+
+def test_a_watch_can_be_stopped_twice_and_started_once() -> None:
+    source = Counting()
+    watch = Watch([source], period_s=3600).start()
+    assert watch.stop() == watch.stop()
+    assert source.closed == 1
+    with pytest.raises(UsageError, match="started already"):
+        watch.start()
+
+
+@pytest.mark.parametrize("period_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_period_that_cannot_be_kept_is_refused(period_s: float) -> None:
+    with pytest.raises(UsageError, match="cannot be kept"):
+        Watch([], period_s=period_s)
+
+
+def test_a_forked_child_neither_writes_nor_waits(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with Watch([Counting()], file, period_s=3600) as watch:
+        pid = os.fork()
+        if pid == 0:
+            watch.stop()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    assert len(read_log([file]).samples[0].at_ns) == 2
+
+
+# Programs
+
+
+def test_a_program_runs_as_if_alone_and_its_end_is_told() -> None:
+    watched = watch_command(["sh", "-c", "exit 3"], wanted=["process"], period_s=3600)
+    assert watched.exit_code == 3
+    assert watched.elapsed_s > 0 and watched.start_ns < watched.end_ns
+    assert len(watched.samples.at_ns) == 2
+    assert watched.failures == {}
+
+
+def test_what_a_program_used_is_seen_at_its_end() -> None:
+    code = "import time\nend=time.process_time()+0.3\nwhile time.process_time()<end: pass"
+    watched = watch_command([sys.executable, "-c", code], wanted=["process"], period_s=3600)
+    counted = watched.samples.column("process.cpu_time")
+    assert counted[-1] is not None and counted[-1] >= 0.3
+    assert watched.cpu_s is not None and watched.cpu_s == pytest.approx(counted[-1], abs=0.05)
+
+
+def test_a_program_ended_by_a_signal_has_a_negative_code() -> None:
+    assert watch_command(["sh", "-c", "kill -KILL $$"], wanted=[]).exit_code == -signal.SIGKILL
+
+
+def test_the_log_of_a_program_is_read_back(tmp_path: Path) -> None:
+    watched = watch_command(["true"], wanted=["host", "process"], file=tmp_path / "log", period_s=3600)
+    assert read_log([tmp_path / "log"]).samples == [watched.samples]
+
+
+def test_sources_that_are_missing_are_told(tmp_path: Path) -> None:
+    watched = watch_command(["true"], wanted=["rapl", "cray"], root=tmp_path)
+    assert set(watched.missing) == {"rapl", "cray"}
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(MissingProgram, match="no program 'no-such-program-of-ours'"):
+        watch_command(["no-such-program-of-ours"], wanted=[])
+
+
+def test_a_file_that_is_no_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(SystemFailure, match="cannot run"):
+        watch_command([str(tmp_path / "text")], wanted=[])
+
+
+def test_an_empty_command_and_an_unknown_source_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="empty"):
+        watch_command([])
+    with pytest.raises(NotFound, match="no source"):
+        watch_command(["touch", str(tmp_path / "mark")], wanted=["nonsense"])
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_program_is_watched_from_any_thread() -> None:
+    codes: list[int | None] = []
+    thread = threading.Thread(target=lambda: codes.append(watch_command(["sh", "-c", "exit 4"], wanted=[]).exit_code))
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert codes == [4]
+
+
+PROGRAM = """
+import sys
+from fairmile.meter.watch import watch_command
+watched = watch_command(["sh", "-c", sys.argv[1]], wanted=["process"], period_s=0.05)
+print("code", watched.exit_code, flush=True)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_sent_to_the_watch_goes_on_to_the_program(sent: signal.Signals) -> None:
+    name = sent.name.removeprefix("SIG")
+    script = f"trap 'echo caught {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
+    watch = subprocess.Popen([sys.executable, "-c", PROGRAM, script], stdout=subprocess.PIPE, text=True)
+    assert watch.stdout is not None and watch.stdout.readline() == "ready\n"
+    watch.send_signal(sent)
+    out, _ = watch.communicate(timeout=PATIENCE_S)
+    assert out == f"caught {name}\ncode 9\n"
+    assert watch.returncode == 0
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_program_once_and_the_summary_still_comes() -> None:
+    script = "trap 'echo caught' INT; echo ready; n=0; while [ $n -lt 10 ]; do sleep 0.05; n=$((n+1)); done; exit 5"
+    parent, child = os.openpty()
+    # The program's own session, with the terminal as its own: what a shell gives to a command in the foreground.
+    code = (
+        "import fcntl, os, sys, termios\n"
+        "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.tcsetpgrp(0, os.getpgrp())\n"
+        "os.execv(sys.executable, [sys.executable, '-c', sys.argv[1], sys.argv[2]])\n"
+    )
+    argv = [sys.executable, "-c", code, PROGRAM, script]
+    watch = subprocess.Popen(argv, stdin=child, stdout=subprocess.PIPE, text=True)
+    assert watch.stdout is not None and watch.stdout.readline() == "ready\n"
+    os.write(parent, b"\x03")
+    out, _ = watch.communicate(timeout=PATIENCE_S)
+    os.close(parent)
+    os.close(child)
+    assert out == "caught\ncode 5\n"
+
+
+def test_looking_for_a_time_takes_that_time() -> None:
+    watched = watch_for(0.1, wanted=["host"], period_s=3600)
+    assert watched.elapsed_s >= 0.1
+    assert watched.exit_code is None and not watched.interrupted
+    assert len(watched.samples.at_ns) == 2
+
+
+def test_ctrl_c_ends_the_looking_and_keeps_what_was_measured() -> None:
+    code = (
+        "from fairmile.meter.watch import watch_for\n"
+        "watched = watch_for(600, wanted=['host'], period_s=0.02, on_sample=lambda *_: print('x', flush=True))\n"
+        "print('interrupted', watched.interrupted, len(watched.samples.at_ns) > 1)\n"
+    )
+    watch = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert watch.stdout is not None
+    for _ in range(3):
+        assert watch.stdout.readline() == "x\n"
+    watch.send_signal(signal.SIGINT)
+    out, _ = watch.communicate(timeout=PATIENCE_S)
+    assert out.splitlines()[-1] == "interrupted True True"

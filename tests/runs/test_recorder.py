@@ -1,0 +1,257 @@
+"""What the recorder keeps of a program, whatever becomes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import Conflict
+from fairmile.meter.lines import event_files, read_log
+from fairmile.runs.layout import read_record
+from fairmile.runs.model import MetricSpec, RunSpec, RunState
+from fairmile.runs.runs import Runs
+from fairmile.workspace import Workspace
+
+PYTHON = sys.executable
+
+
+def python(text: str) -> list[str]:
+    return [PYTHON, "-c", text]
+
+
+class TestATrivialRun:
+    def test_leaves_at_most_four_files(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", "echo hello"])
+        names = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+        assert names == {"run.json", "output.log", "events.jsonl", "ro-crate-metadata.json"}
+
+    def test_tells_its_end_and_what_it_used(self, runs: Runs) -> None:
+        run = runs.run(["true"])
+        assert run.state is RunState.DONE
+        assert run.result["exit_code"] == 0
+        assert 0 < run.result["elapsed_s"] < 60
+        assert run.result["usage"]["cpu_s"] > 0
+
+    def test_does_not_take_the_memory_of_its_recorder_for_its_own(self, runs: Runs) -> None:
+        ballast = bytearray(200 << 20)
+        ballast[::4096] = b"x" * len(ballast[::4096])
+        run = runs.run(["true"])
+        assert run.result["usage"].get("max_rss_bytes", 0) < 100 << 20
+
+    def test_says_how_much_memory_a_larger_program_used(self, runs: Runs) -> None:
+        run = runs.run(python("b = bytearray(400 << 20); b[::4096] = b'x' * len(b[::4096])"))
+        assert run.result["usage"]["max_rss_bytes"] > 400 << 20
+
+    def test_has_no_energy_where_nothing_measured_it(self, runs: Runs) -> None:
+        run = runs.run(["true"])
+        assert run.energy_j is None
+
+    def test_runs_where_the_person_stands(self, runs: Runs) -> None:
+        run = runs.run(["pwd"])
+        assert runs.output(run.id).decode().strip() == os.getcwd()
+
+    def test_of_a_specification_without_folder_has_one_of_its_own(self, runs: Runs) -> None:
+        run = runs.run(RunSpec(argv=("pwd",)))
+        assert runs.output(run.id).decode().strip() == str(run.folder / "work")
+
+
+class TestFailures:
+    def test_an_exit_code_is_the_reason(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", "exit 3"])
+        assert (run.state, run.result["exit_code"], run.result["reason"]) == (RunState.FAILED, 3, "exit code 3")
+
+    def test_a_signal_is_named(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", "kill -KILL $$"])
+        assert run.result["signal"] == "KILL"
+        assert run.result["exit_code"] == 137
+        assert "SIGKILL" in run.result["reason"]
+
+    def test_a_program_that_is_not_there_is_recorded_too(self, runs: Runs) -> None:
+        run = runs.run(["no-such-program"])
+        assert run.state is RunState.FAILED
+        assert run.result["exit_code"] == 127
+        assert "no-such-program" in run.result["reason"]
+
+    def test_a_time_limit_ends_the_whole_group(self, runs: Runs, tmp_path: Path) -> None:
+        marker = tmp_path / "alive"
+        script = f"(sleep 1.5; touch {marker}) & sleep 60"
+        run = runs.run(["sh", "-c", script], timeout_s=0.3)
+        assert run.state is RunState.TIMEOUT
+        assert "0.3 s" in run.result["reason"]
+        time.sleep(1.6)
+        assert not marker.exists()
+
+    def test_the_reason_is_on_the_card(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", "exit 3"])
+        card = json.loads((run.folder / "ro-crate-metadata.json").read_text())
+        (action,) = [each for each in card["@graph"] if "CreateAction" in each["@type"]]
+        assert action["actionStatus"].endswith("FailedActionStatus")
+        assert "exit code 3" in action["error"]
+
+
+class TestMetrics:
+    def test_come_from_one_line_of_python(self, runs: Runs) -> None:
+        text = "import fairmile as fm\nfor step in range(3): fm.log(loss=1 / (step + 1), step=step)"
+        run = runs.run(python(text))
+        loss = run.metrics["loss"]
+        assert (loss.first, loss.value, loss.count, loss.better) == (1.0, pytest.approx(1 / 3), 3, "lower")
+
+    def test_come_from_json_lines_in_a_file(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", """echo '{"accuracy": 0.9, "step": 1}' >> "$FAIRMILE_METRICS" """])
+        assert run.metrics["accuracy"].value == 0.9
+        assert not (run.folder / "metrics.jsonl").exists()
+
+    def test_come_from_json_lines_on_a_descriptor(self, runs: Runs) -> None:
+        run = runs.run(["bash", "-c", """echo '{"accuracy": 0.8}' >&$FAIRMILE_METRICS_FD"""])
+        assert run.metrics["accuracy"].value == 0.8
+
+    def test_come_from_the_output_by_a_pattern(self, runs: Runs) -> None:
+        spec = {"loss": MetricSpec(pattern=r"epoch (?P<step>\d+) loss (?P<value>[\d.e-]+)", unit="1", better="lower")}
+        run = runs.run(["printf", "epoch 1 loss 0.5\nepoch 2 loss 2.5e-1"], metrics=spec)
+        assert (run.metrics["loss"].value, run.metrics["loss"].count, run.metrics["loss"].unit) == (0.25, 2, "1")
+        assert [each.step for each in run.log().metrics] == [1, 2]
+
+    def test_that_are_not_finite_are_kept(self, runs: Runs) -> None:
+        run = runs.run(python("import fairmile as fm\nfm.log(loss=float('nan'), gain=float('-inf'))"))
+        assert math.isnan(run.metrics["loss"].value)
+        assert run.metrics["gain"].value == -math.inf
+        assert runs.rows(limit=1)[0].metrics["gain"] == -math.inf
+
+    def test_of_spans_are_kept_with_their_calls(self, runs: Runs) -> None:
+        text = "import fairmile as fm\nfor n in range(4):\n  with fm.span('epoch', n=n): pass"
+        run = runs.run(python(text))
+        assert run.spans["epoch"]["count"] == 4
+
+    def test_a_line_that_is_none_is_noted_and_harms_nothing(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", """echo 'oops' >> $FAIRMILE_METRICS; echo '{"a": 1}' >> $FAIRMILE_METRICS"""])
+        assert run.metrics["a"].value == 1
+        assert [event.name for event in run.log().events if event.name != "started"] == ["unreadable metric"]
+
+
+class TestBadDays:
+    def test_a_line_of_ten_megabytes_is_output_like_any_other(self, runs: Runs) -> None:
+        metrics = {"loss": MetricSpec(pattern=r"loss (\d+)")}
+        run = runs.run(python("print('x' * 10_000_000); print('loss 7')"), metrics=metrics)
+        assert run.metrics["loss"].value == 7
+        assert (run.folder / "output.log").stat().st_size == 10_000_001 + len("loss 7\n")
+
+    def test_a_folder_that_vanishes_is_made_again_and_said_so(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", 'rm -rf "$FAIRMILE_RUN"'])
+        assert run.state is RunState.DONE
+        assert "removed while it ran" in run.result["reason"]
+        assert runs.get(run.id).state is RunState.DONE
+
+    def test_kill_9_of_the_recorder_leaves_a_run_that_says_so(self, runs: Runs, tmp_path: Path) -> None:
+        text = "from fairmile.workspace import Workspace; Workspace.open().runs.run(['sleep', '30'])"
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        recorder = subprocess.Popen(python(text), env=environ)
+        found = _wait_for_record(tmp_path / "home" / "runs")
+        assert runs.standing(runs.get(found.name)) is RunState.RUNNING
+        (started,) = _events(found, "started")
+        recorder.kill()
+        recorder.wait()
+        assert runs.rows(limit=1)[0].state is RunState.INTERRUPTED
+        with pytest.raises(Conflict, match=f"still runs as process {started}"):
+            runs.resume(found.name)
+        os.killpg(int(str(started)), signal.SIGKILL)
+
+    def test_a_program_that_fills_the_disk_is_recorded_to_its_end(self, small_disk: Path) -> None:
+        environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}
+        runs = Workspace.open(environ=environ).runs
+        before = runs.run(["true"])
+        fill = "import fairmile as fm\nfm.log(loss=1)\n"
+        fill += "import time; time.sleep(1.2)\n"  # by then the metric is on disk
+        fill += "with open('ballast', 'wb') as file: file.write(bytes(64 << 20))"
+        run = runs.run(RunSpec(name="fill", argv=(PYTHON, "-c", fill)))
+        assert run.state is RunState.FAILED
+        assert run.metrics["loss"].value == 1
+        assert {row.id for row in runs.rows()} == {before.id, run.id}
+        assert runs.get(run.id).state is RunState.FAILED
+
+    def test_thirty_two_processes_record_into_one_workspace(self, runs: Runs, tmp_path: Path) -> None:
+        text = (
+            "from fairmile.workspace import Workspace\nr = Workspace.open().runs\n[r.run(['true']) for _ in range(3)]"
+        )
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        processes = [subprocess.Popen(python(text), env=environ) for _ in range(32)]
+        listed = [len(runs.rows()) for _ in range(5)]
+        assert all(process.wait() == 0 for process in processes)
+        assert len(runs.rows()) == 96
+        assert listed == sorted(listed)
+        assert {row.state for row in runs.rows()} == {RunState.DONE}
+
+    def test_interrupting_ends_the_program_and_records_it(self, tmp_path: Path, runs: Runs) -> None:
+        text = "from fairmile.workspace import Workspace; Workspace.open().runs.run(['sleep', '30'])"
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        script = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{text}"
+        recorder = subprocess.Popen(python(script), env=environ)
+        found = _wait_for_record(tmp_path / "home" / "runs")
+        recorder.send_signal(signal.SIGINT)
+        recorder.wait(30)
+        run = runs.get(found.name)
+        assert run.state is RunState.CANCELLED
+        assert run.result["signal"] == "INT"
+
+    def test_a_signal_to_end_is_passed_on_so_that_the_program_can_save_its_state(
+        self, tmp_path: Path, runs: Runs
+    ) -> None:
+        program = "trap 'echo saved; exit 9' TERM; echo ready; sleep 30 & wait"
+        text = f"from fairmile.workspace import Workspace; Workspace.open().runs.run(['bash', '-c', {program!r}])"
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        recorder = subprocess.Popen(python(text), env=environ)
+        found = _wait_for_record(tmp_path / "home" / "runs")
+        _wait_until(lambda: (found / "output.log").read_text().startswith("ready"))
+        recorder.send_signal(signal.SIGTERM)
+        recorder.wait(30)
+        run = runs.get(found.name)
+        assert (run.state, run.result["exit_code"]) == (RunState.CANCELLED, 9)
+        assert runs.output(run.id) == b"ready\nsaved\n"
+
+    def test_a_clock_that_is_set_back_changes_no_duration(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, calls = time.time, iter(range(1_000_000))
+        monkeypatch.setattr(time, "time", lambda: real() - 3600 * next(calls))
+        run = runs.run(["sleep", "0.1"])
+        assert 0.1 <= run.result["elapsed_s"] < 30
+        assert run.result["ended"] > run.result["started"]
+
+
+class TestSecrets:
+    def test_variables_are_kept_by_an_allow_list(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = runs.run(["true"], env={"OMP_NUM_THREADS": "3"})
+        assert run.captured["variables"]["OMP_NUM_THREADS"] == "3"
+        text = (run.folder / "run.json").read_text()
+        assert "HOME" not in json.loads(text)["captured"]["variables"]
+
+
+def _events(folder: Path, name: str) -> list[object]:
+    found: list[object] = []
+
+    def look() -> bool:
+        found[:] = [each.attributes["pid"] for each in read_log(event_files(folder)).events if each.name == name]
+        return bool(found)
+
+    _wait_until(look)
+    return found
+
+
+def _wait_for_record(root: Path) -> Path:
+    _wait_until(lambda: any(root.glob("*/run.json")) and any(root.glob("*/events.jsonl")))
+    (found,) = root.glob("*/run.json")
+    assert read_record(found.parent)["state"] == "running"
+    return found.parent
+
+
+def _wait_until(is_so: object) -> None:
+    for _ in range(600):
+        if callable(is_so) and is_so():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never came")

@@ -1,0 +1,298 @@
+"""From a name or a command to a record: plans, known results, going on, doing it again, exchange."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
+from fairmile.runs.model import Input, RunSpec, RunState
+from fairmile.runs.runs import Runs
+from fairmile.runs.targets import parse_params
+from fairmile.workspace import Workspace
+
+SCRIPT = "import sys\nprint('loss', float(sys.argv[1]) / 2)\nopen('model.txt', 'w').write(sys.argv[1])\n"
+LOSS = {"loss": {"pattern": r"loss ([\d.]+)"}}
+
+
+@pytest.fixture
+def script(runs: Runs) -> Path:
+    """A small program where the person stands; `runs` went there."""
+    file = Path("train.py")
+    file.write_text(SCRIPT)
+    return file
+
+
+def command(value: str = "4") -> list[str]:
+    return [sys.executable, "train.py", value]
+
+
+class TestCommands:
+    def test_are_named_after_their_script(self, runs: Runs, script: Path) -> None:
+        assert runs.plan(command()).spec.name == "train"
+        assert runs.plan(["make", "all"]).spec.name == "make"
+
+    def test_get_parameters_for_their_placeholders_and_keep_other_braces(self, runs: Runs) -> None:
+        run = runs.run(["echo", "{lr}", "{other}", "${HOME}"], params={"lr": 0.1})
+        assert runs.output(run.id).decode() == "0.1 {other} ${HOME}\n"
+
+    def test_find_parameters_seed_and_inputs_in_variables(self, runs: Runs) -> None:
+        Path("data.txt").write_text("1 2 3")
+        show = "echo $FAIRMILE_SEED $FAIRMILE_PARAMS; cat $FAIRMILE_INPUT_DATA"
+        run = runs.run(["sh", "-c", show], params={"a": 1}, seed=7, inputs={"data": Input(path="data.txt")})
+        assert runs.output(run.id).decode() == '7 {"a": 1}\n1 2 3'
+        assert run.captured["inputs"]["data"]["sha256"]
+
+    def test_keep_their_outputs_by_digest(self, runs: Runs, script: Path) -> None:
+        run = runs.run(command(), outputs=("*.txt",))
+        assert run.result["outputs"]["model.txt"]["size_bytes"] == 1
+
+    def test_refuse_an_input_that_is_not_there(self, runs: Runs) -> None:
+        with pytest.raises((NotFound, UsageError), match=r"nothing\.csv"):
+            runs.run(["true"], inputs={"data": Input(path="nothing.csv")})
+        assert runs.rows() == []
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [("a=1", 1), ("a=0.5", 0.5), ("a=true", True), ("a=null", None), ("a=12:00", "12:00"), ("a=", "")],
+    )
+    def test_parameters_are_what_they_look_like(self, text: str, value: object) -> None:
+        assert parse_params([text]) == {"a": value}
+
+    def test_a_parameter_without_a_value_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="sets no parameter"):
+            parse_params(["lr"])
+
+
+class TestFiles:
+    def test_describe_a_run_in_yaml(self, runs: Runs, script: Path) -> None:
+        Path("small.yaml").write_text(
+            f"argv: {sys.executable} train.py {{x}}\nparams: {{x: 8}}\nmetrics: {json.dumps(LOSS)}\n"
+        )
+        run = runs.run("small.yaml")
+        assert (run.name, run.metrics["loss"].value) == ("small", 4.0)
+        assert runs.run("small.yaml", params={"x": 2}).metrics["loss"].value == 1.0
+
+    def test_that_are_wrong_are_told_with_line_and_field(self, runs: Runs) -> None:
+        Path("wrong.yaml").write_text("argv: [true]\nseed: tomorrow\nspeed: 7\n")
+        with pytest.raises(InvalidDocument) as caught:
+            runs.plan("wrong.yaml")
+        told = [str(problem) for problem in caught.value.problems]
+        assert any(text.startswith("wrong.yaml:2 seed: ") for text in told)
+        assert any("speed" in text and "no such field" in text for text in told)
+
+    def test_that_are_not_there_are_named(self, runs: Runs) -> None:
+        with pytest.raises(NotFound, match="nowhere.yaml"):
+            runs.plan("nowhere.yaml")
+
+
+class TestCards:
+    @pytest.fixture
+    def benchmark(self, workspace: Workspace, tmp_path: Path) -> str:
+        """A benchmark whose card says how it is run, with a program and a data set that are files here."""
+        program = tmp_path / "score.sh"
+        program.write_text('echo "score $(wc -l < "$1")"\n')
+        data = tmp_path / "lines.txt"
+        data.write_text("1\n2\n3\n")
+        common = {"version": "1.0", "license": "MIT", "description": "Counts lines for a test of runs."}
+        data_card = {
+            "@type": "Dataset",
+            "name": "lines",
+            **common,
+            "distribution": [{"@type": "FileObject", "name": "lines.txt", "contentUrl": data.as_uri()}],
+        }
+        card = {
+            "@type": "Benchmark",
+            "name": "count-lines",
+            **common,
+            "command": ["sh", "{source}/score.sh", "{inputs.data}/lines.txt"],
+            "matchSpec": {"metric": "score", "direction": "higher"},
+            "distribution": [{"@type": "FileObject", "name": "score.sh", "contentUrl": program.as_uri()}],
+        }
+        for number, body in enumerate((data_card, card)):
+            file = tmp_path / f"{number}.jsonld"
+            file.write_text(json.dumps({"@context": "https://w3id.org/fairmile/card/1.0/context", **body}))
+            workspace.catalog.add([file])
+        return "benchmark/count-lines"
+
+    def test_that_say_how_are_planned_and_run(self, runs: Runs, benchmark: str) -> None:
+        plan = runs.plan(benchmark, "dataset/lines")
+        assert [step.verb for step in plan.steps] == ["fetch", "fetch", "run"]
+        run = runs.execute(plan)
+        assert run.state is RunState.DONE, runs.output(run.id)
+        assert runs.output(run.id) == b"score 3\n"
+        assert run.captured["inputs"]["data"]["asset"].startswith("local/dataset/lines")
+
+    def test_a_card_without_a_command_says_what_to_do(self, runs: Runs) -> None:
+        with pytest.raises(UsageError, match="does not say how it is run"):
+            runs.plan("dataset/mnist")
+
+
+class TestKnownResults:
+    def test_the_same_inputs_give_the_earlier_run(self, runs: Runs, script: Path) -> None:
+        first = runs.run(command(), again=False)
+        assert runs.run(command(), again=False).id == first.id
+        assert runs.run(command(), again=True).id != first.id
+
+    def test_other_code_parameters_or_inputs_do_not(self, runs: Runs, script: Path) -> None:
+        first = runs.run(command(), again=False)
+        assert runs.run(command("5"), again=False).id != first.id
+        script.write_text(SCRIPT + "# changed\n")
+        assert runs.run(command(), again=False).id != first.id
+
+    def test_a_failure_is_no_result(self, runs: Runs) -> None:
+        assert runs.run(["false"], again=False).id != runs.run(["false"], again=False).id
+
+    def test_another_folder_with_the_same_code_is_the_same(
+        self, runs: Runs, script: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = runs.run(command(), again=False)
+        Path("other").mkdir()
+        shutil.copy("train.py", "other/train.py")
+        monkeypatch.chdir("other")
+        assert runs.run(command(), again=False).id == first.id
+
+
+class TestRepeats:
+    def test_form_a_group(self, runs: Runs, script: Path) -> None:
+        found = runs.repeat(3, runs.plan(command(), metrics=LOSS))
+        assert len({run.id for run in found}) == 3
+        assert len({run.group for run in found}) == 1
+        assert len(runs.select(found[0].group)) == 3
+
+
+class TestGoingOn:
+    def test_an_interrupted_run_goes_on_in_its_own_folder(self, runs: Runs) -> None:
+        program = "if [ -e half ]; then echo went on $FAIRMILE_RESUME $FAIRMILE_ATTEMPT; else touch half; exit 5; fi"
+        run = runs.run(RunSpec(argv=("sh", "-c", program)))
+        assert run.state is RunState.FAILED
+        resumed = runs.resume(run.id)
+        assert (resumed.id, resumed.state) == (run.id, RunState.DONE)
+        assert runs.output(run.id) == b"went on 1 2\n"
+        assert len(resumed.document["attempts"]) == 2
+
+    def test_what_is_done_is_not_resumed(self, runs: Runs) -> None:
+        run = runs.run(["true"])
+        with pytest.raises(Conflict, match=f"run {run.id} is done"):
+            runs.resume(run.id)
+
+
+class TestRerun:
+    def test_is_from_the_record_alone(self, runs: Runs, script: Path) -> None:
+        run = runs.run(command(), metrics=LOSS, outputs=("model.txt",))
+        shutil.rmtree(Path.cwd(), ignore_errors=True)
+        Path.cwd
+        done = runs.rerun(run.id)
+        assert done.again.state is RunState.DONE, runs.output(done.again.id)
+        verdicts = {each.what: each.same for each in done.verdicts}
+        assert verdicts == {
+            "code": True,
+            "environment": True,
+            "hardware": True,
+            "end": True,
+            "metric loss": True,
+            "output model.txt": True,
+        }
+        assert done.reproduced
+        assert done.again.document["rerun_of"] == run.id
+        assert done.again.identity == run.identity
+
+    def test_of_a_repository_takes_commit_and_uncommitted_changes(self, runs: Runs, script: Path) -> None:
+        for argv in (
+            ["init", "-q"],
+            ["add", "."],
+            ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"],
+        ):
+            subprocess.run(["git", *argv], check=True)
+        script.write_text("print('loss', 1.5)\n")
+        Path("deeper").mkdir()
+        run = runs.run([sys.executable, str(Path("train.py").absolute())], metrics=LOSS)
+        assert run.captured["code"]["git"]["dirty"]
+        subprocess.run(["git", "checkout", "-q", "train.py"], check=True)
+        done = runs.rerun(run.id)
+        assert runs.output(done.again.id) == b"loss 1.5\n"
+        assert done.reproduced
+
+    def test_tells_what_came_out_differently(self, runs: Runs) -> None:
+        counter = Path("count.txt").absolute()
+        program = f"n=$(cat {counter} 2>/dev/null || echo 1); echo loss $n; echo $((n * 2)) > {counter}"
+        run = runs.run(["sh", "-c", program], metrics=LOSS)
+        done = runs.rerun(run.id)
+        (loss,) = [each for each in done.verdicts if each.what == "metric loss"]
+        assert loss.same is False
+        assert "100.00% apart" in loss.detail
+        assert not done.reproduced
+        assert runs.rerun(run.id, tolerance=10.0).reproduced
+
+    def test_a_missing_input_is_named_with_its_digest(self, runs: Runs) -> None:
+        Path("data.txt").write_text("1 2 3")
+        run = runs.run(["cat", "{inputs.data}"], inputs={"data": Input(path="data.txt")})
+        Path("data.txt").unlink()
+        with pytest.raises(NotFound, match=r"input data of run .* is gone"):
+            runs.rerun(run.id)
+
+    def test_a_changed_input_is_said(self, runs: Runs) -> None:
+        Path("data.txt").write_text("1 2 3")
+        run = runs.run(["cat", "{inputs.data}"], inputs={"data": Input(path="data.txt")})
+        Path("data.txt").write_text("4 5 6")
+        done = runs.rerun(run.id)
+        assert {each.what: each.same for each in done.verdicts}["input data"] is False
+
+
+class TestExchange:
+    def test_another_workspace_imports_a_crate_and_reruns_it(self, runs: Runs, script: Path, tmp_path: Path) -> None:
+        Path("data.txt").write_text("6")
+        show = [sys.executable, "train.py", "4"]
+        run = runs.run(show, metrics=LOSS, inputs={"data": Input(path="data.txt")})
+        (crate,) = runs.export(run.id, "rocrate", tmp_path / "result.crate.zip", with_inputs=True)
+        shutil.rmtree(runs.root)
+        Path("train.py").unlink()
+        Path("data.txt").unlink()
+        environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "other")}
+        other = Workspace.open(environ=environ).runs
+        (imported,) = other.import_runs(crate)
+        assert imported.id == run.id
+        done = other.rerun(imported.id)
+        assert done.again.state is RunState.DONE, other.output(done.again.id)
+        assert done.reproduced, done.verdicts
+        assert {each.what: each.same for each in done.verdicts}["input data"] is True
+
+    def test_importing_twice_changes_nothing_and_another_of_that_name_is_refused(
+        self, runs: Runs, tmp_path: Path
+    ) -> None:
+        run = runs.run(["true"])
+        (crate,) = runs.export(run.id, "rocrate", tmp_path / "a.zip")
+        assert runs.import_runs(crate)[0].folder == run.folder
+        document = json.loads((run.folder / "run.json").read_text())
+        document["result"]["exit_code"] = 1
+        (run.folder / "run.json").write_text(json.dumps(document))
+        with pytest.raises(Conflict, match="another run"):
+            runs.import_runs(crate)
+
+
+class TestRecording:
+    def test_a_block_of_python_is_a_run_like_any_other(self, runs: Runs) -> None:
+        with runs.recording("probe", params={"size": 3}) as recording:
+            recording.log(rate_per_s=2.5)
+        run = runs.get(recording.id)
+        assert (run.state, run.metrics["rate_per_s"].value, run.params) == (RunState.DONE, 2.5, {"size": 3})
+
+    def test_that_fails_says_why(self, runs: Runs) -> None:
+        with pytest.raises(ZeroDivisionError), runs.recording("probe"):
+            _ = 1 / 0
+        assert runs.get("last").result["reason"] == "ZeroDivisionError: division by zero"
+
+
+class TestPrediction:
+    def test_stands_in_the_plan_and_in_the_record_once_there_is_history(self, runs: Runs) -> None:
+        assert runs.plan(["true"]).prediction == {}
+        for _ in range(3):
+            runs.run(["true"])
+        predicted = runs.run(["true"]).prediction["elapsed_s"]
+        assert predicted["value"] > 0
+        assert "earlier run" in predicted["source"]
