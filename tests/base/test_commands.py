@@ -297,3 +297,28 @@ def test_our_own_notes_do_not_show_in_the_output(sshd: Any) -> None:
     result = Ssh("there", config=sshd.config).run(sh("printf fair >&2"), on_line=lines.append)
     assert (result.stderr, lines) == ("fair", ["fair"])
     assert isinstance(result, Result)
+
+
+def test_a_program_that_is_left_has_a_session_of_its_own_and_no_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRMILE_KEPT", "kept")
+    monkeypatch.setenv("FAIRMILE_GONE", "gone")
+    script = 'echo "$$ $(ps -o sid= -p $$) ${FAIRMILE_KEPT-} ${FAIRMILE_GONE-}" > a; cat >> a; echo lost; mv a said'
+    left = Here().start(["sh", "-c", script], cwd=tmp_path, without=["FAIRMILE_GONE"])
+    assert until((tmp_path / "said").exists)
+    assert (tmp_path / "said").read_text().split() == [str(left.pid), str(left.pid), "kept"]
+
+
+def test_a_program_that_is_left_is_told_from_a_later_one_of_its_number_and_buried() -> None:
+    left = Here().start(["sleep", "0.5"])
+    assert Path(f"/proc/{left.pid}/stat").read_text().rpartition(")")[2].split()[19] == str(left.began)
+    assert left.host == os.uname().nodename
+    assert until(lambda: not Path(f"/proc/{left.pid}").exists())
+
+
+def test_what_cannot_be_started_and_left_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemFailure, match="no-such-program"):
+        Here().start(["no-such-program"])
+    with pytest.raises(SystemFailure, match="no such folder"):
+        Here().start(["true"], cwd=tmp_path / "missing")

@@ -118,8 +118,9 @@ def test_what_lies_outside_the_samples_is_not_invented() -> None:
 
 
 def test_a_clock_that_was_set_back_makes_no_energy() -> None:
-    energy = only(energies(samples([0, 1, 2, 1, 2, 3], {POWER: [100.0] * 6})))
-    assert energy.joules == pytest.approx(300.0)
+    energy = only(energies(samples([0, 1, 2, 1, 2, 3], {POWER: [100.0, 100.0, 100.0, 500.0, 500.0, 500.0]})))
+    assert energy.joules == pytest.approx(100 + 100 + 300)
+    assert energy.samples == 4
 
 
 def test_one_sample_is_no_energy() -> None:
@@ -283,8 +284,9 @@ def test_a_span_shorter_than_the_counter_takes_to_move_is_told() -> None:
     assert "less than the 5 s between two values of gpu0.energy" in found.warnings[0]
 
 
-def test_a_constant_power_is_no_slow_sensor() -> None:
-    (found,) = energy_by_span(log(("epoch", 1, 2)), samples(range(11), {POWER: [52.17] * 11}))
+@pytest.mark.parametrize("powers", [[52.17] * 11, [50.0] * 5 + [100.0] * 6])
+def test_a_power_that_stays_the_same_is_no_slow_sensor(powers: list[float]) -> None:
+    (found,) = energy_by_span(log(("epoch", 1, 2)), samples(range(11), {POWER: powers}))
     assert found.warnings == ()
 
 

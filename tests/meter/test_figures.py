@@ -79,6 +79,9 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InvalidDocument, match="cloudmesh-gpu"):
         read_samples(tmp_path / "text")
+    (tmp_path / "card").write_text('{"name": "lake"}')
+    with pytest.raises(InvalidDocument, match="no line is one of a log of events"):
+        read_samples(tmp_path / "card")
 
 
 def test_nothing_measured_is_a_summary_too() -> None:

@@ -111,7 +111,7 @@ def test_children_whose_parent_has_ended_still_belong(started: Callable[..., sub
     )
     assert program.stdout is not None and program.stdout.readline() == "forked\n"
     source = ProcessTree(Where(pid=program.pid), look_s=0)
-    assert read(source)["process.threads"] == 4.0  # the first sh, the orphaned one and its two
+    until(lambda: read(source)["process.threads"] == 4.0)  # the first sh, the orphaned one and its two
     source.close()
 
 
@@ -148,6 +148,27 @@ def test_a_stranger_does_not_belong(started: Callable[..., subprocess.Popen[str]
     assert set(source._members) == {program.pid}
     assert stranger.pid in source._strangers
     source.close()
+
+
+def test_a_tree_that_takes_long_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ProcessTree(Where())
+    looks: list[int] = []
+    now, used = [1000.0], [0.0]
+
+    def sums() -> list[float | None]:
+        looks.append(1)
+        used[0] += 0.005  # half a second of rest, then
+        return [float(len(looks))] * 5
+
+    monkeypatch.setattr(source, "_sums", sums)
+    monkeypatch.setattr("fairmile.meter.sources.process.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fairmile.meter.sources.process.time.thread_time", lambda: used[0])
+    told = []
+    for _ in range(12):
+        told.append(source.read()[0])
+        now[0] += 0.1
+    source.close()
+    assert told == [1.0] * 5 + [2.0] * 5 + [3.0] * 2
 
 
 def test_without_a_process_it_is_this_one() -> None:

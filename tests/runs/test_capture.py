@@ -460,6 +460,12 @@ def test_without_git_the_commit_is_read_from_the_files(repository: Path, monkeyp
     assert "dirty" not in found and "git" in found["problem"]
 
 
+def test_a_broken_repository_is_a_problem_that_is_told_and_not_a_failure(repository: Path) -> None:
+    (repository / ".git" / "HEAD").unlink()
+    found = capture.code(["train.py"], repository)
+    assert "not a git repository" in found["git"]["problem"] and len(found["files"]) == 1
+
+
 def test_a_repository_of_another_user_is_only_read(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     monkeypatch.setattr(os, "geteuid", lambda: 4242)

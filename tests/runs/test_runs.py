@@ -87,7 +87,7 @@ class TestFiles:
         assert any("speed" in text and "no such field" in text for text in told)
 
     def test_that_are_not_there_are_named(self, runs: Runs) -> None:
-        with pytest.raises(NotFound, match="nowhere.yaml"):
+        with pytest.raises(NotFound, match=r"nowhere\.yaml"):
             runs.plan("nowhere.yaml")
 
 
@@ -117,7 +117,7 @@ class TestCards:
         for number, body in enumerate((data_card, card)):
             file = tmp_path / f"{number}.jsonld"
             file.write_text(json.dumps({"@context": "https://w3id.org/fairmile/card/1.0/context", **body}))
-            workspace.catalog.add([file])
+            workspace.catalog.add(file)
         return "benchmark/count-lines"
 
     def test_that_say_how_are_planned_and_run(self, runs: Runs, benchmark: str) -> None:
@@ -185,8 +185,7 @@ class TestGoingOn:
 class TestRerun:
     def test_is_from_the_record_alone(self, runs: Runs, script: Path) -> None:
         run = runs.run(command(), metrics=LOSS, outputs=("model.txt",))
-        shutil.rmtree(Path.cwd(), ignore_errors=True)
-        Path.cwd
+        shutil.rmtree(Path.cwd())
         done = runs.rerun(run.id)
         assert done.again.state is RunState.DONE, runs.output(done.again.id)
         verdicts = {each.what: each.same for each in done.verdicts}

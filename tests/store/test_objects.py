@@ -105,7 +105,7 @@ def test_an_absent_object_is_none_and_opening_it_says_so(objects: Objects) -> No
 
 @pytest.mark.parametrize("more", [0, 2000], ids=["alone", "among many"])
 def test_what_is_absent_of_many_is_told_in_their_order_wherever_the_others_lie(tmp_path: Path, more: int) -> None:
-    objects = Objects(tmp_path / "pool", pack_below_bytes=4)
+    objects = Objects(tmp_path / "pool")
     start = "ab"  # one folder holds them all, as a two hundred and fifty-sixth of a large store does
     folder = tmp_path / "pool" / "objects" / start
     folder.mkdir(parents=True)

@@ -31,7 +31,10 @@ class ClearMLServer:
 
 
 def _token() -> str:
-    parts = ({"alg": "HS256", "typ": "JWT"}, {"exp": time.time() + 3600, "api_version": "2.30", "env": "test", "feature_set": "basic"})
+    parts = (
+        {"alg": "HS256", "typ": "JWT"},
+        {"exp": time.time() + 3600, "api_version": "2.30", "env": "test", "feature_set": "basic"},
+    )
     coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
     return ".".join([*coded, "c2lnbmVk"])
 

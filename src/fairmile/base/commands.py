@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
+from threading import Thread
 from typing import IO, Protocol, Self
 
 from fairmile.base.errors import SystemFailure, Transient, UsageError
@@ -25,7 +26,7 @@ _LONGEST_LINE = _MIB
 _TAIL_LINES = 20
 _QUIET_S = 0.5  # how long to listen on after a program ended while its daemons keep its output open
 _CONNECT_S = 15
-_BURIED_AT_ONCE = 2  # more than one comes with each start, so that the dead do not pile up
+_BURY_EVERY_S = 0.25
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -108,22 +109,40 @@ class Here:
     def start(self, argv: Sequence[str], *, cwd: str | Path | None = None, without: Collection[str] = ()) -> Left:
         """Start `argv` in a session of its own and leave it: it reads nothing, and what it prints is lost.
 
-        Variables named in `without` are not handed on. One that ended is buried while others are started.
+        Variables named in `without` are not handed on.
         """
-        for _ in range(min(len(_left), _BURIED_AT_ONCE)):
-            earlier = _left.popleft()
-            if earlier.poll() is None:
-                _left.append(earlier)
         env = None
         if any(name in os.environ for name in without):
             env = {name: value for name, value in os.environ.items() if name not in without}
         process = _popen(_checked(argv, None), cwd, env, subprocess.DEVNULL)
-        _left.append(process)
-        return Left(process.pid, _began(process.pid), os.uname().nodename)
+        left = Left(process.pid, _began(process.pid), os.uname().nodename)  # as long as it is listed for certain
+        _burial.leave(process)
+        return left
 
 
-# Processes that were left to themselves: only who started them can bury them.
-_left: deque[subprocess.Popen[bytes]] = deque()
+class _Burial:
+    """Collects the ends of processes that were left, since nobody but their parent can, and they would stay listed."""
+
+    def __init__(self) -> None:
+        self._left: deque[subprocess.Popen[bytes]] = deque()
+        self._thread: Thread | None = None
+
+    def leave(self, process: subprocess.Popen[bytes]) -> None:
+        self._left.append(process)
+        if self._thread is None or not self._thread.is_alive():  # in a fork of this process it is not
+            self._thread = Thread(target=self._bury, name="fairmile-burial", daemon=True)
+            self._thread.start()
+
+    def _bury(self) -> None:
+        while self._left:
+            time.sleep(_BURY_EVERY_S)
+            for _ in range(len(self._left)):
+                process = self._left.popleft()
+                if process.poll() is None:
+                    self._left.append(process)
+
+
+_burial = _Burial()
 
 
 def _began(pid: int) -> int:

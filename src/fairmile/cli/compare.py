@@ -27,10 +27,10 @@ _COLOURS = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.NOT_COMPARABL
 @json_option
 def compare(
     out: Out, references: Sequence[str], metrics: Sequence[str], reference: Path | None, confidence: float
-) -> None:
+) -> int:
     """Compare runs, groups of repeats or all runs of a name with the first one.
 
-    RUN is an id, a group or a name. A verdict is given only where the difference is
+    RUN is an id, a group or a name; of one group alone the spread is shown. A verdict is given only where the difference is
     larger than what noise does. With --reference the exit code is 1 when a metric
     leaves its tolerance.
 
@@ -41,21 +41,19 @@ def compare(
       fairmile compare nightly --reference references.yaml
     """
     groups = groups_of(Workspace.open().runs, references)
-    if len(groups) < 2 and reference is None:
+    runs = [run for each in groups.values() for run in each]
+    if len(runs) < 2 and reference is None:
         raise UsageError("there is nothing to compare it with", hint="name a second run, group or name, or --reference")
-    compared = compare_groups(groups, metrics, confidence=confidence) if len(groups) > 1 else None
-    checked = (
-        check([run for runs in groups.values() for run in runs], read_references(reference)) if reference else None
-    )
+    compared = compare_groups(groups, metrics, confidence=confidence) if len(runs) > 1 else None
+    checked = check(runs, read_references(reference)) if reference else None
     if out.as_json:
-        out.data({
-            "comparison": compared.document() if compared else None,
-            "check": checked.document() if checked else None,
-        })  # fmt: skip
-    else:
-        _render(out, compared, checked)
+        told = {"comparison": compared and compared.document(), "check": checked and checked.document()}
+        out.data(told)
+        return 0 if checked is None or checked.passed else 1
+    _render(out, compared, checked)
     if checked:
         checked.require()
+    return 0
 
 
 def groups_of(ledger: Ledger, references: Sequence[str]) -> Mapping[str, Sequence[Run]]:

@@ -92,7 +92,7 @@ def _print_leaderboard(out: Out, runs: Sequence[Run], metric: str, places: int, 
 
 def _form_of(output: Path | None) -> Format:
     ending = output.suffix.removeprefix(".").lower() if output else ""
-    return next((form for form in ("html", "md") if form == ending), "html")  # type: ignore[return-value]
+    return next((form for form in ("html", "md") if form == ending), "html")
 
 
 def _write(out: Out, made: Report, output: Path | None, form: Format, dry_run: bool) -> None:

@@ -51,6 +51,7 @@ class _WithCommand(click.Command):
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="So many times, as one group.")
 @click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that did not end well.")
+@click.option("--set", "command_set", default="", metavar="NAME", help="Which set of a SABATH model's commands.")
 @click.option("--wait/--leave", default=True, help="Follow a run on a system to its end.  [default: wait]")
 @job_options(program=False)
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched, built and run; do nothing.")
@@ -74,7 +75,7 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
         return _told(out, runs, [runs.resume(options["resume"], echo=_echo(out))])
     command = context.meta.get(_COMMAND, ())
     changes = _changes(options) | ({"argv": command} if what and command else {})
-    plan = runs.plan(_what(what, command), dataset or "", **changes)
+    plan = runs.plan(_what(what, command), dataset or "", command_set=options["command_set"], **changes)
     if options["dry_run"]:
         _show_plan(out, plan)
         return 0

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import NotFound
+from fairmile.base.errors import InvalidDocument, NotFound, Problem
 from fairmile.meter.energy import Energy, SpanEnergy, Total, energies, energy_by_span, estimate, total
 from fairmile.meter.footprint import Footprint, footprint
 from fairmile.meter.gpu_log import is_gpu_log, read_gpu_log
@@ -106,7 +106,11 @@ def read_samples(path: Path) -> Log:
     if is_gpu_log(head) or not head.lstrip().startswith("{"):
         found = read_gpu_log(path)
         return Log([found.samples.writer], samples=[found.samples], damaged=found.damaged)
-    return read_log([path])
+    log = read_log([path])
+    if not log.writers:
+        problem = "no line is one of a log of events, nor of a log of cloudmesh-gpu"
+        raise InvalidDocument([Problem(problem, file=str(path))])
+    return log
 
 
 def _figures(samples: Samples) -> Sequence[Figures]:

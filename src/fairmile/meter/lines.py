@@ -13,8 +13,8 @@ does not move them against each other.
     {"channels": [{"name": "gpu0.power", "unit": "W", …}], "watch": "4711-1", "p": 4711}
     {"sample": [71.5], "at": 19, "watch": "4711-1", "p": 4711}
 
-Many calls are told as one text instead of a list: base64 of 64-bit integers, low byte first. Numbers that JSON cannot
-say are the texts "NaN", "Infinity" and "-Infinity".
+Many calls are told by one text instead of a list: start, end, start, end, … as base64 of 64-bit integers, low byte
+first. Numbers that JSON cannot say are the texts "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from array import array
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import sub
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,13 +173,15 @@ def read_log(files: Iterable[Path]) -> Log:
     return log
 
 
-def _numbers(at: Any) -> array[int]:
-    if not isinstance(at, str):
-        return array("q", at)
-    numbers = array("q", b64decode(at, validate=True))
-    if sys.byteorder == "big":
+def _calls(at: Any) -> tuple[array[int], array[int]]:
+    """Return the starts and durations that a line tells."""
+    numbers = array("q", b64decode(at, validate=True) if isinstance(at, str) else at)
+    if isinstance(at, str) and sys.byteorder == "big":
         numbers.byteswap()
-    return numbers
+    starts, durations = numbers[0::2], numbers[1::2]
+    if len(starts) != len(durations):
+        raise ValueError("a start without a duration")
+    return starts, array("q", map(sub, durations, starts)) if isinstance(at, str) else durations
 
 
 def _lines(file: Path) -> Iterator[bytes]:
@@ -236,10 +239,8 @@ class _Reading:
             del self._spans[key]
 
     def _take_spans(self, line: Mapping[str, Any], writer: Writer) -> None:
-        name, thread, at = line["spans"], line.get("thread", 0), _numbers(line["at"])
-        starts, durations = at[0::2], at[1::2]
-        if len(starts) != len(durations):
-            raise ValueError("a start without a duration")
+        name, thread = line["spans"], line.get("thread", 0)
+        starts, durations = _calls(line["at"])
         key = (name, writer.pid, thread)
         if key not in self._spans:
             self._spans[key] = Spans(name, writer, thread)

@@ -17,6 +17,7 @@ from collections import deque
 from contextlib import suppress
 from errno import EBADF, ENOENT, ENOSPC
 from functools import wraps
+from operator import sub
 from struct import pack
 from time import monotonic_ns, time_ns
 from weakref import WeakSet, ref
@@ -59,7 +60,7 @@ _finalized_pid = 0
 
 
 class _Calls(list[int]):
-    """The calls of one timer in one thread that no line tells yet: start, duration, start, duration, …"""
+    """The calls of one timer in one thread that no line tells yet: start, end, start, end, …"""
 
     __slots__ = ("attributed", "head", "meter", "name", "open", "owner", "packed", "tail", "tally")
 
@@ -76,24 +77,27 @@ class _Calls(list[int]):
 
 
 class _Span:
-    """One timed block; it may be entered again once it was left."""
+    """A timed block; it may be entered again, also inside itself."""
 
-    __slots__ = ("_calls", "_start_ns")
+    __slots__ = ("_calls", "_outer", "_start_ns")
 
-    _calls: _Calls
-    _start_ns: int
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
+        self._start_ns = 0  # 0 while it is not entered
+        self._outer: list[int] = []
 
     def __enter__(self) -> None:
+        if self._start_ns:
+            self._outer.append(self._start_ns)
         self._start_ns = _clock()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        now = _clock()
-        start = self._start_ns
         calls = self._calls
-        # One call of C: neither another thread nor a signal handler can come between start and duration.
-        calls.extend((start, now - start))
+        # One call of C: neither another thread nor a signal handler can come between start and end.
+        calls.extend((self._start_ns, _clock()))
+        self._start_ns = self._outer.pop() if self._outer else 0
         if len(calls) >= _BATCH:
             calls.meter._spill(calls)
 
@@ -149,12 +153,13 @@ class Meter:
         """Return a context manager that times its block; attributes are recorded with it at the cost of a line."""
         if attributes:
             return _AttributedSpan(self._calls(name), attributes)
-        span = _Span()
         try:
-            span._calls = self._local.calls[name]
+            span: _Span = self._local.spans[name]
         except (AttributeError, KeyError):
-            span._calls = self._calls(name)
-        return span
+            span = self._local.spans[name] = _Span(self._calls(name))
+        # Each name has one span in each thread, since making one is a tenth of the cost; while a task that waits or a
+        # call further up is in it, others get their own.
+        return span if not span._start_ns else _Span(span._calls)
 
     def timed(self, name: str, /) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Return a decorator that times each call of a plain or async function and returns what it returns."""
@@ -193,7 +198,7 @@ class Meter:
             place = "in this thread" if elsewhere else "at all"
             raise _usage_error(f"timer {name!r} was stopped but does not run {place}", f"call start({name!r}) first")
         start = calls.open.pop()
-        calls.extend((start, now - start))
+        calls.extend((start, now))
         if len(calls) >= _BATCH:
             self._spill(calls)
         return (now - start) / 1e9
@@ -250,9 +255,10 @@ class Meter:
         """Yield name, rank, durations and number of running calls of each timer so far."""
         with self._lock:
             self._drain_all()
-            found = [(name, self.rank, tally, 0) for name, tally in self._ended.items()]
-            found += [(each.name, self.rank, each.tally, len(each.open)) for each in self._threads_calls]
-        yield from found
+            found = [(name, tally, 0) for name, tally in self._ended.items()]
+            found += [(each.name, each.tally, len(each.open)) for each in self._threads_calls]
+            copies = [(name, self.rank, Tally.of(tally), running) for name, tally, running in found]
+        yield from copies
 
     def summary(self) -> list[SpanSummary]:
         """Return the statistics of each timer of this process, running ones included."""
@@ -325,7 +331,7 @@ class Meter:
             raise _usage_error(f"{name!r} is no name for a timer", "a name is a text")
         local = self._local
         if not hasattr(local, "calls"):
-            local.calls = {}
+            local.calls, local.spans = {}, {}
             local.number = self._thread_number()
         calls: _Calls | None = local.calls.get(name)
         if calls is None:
@@ -351,9 +357,9 @@ class Meter:
     def _quote(self, name: str) -> str:
         quoted = self._quoted.get(name)
         if quoted is None:
-            import json
-
-            quoted = self._quoted[name] = json.dumps(str(name))
+            name = str(name)
+            plain = name.isascii() and name.isprintable() and '"' not in name and "\\" not in name
+            quoted = self._quoted[name] = f'"{name}"' if plain else _dumps(name)
         return quoted
 
     def _add(self, line: str) -> None:
@@ -400,7 +406,7 @@ class Meter:
             calls.packed.frombytes(pack(f"={count}q", *calls[:count]))
             del calls[:count]
         if len(calls.packed) > most:
-            calls.tally.add(calls.packed[1::2])
+            calls.tally.add_pairs(calls.packed)
             if self._file is not None:
                 self._waiting.append(f"{calls.head}{_numbers(calls.packed)}{calls.tail}")
             calls.packed = array("q")
@@ -542,8 +548,9 @@ def _number(name: str, value: Any) -> str:
 
 
 def _numbers(packed: array[int]) -> str:
-    """Return the numbers of a line: as such where they are few, else as base64 of 64-bit integers, low byte first."""
+    """Return starts and durations where they are few, else starts and ends as base64 of 64-bit integers."""
     if len(packed) <= _FEW:
+        packed[1::2] = array("q", map(sub, packed[1::2], packed[0::2]))
         return repr(packed.tolist())
     if sys.byteorder == "big":
         packed.byteswap()
@@ -552,12 +559,16 @@ def _numbers(packed: array[int]) -> str:
 
 def _json(data: Mapping[str, object]) -> str:
     """Return attributes as JSON; what JSON cannot say becomes text."""
-    import json
-
     try:
-        return json.dumps(data, allow_nan=False)
+        return _dumps(data)
     except (TypeError, ValueError, RecursionError):
-        return json.dumps(_plain(data, 0))
+        return _dumps(_plain(data, 0))
+
+
+def _dumps(data: object) -> str:
+    from json import dumps
+
+    return dumps(data, allow_nan=False)
 
 
 def _plain(value: Any, depth: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from operator import sub
 
 TYPE_CHECKING = False  # typing alone would take most of the time that `import fairmile.meter` may take
 if TYPE_CHECKING:
@@ -15,14 +16,22 @@ MOST_SAMPLES = 1 << 20
 class Tally:
     """What is known of the durations of a timer."""
 
-    __slots__ = ("_folded", "_phase", "_samples", "_stride")
+    __slots__ = ("_folded", "_pairs", "_phase", "_samples", "_stride")
 
     def __init__(self, durations_ns: Iterable[int] = ()) -> None:
+        self._pairs = array("q")  # start and end of calls whose durations nobody asked for yet
         self._samples = array("q", durations_ns)
         self._stride = 1  # a power of two: each sample stands for that many calls
         self._phase = 0  # calls to pass over before the next one is kept
         self._folded: tuple[int, int, int, int, int] | None = None
         self._thin()
+
+    @classmethod
+    def of(cls, other: Tally) -> Tally:
+        """Return a copy."""
+        copy = cls()
+        copy.merge(other)
+        return copy
 
     def add(self, durations_ns: array[int]) -> None:
         """Add calls."""
@@ -33,8 +42,16 @@ class Tally:
             self._phase = (self._phase - len(durations_ns)) % self._stride
         self._thin()
 
+    def add_pairs(self, pairs_ns: array[int]) -> None:
+        """Add calls by start and end; what that costs is paid when the tally is read, or a million calls wait."""
+        self._pairs.extend(pairs_ns)
+        if len(self._pairs) > 2 * MOST_SAMPLES:
+            self._settle()
+
     def merge(self, other: Tally) -> None:
         """Add the calls of another timer."""
+        self._settle()
+        other._settle()
         if self._folded is not None or other._folded is not None:
             self._folded = _joined(self._fold(), other._fold())
         stride = max(self._stride, other._stride)
@@ -46,7 +63,7 @@ class Tally:
     @property
     def count(self) -> int:
         """How many calls there were."""
-        return self._fold()[0]
+        return self.moments()[0]
 
     @property
     def exact(self) -> bool:
@@ -55,10 +72,12 @@ class Tally:
 
     def moments(self) -> tuple[int, int, int, int, int]:
         """Return count, total, least, greatest and the sum of squares, exact, in nanoseconds."""
+        self._settle()
         return self._fold()
 
     def percentiles_ns(self, shares: Iterable[float]) -> list[float]:
         """Return the durations below which these shares of the calls lie, interpolated between neighbours."""
+        self._settle()
         ordered = sorted(self._samples)
         found = []
         for share in shares:
@@ -67,6 +86,11 @@ class Tally:
             high = min(low + 1, len(ordered) - 1)
             found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
         return found
+
+    def _settle(self) -> None:
+        if self._pairs:
+            pairs, self._pairs = self._pairs, array("q")
+            self.add(array("q", map(sub, pairs[1::2], pairs[0::2])))
 
     def _fold(self) -> tuple[int, int, int, int, int]:
         return self._folded if self._folded is not None else _fold(self._samples)

@@ -76,9 +76,9 @@ def _names(log: Log, pids: dict[Writer, int]) -> Iterator[dict[str, Any]]:
         yield {**about, "name": "process_name", "args": {"name": f"{rank}{writer.host} {writer.pid}"}}
         if writer.rank is not None:
             yield {**about, "name": "process_sort_index", "args": {"sort_index": writer.rank}}
-    for writer, thread in sorted({(pids[spans.writer], spans.thread) for spans in log.spans}):
+    for pid, thread in sorted({(pids[spans.writer], spans.thread) for spans in log.spans}):
         name = f"thread {thread}" if thread else "main"
-        yield {"ph": "M", "pid": writer, "tid": thread, "ts": 0, "name": "thread_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": pid, "tid": thread, "ts": 0, "name": "thread_name", "args": {"name": name}}
 
 
 def _by_process(all_spans: Iterable[Spans], pids: dict[Writer, int]) -> Iterator[tuple[int, list[Spans]]]:
@@ -104,14 +104,7 @@ def _complete(threads_spans: list[Spans], pid: int) -> list[tuple[int, dict[str,
     found = []
     for start, minus_duration, name, attributes in calls:
         end = start - minus_duration
-        for lane, ends in enumerate(lanes):
-            while ends and ends[-1] <= start:
-                ends.pop()
-            if not ends or end <= ends[-1]:
-                break
-        else:
-            lane = len(lanes)
-            lanes.append([])
+        lane = _lane(lanes, start, end)
         lanes[lane].append(end)
         tid = threads_spans[0].thread + lane * _LANES
         event = {"name": name, "cat": "span", "ph": "X", "dur": -minus_duration / 1e3, "pid": pid, "tid": tid}
@@ -119,6 +112,17 @@ def _complete(threads_spans: list[Spans], pid: int) -> list[tuple[int, dict[str,
             event["args"] = _finite(attributes)
         found.append((start, event))
     return found
+
+
+def _lane(lanes: list[list[int]], start: int, end: int) -> int:
+    """Return the first lane whose running spans hold this one whole; a new one where none does."""
+    for number, ends in enumerate(lanes):
+        while ends and ends[-1] <= start:
+            ends.pop()
+        if not ends or end <= ends[-1]:
+            return number
+    lanes.append([])
+    return len(lanes) - 1
 
 
 def _counter(name: str, value: float | None, at_ns: int, pid: int) -> list[tuple[int, dict[str, Any]]]:

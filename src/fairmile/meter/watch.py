@@ -122,16 +122,16 @@ class Watch:
         # The signals of a program are for its main thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         period_ns = round(self.period_s * 1e9)
-        number = 1
+        number = 0
         while True:
+            due = max((time.monotonic_ns() - self._began_ns) // period_ns, number) + 1  # one may wake a little early
+            self.skipped += due - number - 1
+            number = due
             left_s = (self._began_ns + number * period_ns - time.monotonic_ns()) / 1e9
             if self._stop.wait(max(left_s, 0.0)):
                 return
             self._sample()
             self.cpu_s = time.thread_time()
-            due = (time.monotonic_ns() - self._began_ns) // period_ns + 1
-            self.skipped += max(due - number - 1, 0)
-            number = max(due, number + 1)
 
     def _sample(self, *, first_or_last: bool = False) -> None:
         before_ns = time.monotonic_ns()

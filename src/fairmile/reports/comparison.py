@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -159,27 +160,28 @@ def json_value(value: Any) -> Any:
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """Return a name for each run that no other has: its own, what differs in the parameters, the system, the id."""
-    varying = {
-        name
-        for run in runs
-        for name in run.params
-        if len({str(each.params.get(name)) for each in runs if each.name == run.name}) > 1
-    }
+    said: dict[tuple[str, str], set[str]] = {}
+    of_name = Counter(run.name for run in runs)
+    given = Counter((run.name, name) for run in runs for name in run.params)
+    for run in runs:
+        for name, value in run.params.items():
+            said.setdefault((run.name, name), set()).add(str(value))
+    # A parameter tells runs apart when it has several values, or when only some of them have it.
+    varying = {key for key, values in said.items() if len(values) > 1 or given[key] < of_name[key[0]]}
     names = [run.name for run in runs]
-    tries = [
-        [run.name for run in runs],
+    for tried in (
         [_with_params(run, varying) for run in runs],
         [f"{_with_params(run, varying)} on {run.system}" for run in runs],
         [f"{_with_params(run, varying)} ({run.group or run.id})" for run in runs],
-    ]
-    for tried in tries:
-        again = [name for name in names if names.count(name) > 1]
-        names = [new if old in again else old for old, new in zip(names, tried, strict=True)]
-    return [f"{name} {at}" if names.count(name) > 1 else name for at, name in enumerate(names, 1)]
+    ):
+        seen = Counter(names)
+        names = [new if seen[old] > 1 else old for old, new in zip(names, tried, strict=True)]
+    seen = Counter(names)
+    return [f"{name} {at}" if seen[name] > 1 else name for at, name in enumerate(names, 1)]
 
 
-def _with_params(run: Run, varying: set[str]) -> str:
-    said = [f"{name}={value}" for name, value in run.params.items() if name in varying]
+def _with_params(run: Run, varying: set[tuple[str, str]]) -> str:
+    said = [f"{name}={value}" for name, value in run.params.items() if (run.name, name) in varying]
     return " ".join([run.name, *said])
 
 

@@ -25,7 +25,7 @@ from fairmile.reports.figures import Picture
 
 Address = Callable[[Picture], str]
 _MARKS = re.compile(r"([\\`*_{}\[\]#|~])")
-_LINE_MARK = re.compile(r"^(\d{0,9})([-+.)=])")
+_LINE_MARK = re.compile(r"^(\d{1,9})?([.)](?=\s|$)|[-+=](?=[\s=-]|$))")
 
 
 def render(blocks: Sequence[Block], address: Address | None = None) -> str:
@@ -86,4 +86,4 @@ def _text(text: str) -> str:
     """Return somebody's text as one line that means nothing but itself."""
     line = _MARKS.sub(r"\\\1", " ".join(clean(text).split()))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _LINE_MARK.sub(r"\1\\\2", line)
+    return _LINE_MARK.sub(lambda found: f"{found[1] or ''}\\{found[2]}", line)

@@ -165,9 +165,9 @@ def _obstacle(
         return f"run {bad[0].id} is {bad[0].state}" + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
     if len(present) < len(found) or not present:
         return f"{len(found) - len(present)} of {len(found)} runs did not measure it"
-    units = {each.unit for each in present}
-    if reference.unit and units != {reference.unit}:
-        return f"it is measured in {', '.join(sorted(unit or 'no unit' for unit in units))}, not {reference.unit}"
+    others = {each.unit for each in present} - {"", reference.unit}
+    if reference.unit and others:
+        return f"it is measured in {', '.join(sorted(others))}, not {reference.unit}"
     values = [each.value for each in present if not math.isfinite(each.value)]
     return f"{len(values)} of {len(present)} values are NaN or infinite" if values else ""
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha256_file, sha256_hex
-from fairmile.base.errors import DiskFailure, NotFound, SystemFailure
+from fairmile.base.errors import DiskFailure, FairmileError, NotFound, SystemFailure
 from fairmile.base.files import write_atomic
 from fairmile.base.git import Repository
 from fairmile.runs.machine import hardware, scheduler, software, variables
@@ -51,6 +51,7 @@ _WORTH_THREADS_BYTES = 256 * _MIB
 # A file that changed this short a time ago may change again without a new time stamp.
 _SETTLED_NS = 2_000_000_000
 _LINK_MODE = 0o120000
+_GIT_S = 60.0
 _NOT_CODE = frozenset({".git", "__pycache__"})
 _SYSTEM_PROGRAMS = ("/usr/", "/bin/", "/sbin/", "/lib")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
@@ -435,7 +436,7 @@ def _git(root: str, digests: _Digests) -> dict[str, Any]:
         if own.stat().st_uid != os.geteuid():
             return found | _head(own, common) | remote
         found |= _git_state(Path(root), own, common, digests)
-    except SystemFailure as error:  # no git here, or a repository that git refuses
+    except FairmileError as error:  # no git here, a repository that git refuses, or one too large to look through
         found |= _head(own, common) | {"problem": error.message}
     except OSError:
         return found
@@ -443,7 +444,7 @@ def _git(root: str, digests: _Digests) -> dict[str, Any]:
 
 
 def _git_state(root: Path, own: Path, common: Path, digests: _Digests) -> dict[str, Any]:
-    git = Repository(own, Here())
+    git = Repository(own, Here(), timeout_s=_GIT_S)
     env = {"GIT_WORK_TREE": str(root), "GIT_OBJECT_DIRECTORY": str(common / "objects"), "GIT_OPTIONAL_LOCKS": "0"}
     text = git.run("status", "--porcelain=v2", "--branch", "--untracked-files=all", "-z", cwd=root, env=env)
     facts: dict[str, str] = {}

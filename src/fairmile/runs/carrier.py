@@ -15,6 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.jobs.queue import Jobs, JobStatus
@@ -107,6 +109,7 @@ def recorder_bytes() -> bytes:
                 if suffix == "py" and (wanted is None or stem in wanted):
                     archive.writestr(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
         archive.writestr("__main__.py", _MAIN)
+        archive.writestr("pynvml.py", Path(pynvml.__file__).read_bytes())  # to measure NVIDIA GPUs, where there are any
     return target.getvalue()
 
 

@@ -67,8 +67,9 @@ def begin(folder: Path, document: Document, env: Mapping[str, str]) -> None:
     spec = document["spec"]
     work = work_folder(folder, spec)
     captured = document.setdefault("captured", {})
-    captured["hardware"] = capture.hardware([work, folder])
-    captured["software"] = capture.software()
+    places = [folder.parent] if work.is_relative_to(folder) else [work, folder.parent]
+    captured["hardware"] = capture.hardware(places)
+    captured["software"] = capture.software(env)
     captured["scheduler"] = capture.scheduler(env)
     captured["variables"] = capture.variables({**env, **spec.get("env", {})})
     me = Holder.me()

@@ -118,9 +118,15 @@ class Runs(Ledger):
 
     # Plan
 
-    def plan(self, what: str | Sequence[str] | RunSpec, dataset: str = "", **changes: Any) -> RunPlan:
-        """Return what running a name, a file, a command or a specification would do; only sizes are asked for."""
-        target, sabath_plan = self._target(what, dataset, changes)
+    def plan(
+        self, what: str | Sequence[str] | RunSpec, dataset: str = "", *, command_set: str = "", **changes: Any
+    ) -> RunPlan:
+        """Return what running a name, a file, a command or a specification would do; only sizes are asked for.
+
+        `changes` are fields of the specification. Of a SABATH model with several sets of commands `command_set` names
+        one.
+        """
+        target, sabath_plan = self._target(what, dataset, command_set, changes)
         spec = target.spec
         steps, notes = list(self._bringing(target)), list(target.notes)
         if sabath_plan is not None:
@@ -141,11 +147,15 @@ class Runs(Ledger):
             script, notes = made.text, [*notes, *made.notes]
             steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect})"))
         steps.append(Step("run", command))
-        prediction = predict(PREDICTORS, spec, self._history(spec))
+        prediction: Mapping[str, Any] = {}
+        try:
+            prediction = predict(PREDICTORS, spec, self._history(spec))
+        except FairmileError as error:  # a plug-in that breaks stops no run
+            notes.append(str(error))
         return RunPlan(spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan)
 
     def _target(
-        self, what: str | Sequence[str] | RunSpec, dataset: str, changes: Mapping[str, Any]
+        self, what: str | Sequence[str] | RunSpec, dataset: str, command_set: str, changes: Mapping[str, Any]
     ) -> tuple[Target, sabath.SabathPlan | None]:
         if isinstance(what, RunSpec):
             spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
@@ -157,7 +167,7 @@ class Runs(Ledger):
         catalog = self._around.catalog()
         model = sabath.find_model(catalog, what)
         if model is not None:
-            planned = sabath.plan(catalog, model, dataset)
+            planned = sabath.plan(catalog, model, dataset, set_name=command_set, config=changes.get("params"))
             said = {**planned.spec.model_dump(exclude_defaults=True), **changes}
             return Target(checked_spec(said)), planned
         card = catalog.get(what)
@@ -234,7 +244,7 @@ class Runs(Ledger):
         }
         if plan.original is not None:
             document["rerun_of"] = plan.original.id
-        if not again and (known := self.known(identity)) is not None:
+        if not again and (known := self.known(identity)) is not None and _is_carried_alike(known.spec, spec):
             return known
         folder, document = self.create(spec, document)
         work = work_folder(folder, document["spec"])
@@ -575,6 +585,12 @@ def _made(folder: Path) -> Path:
     except OSError as error:
         raise write_failure(str(folder), error) from error
     return folder
+
+
+def _is_carried_alike(one: RunSpec, other: RunSpec) -> bool:
+    """Tell whether two runs are executed in the same way, so that one's result stands for the other's."""
+    fields = ("system", "resources", "software", "launch")
+    return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 
 def _said(spec: RunSpec) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import environment_of
 from fairmile.runs.model import MetricSpec, RunSpec, Value
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _FILES = (".yaml", ".yml")
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")

@@ -12,6 +12,9 @@ from fairmile.meter.lines import Channel
 from fairmile.meter.sources.source import KeptFile, Where, kept
 
 _LOOK_S = 1.0
+# A tree of hundreds takes longer to read: then less often, so that reading takes no more than this share of a core.
+_DEAR_S = 0.002
+_SHARE = 0.01
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -46,7 +49,8 @@ class ProcessTree:
     """Reads a process, its children and theirs; who is new is looked for once in `look_s`.
 
     A process belongs when its parent does, or when the leader of its session or group does: so does a child whose
-    parent has ended. What a process used before it was waited for is within its parent's numbers.
+    parent has ended. What a process used before it was waited for is within its parent's numbers. A tree that takes
+    long to read is read less often; the values in between are those of the reading before.
     """
 
     name = "process"
@@ -60,6 +64,8 @@ class ProcessTree:
         self._strangers: set[int] = set()
         self._members: dict[int, _Member] = {}
         self._highest = [0.0, 0.0, 0.0]
+        self._values: list[float | None] = []
+        self._rests_until = float("-inf")
         if not self._proc.is_dir():
             raise Unsupported("no /proc on this machine")
         if not self._take(self.pid):
@@ -71,9 +77,22 @@ class ProcessTree:
 
     def read(self) -> list[float | None]:
         now = time.monotonic()
+        if now < self._rests_until:
+            return self._values
         if now - self._looked_at >= self._look_s:
             self._looked_at = now
             self._look()
+        used_s = time.thread_time()
+        self._values = self._sums()
+        cost_s = time.thread_time() - used_s
+        self._rests_until = now + cost_s / _SHARE if cost_s > _DEAR_S else now
+        return self._values
+
+    def close(self) -> None:
+        while self._members:
+            self._members.popitem()[1].close()
+
+    def _sums(self) -> list[float | None]:
         ticks = pages = threads = read_bytes = written_bytes = 0
         io_seen = False
         for pid, member in list(self._members.items()):
@@ -94,10 +113,6 @@ class ProcessTree:
         cpu_s = self._grown(0, ticks / _TICKS_PER_S)
         moved_bytes = (self._grown(1, float(read_bytes)), self._grown(2, float(written_bytes)))
         return [cpu_s, float(pages * _PAGE_BYTES), float(threads), *(moved_bytes if io_seen else (None, None))]
-
-    def close(self) -> None:
-        while self._members:
-            self._members.popitem()[1].close()
 
     def _describe(self) -> tuple[Channel, ...]:
         scope = f"process tree of {self.pid}"

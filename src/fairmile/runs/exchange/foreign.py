@@ -24,6 +24,7 @@ from fairmile.runs.model import RunSpec, RunState
 from fairmile.runs.wording import better_of
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,300})(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 _LONGEST_NAME = 64
 
 
@@ -175,15 +176,11 @@ def typed(text: str) -> str | int | float | bool | None:
         return text in ("True", "true")
     if text in ("None", "null"):
         return None
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        # Only what is written back the same way was a number: 007, 1_000 and nan stay texts.
-        if str(value) == text or (isinstance(value, float) and math.isfinite(value) and "_" not in text):
-            return value
-    return text
+    # Only what is written as a number is one: 007, 1_000 and nan stay texts.
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return text
+    return float(text) if match[1] or match[2] else int(text)
 
 
 def _scalar(value: Any) -> str | int | float | bool | None:

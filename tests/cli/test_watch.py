@@ -1,0 +1,235 @@
+"""`fairmile watch`, run as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairmile.meter.lines import read_log
+
+Fairmile = Callable[..., Any]
+
+PATIENCE_S = 60.0
+FAIRMILE = [sys.executable, "-m", "fairmile", "watch"]
+SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+A100 = SHARED / "predecessors" / "gpu-log" / "earthquake-a100-gpu0.log"
+GPU_LOG = """\
+time, 0 id, 0 power_draw W, 1 id, 1 power_draw W,
+2024-01-01T00:00:00.000000, 0, 100.0, 1, 300.0
+2024-01-01T00:00:10.000000, 0, 100.0, 1, 300.0
+broken
+"""
+
+
+@pytest.fixture
+def gpu_log(place: Path) -> Path:
+    file = place / "gpu.log"
+    file.write_text(GPU_LOG)
+    return file
+
+
+def real(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, since the output of a program is not Python's."""
+    return subprocess.run(
+        [*FAIRMILE, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        **options,  # type: ignore[call-overload, no-any-return]
+    )
+
+
+def test_the_output_and_exit_code_are_those_of_the_program() -> None:
+    done = real("--", "sh", "-c", "echo data; echo talk >&2; exit 7")
+    assert done.returncode == 7
+    assert done.stdout == "data\n"
+    assert done.stderr.startswith("talk\n")
+    assert "process.cpu_time" in done.stderr and "samples in" in done.stderr
+
+
+def test_its_input_is_that_of_the_program() -> None:
+    assert real("cat", input="through\n").stdout == "through\n"
+
+
+def test_a_program_ended_by_a_signal_gives_the_code_of_a_shell() -> None:
+    assert real("sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+
+
+def test_options_behind_the_program_are_its_own() -> None:
+    assert real("echo", "--json", "--for").stdout == "--json --for\n"
+
+
+def test_with_json_the_numbers_follow_the_output_of_the_program() -> None:
+    done = real("--json", "--", "sh", "-c", "echo first; exit 2")
+    first, _, rest = done.stdout.partition("\n")
+    found = json.loads(rest)
+    assert (first, done.returncode, done.stderr) == ("first", 2, "")
+    assert (found["exit_code"], found["command"]) == (2, ["sh", "-c", "echo first; exit 2"])
+    assert {"energy_j", "energies", "channels", "missing", "watch_cpu_percent", "elapsed_s"} <= set(found)
+    names = {channel["name"] for channel in found["channels"]}
+    assert {"process.memory", "host.memory"} <= names
+    assert all(channel["source"] and channel["scope"] and channel["error"] for channel in found["channels"])
+
+
+def test_where_nothing_measures_energy_it_is_said_and_an_estimate_is_labelled(fairmile: Fairmile) -> None:
+    without = fairmile("watch", "--source", "host", "--for", "0.01s", "--json").json
+    assert without["energy_j"] is None
+    asked = fairmile("watch", "--source", "host", "--for", "0.01s", "--estimate", "100", "--json").json
+    assert asked["energy_j"] > 0 and asked["energy_is_estimate"] is True
+    assert asked["energies"][0]["method"] == "estimate"
+    told = fairmile("watch", "--source", "host", "--for", "0.01s", "--estimate", "100").out
+    assert "J estimated" in told and "nothing was measured" in told
+
+
+def test_every_sample_goes_to_the_log_which_is_read_again(fairmile: Fairmile, place: Path) -> None:
+    file = place / "samples.jsonl"
+    written = fairmile("watch", "--source", "host", "--for", "50ms", "--every", "100Hz", "--log", str(file), "--json")
+    log = read_log([file])
+    assert log.damaged == 0
+    assert len(log.samples[0].at_ns) == written.json["samples"] >= 2
+    again = fairmile("watch", "--read", str(file), "--json").json
+    assert [channel["mean"] for channel in again["channels"]] == [
+        channel["mean"] for channel in written.json["channels"]
+    ]
+
+
+def test_a_log_of_cloudmesh_gpu_gives_its_energy(fairmile: Fairmile, gpu_log: Path) -> None:
+    done = fairmile("watch", "--read", str(gpu_log), "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["energy_j"] == pytest.approx(4000)
+    assert [each["joules"] for each in done.json["energies"]] == pytest.approx([1000, 3000])
+    assert done.json["damaged_lines"] == 1
+
+
+@pytest.mark.skipif(not A100.exists(), reason="needs the shared data")
+def test_the_log_of_a_real_training_gives_its_known_energy(fairmile: Fairmile) -> None:
+    found = fairmile("watch", "--read", str(A100), "--region", "FI", "--json").json
+    assert found["energy_j"] == pytest.approx(1_079_987, rel=1e-3)
+    assert found["footprint"]["kwh"] == pytest.approx(0.3, rel=1e-3)
+
+
+def test_a_person_is_told_energy_money_and_carbon_with_year_and_source(fairmile: Fairmile, gpu_log: Path) -> None:
+    out = fairmile("watch", "--read", str(gpu_log), "--region", "FI").out
+    assert "energy: 4 kJ measured (gpu0.power, gpu1.power)" in out
+    assert "0.001111 kWh in Finland" in out
+    assert "79 g/kWh, 2023, Our World in Data" in out
+    assert "EUR (0.0939 a kWh, 2024, Eurostat" in out
+    assert "1 line of the log could not be read" in out
+
+
+def test_a_table_of_ones_own_is_used(fairmile: Fairmile, gpu_log: Path, place: Path) -> None:
+    (place / "table.yaml").write_text("regions: {HERE: {carbon: {g_per_kwh: 9, year: 2025, source: roof}}}\n")
+    arguments = ("--region", "here", "--table", "table.yaml", "--pue", "2", "--json")
+    found = fairmile("watch", "--read", str(gpu_log), *arguments).json["footprint"]
+    assert found["co2e_g"] == pytest.approx(4000 * 2 / 3.6e6 * 9)
+    assert found["carbon"]["source"] == "roof"
+
+
+def test_the_list_shows_what_there_is_and_why_not_the_rest(fairmile: Fairmile) -> None:
+    found = fairmile("watch", "--list", "--json").json
+    assert {"host", "process"} <= set(found["sources"])
+    assert set(found["sources"]) | set(found["missing"]) >= {"nvidia", "amd", "rapl", "cray", "slurm"}
+    shown = fairmile("watch", "--list")
+    assert "host.memory" in shown.out
+    assert all(f"missing: {sentence}" in shown.err for sentence in found["missing"].values())
+
+
+def test_a_dry_run_runs_nothing(fairmile: Fairmile, place: Path) -> None:
+    done = fairmile("watch", "--dry-run", "--every", "10Hz", "--log", "log", "--", "touch", "mark")
+    assert done.code == 0
+    assert done.out.startswith("would run `touch mark` and measure each 100 ms:")
+    assert not (place / "mark").exists() and not (place / "log").exists()
+    told = fairmile("watch", "--dry-run", "--json", "--", "touch", "mark").json
+    assert (told["command"], told["period_s"], told["dry_run"]) == (["touch", "mark"], 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--every", "often", "--for", "1s"), "--every often: that is neither a time nor a rate"),
+        (("--every", "0Hz", "--for", "1s"), "neither a time nor a rate"),
+        (("--every", "1us", "--for", "1s"), "more often than each 10 ms is not possible"),
+        (("--every", "nanHz", "--for", "1s"), "not possible"),
+        (("--for", "1s", "--", "true"), "give one of a command, --for, --read and --list"),
+        (("--source", "nvida", "--", "true"), "did you mean 'nvidia'?"),
+        (("--read", "missing.log"), "there is no file missing.log"),
+        (("--read", "lake.jsonld"), "lake.jsonld: no line is one of a log of events"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_sentence(fairmile: Fairmile, arguments: tuple[str, ...], said: str) -> None:
+    done = fairmile("watch", *arguments)
+    assert done.code == 2
+    assert said in done.err + done.out
+
+
+def test_a_source_asked_for_by_name_must_be_there(fairmile: Fairmile, place: Path) -> None:
+    done = fairmile("watch", "--source", "host,cray", "--", "touch", "mark")
+    assert done.code == 3
+    assert done.err.startswith("error: cray: no /sys/cray/pm_counters on this machine")
+    assert not (place / "mark").exists()
+
+
+def test_a_log_that_cannot_be_written_is_said_before_anything_runs(fairmile: Fairmile, place: Path) -> None:
+    done = fairmile("watch", "--log", "missing/log", "--", "touch", "mark")
+    assert done.code == 3
+    assert "cannot write missing/log" in done.err
+    assert not (place / "mark").exists()
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_machine(fairmile: Fairmile) -> None:
+    done = fairmile("watch", "--", "no-such-program-of-ours")
+    assert done.code == 3
+    assert done.err.startswith("error: there is no program 'no-such-program-of-ours'")
+
+
+def test_ctrl_c_ends_the_looking_with_the_summary(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with subprocess.Popen(
+        [*FAIRMILE, "--source", "host", "--every", "100Hz", "--log", str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watch:
+        while not log.exists() or log.read_text().count("sample") < 4:
+            assert watch.poll() is None
+        watch.send_signal(signal.SIGINT)
+        out, err = watch.communicate(timeout=PATIENCE_S)
+    assert (watch.returncode, err) == (0, "")
+    assert "host.memory" in out and "samples in" in out
+
+
+def test_a_terminal_shows_one_block_that_is_taken_away_in_the_end() -> None:
+    parent, child = os.openpty()
+    argv = [*FAIRMILE, "--source", "host", "--for", "0.7s", "--every", "10Hz"]
+    with subprocess.Popen(argv, stdin=child, stdout=subprocess.PIPE, stderr=child, text=True) as watch:
+        os.close(child)
+        shown = b""
+        while True:
+            try:
+                data = os.read(parent, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            shown += data
+        out, _ = watch.communicate(timeout=PATIENCE_S)
+    os.close(parent)
+    lines = shown.count(b"host.memory")
+    up = [part.partition(b"A")[0] for part in shown.split(b"\033[")[1:] if part.split(b"A")[0].isdigit()]
+    assert lines >= 2
+    assert len(up) == lines and set(up) == {up[0]}  # each block, and the clearing, goes back to where it began
+    assert shown.endswith(b"\033[J")
+    assert "samples in" in out and "\033" not in out
+
+
+def test_no_terminal_no_block() -> None:
+    done = real("--source", "host", "--for", "0.05s")
+    assert "\033" not in done.stdout + done.stderr

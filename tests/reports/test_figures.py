@@ -1,0 +1,149 @@
+"""Figures: the same bytes for the same data, well-formed whatever names they show."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from run_making import make_run, repeats, training_events
+
+from fairmile.base.errors import NotFound, Unsupported
+from fairmile.reports import figures
+from fairmile.reports.comparison import compare
+from fairmile.reports.figures import Picture
+from fairmile.runs.model import Run
+
+PREDICTION = {
+    "elapsed_s": {"value": 30.0, "low": 25.0, "high": 36.0, "source": "4 earlier runs"},
+    "memory_bytes": {"value": 4 << 30},
+}
+
+
+def trained(tmp_path: Path, id: str = "train-1", **said: object) -> Run:
+    return make_run(tmp_path, id, events=training_events(), metrics={"loss": 0.1}, prediction=PREDICTION, **said)
+
+
+def texts(picture: Picture) -> str:
+    root = ElementTree.fromstring(picture.svg())
+    return " ".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
+
+
+EVERY: dict[str, Callable[[Path], Picture]] = {
+    "learning curve": lambda path: figures.learning_curve(trained(path)),
+    "learning curves": lambda path: figures.learning_curve([trained(path, "a"), trained(path, "b")]),
+    "phases": lambda path: figures.phases(trained(path)),
+    "bands": lambda path: figures.bands({"x": [trained(path, "a"), trained(path, "b")]}, "loss"),
+    "histogram": lambda path: figures.histogram([1.0, 2.0, 2.5, 7.0], "elapsed_s", "s"),
+    "prediction": lambda path: figures.prediction(trained(path)),
+    "bars": lambda path: figures.bars(
+        compare({"a": repeats(path, "a", {"loss": [1.0, 1.1]}), "b": repeats(path, "b", {"loss": [2.0, 2.1]})})
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_figure_is_well_formed_and_the_same_each_time(tmp_path: Path, kind: str) -> None:
+    first, second = EVERY[kind](tmp_path / "1"), EVERY[kind](tmp_path / "2")
+    assert first.svg() == second.svg()
+    ElementTree.fromstring(first.svg())
+    assert b"<dc:date>" not in first.svg()
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_figure_is_a_png_seven_inches_wide(tmp_path: Path, kind: str) -> None:
+    png = EVERY[kind](tmp_path).png(dots_per_inch=100)
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">I", png[16:20])[0] == 700
+
+
+def test_loss_and_error_share_an_axis_and_the_time_per_epoch_has_the_other(tmp_path: Path) -> None:
+    shown = texts(figures.learning_curve(trained(tmp_path)))
+    for word in ("loss and error", "time per epoch (s)", "epoch"):
+        assert word in shown
+    assert "accuracy" not in shown
+
+
+def test_without_a_timer_the_time_between_values_is_shown(tmp_path: Path) -> None:
+    events = [line for line in training_events() if "spans" not in line]
+    shown = texts(figures.learning_curve(make_run(tmp_path, events=events)))
+    assert "time per step (s)" in shown
+
+
+def test_phases_name_their_calls_and_the_device_that_drew_power(tmp_path: Path) -> None:
+    shown = texts(figures.phases(trained(tmp_path)))
+    for word in ("epoch × 8", "load", "gpu0.power, device 0 (NVIDIA H200)", "power (W)"):
+        assert word in shown
+
+
+def test_bars_carry_units_that_fit(tmp_path: Path) -> None:
+    shown = texts(EVERY["bars"](tmp_path))
+    for word in ("loss ↓", "elapsed time (s) ↓", "energy (J) ↓", "largest memory (GiB) ↓"):
+        assert word in shown
+
+
+def test_values_that_are_not_finite_are_told(tmp_path: Path) -> None:
+    events = [line | ({"log": {"loss": "NaN"}} if line.get("step") == 3 else {}) for line in training_events()]
+    assert "loss (1 not finite)" in texts(figures.learning_curve(make_run(tmp_path, events=events), ["loss"]))
+
+
+@pytest.mark.parametrize(
+    "name", ["$\\frac{a}", "<b>&amp;", "_hidden", "\x00\x1b[31m", "日本語 🚀", "x" * 500, "\u202eevil"]
+)
+def test_any_name_can_be_drawn(tmp_path: Path, name: str) -> None:
+    events = [
+        {**line, **({"log": {name: 1.0 + line["step"]}} if "log" in line else {})}
+        for line in training_events()
+    ]  # fmt: skip
+    picture = figures.learning_curve(make_run(tmp_path, events=events))
+    ElementTree.fromstring(picture.svg())
+    assert picture.png(dots_per_inch=50)
+
+
+def test_a_long_series_stays_small(tmp_path: Path) -> None:
+    head = training_events()[0]
+    lines = [{"log": {"loss": (n * 7919) % 1000}, "step": n, "at": n, "p": 4711} for n in range(50_000)]
+    assert len(figures.learning_curve(make_run(tmp_path, events=[head, *lines])).svg()) < 150_000
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda run: figures.learning_curve(run), "logged no metric more than once"),
+        (lambda run: figures.phases(run), "neither spans nor power"),
+        (lambda run: figures.prediction(run), "nothing was predicted"),
+        (lambda run: figures.bands({"a": [run]}, "loss"), "none of these runs logged 'loss'"),
+        (lambda run: figures.histogram([], "loss"), "no finite value of 'loss'"),
+    ],
+)
+def test_nothing_to_draw_is_said(tmp_path: Path, make: Callable[[Run], Picture], said: str) -> None:
+    with pytest.raises(NotFound, match=said):
+        make(make_run(tmp_path))
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = figures.prediction(trained(tmp_path))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(Unsupported, match="figures need matplotlib") as error:
+        picture.svg()
+    assert error.value.hint == "pip install 'fairmile[plots]'"
+
+
+def test_drawing_leaves_the_style_of_matplotlib_alone(tmp_path: Path) -> None:
+    import matplotlib
+
+    before = matplotlib.rcParams.copy()
+    figures.prediction(trained(tmp_path)).svg()
+    assert matplotlib.rcParams.copy() == before
+
+
+def test_the_global_state_of_pyplot_is_not_even_loaded() -> None:
+    program = (
+        "import sys; from fairmile.reports import figures; assert 'matplotlib' not in sys.modules; "
+        "figures.histogram([1.0, 2.0]).png(); assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,96 @@
+"""The numbers of a run and how people read them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from run_making import make_run, metric_document
+
+from fairmile.reports.measures import interval, known_names, measures, number, percent, unit_of, unknown_metric
+
+
+def test_a_run_has_its_own_metrics_and_time_energy_and_memory(tmp_path: Path) -> None:
+    run = make_run(tmp_path, metrics={"loss": 0.25}, elapsed_s=2.0, energy_j=None, max_rss_bytes=4096)
+    found = measures(run)
+    assert {name: each.value for name, each in found.items()} == {"loss": 0.25, "elapsed_s": 2, "max_rss_bytes": 4096}
+    assert found["elapsed_s"].unit == "s"
+
+
+def test_a_direction_that_nobody_declared_is_taken_from_the_name(tmp_path: Path) -> None:
+    found = measures(make_run(tmp_path, metrics={"val_loss": 1.0, "accuracy": 1.0, "colour": 1.0}))
+    assert [found[name].better for name in ("val_loss", "accuracy", "colour")] == ["lower", "higher", ""]
+
+
+def test_a_declared_direction_stands(tmp_path: Path) -> None:
+    run = make_run(tmp_path, metrics={"loss": metric_document(1.0, better="higher")})
+    assert measures(run)["loss"].better == "higher"
+
+
+def test_a_metric_that_is_named_like_one_of_the_record_wins(tmp_path: Path) -> None:
+    assert measures(make_run(tmp_path, metrics={"elapsed_s": 99.0}))["elapsed_s"].value == 99
+
+
+def test_the_own_metrics_are_named_first(tmp_path: Path) -> None:
+    assert known_names([make_run(tmp_path, metrics={"loss": 1.0})]) == [
+        "loss",
+        "elapsed_s",
+        "energy_j",
+        "max_rss_bytes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.12345678, "", "0.1235"),
+        (1234.5, "J", "1,234 J"),
+        (7_212_000.0, "J", "7.212 MJ"),
+        (30.25, "s", "30.25 s"),
+        (3700.0, "s", "1h 2m"),
+        (0.0123, "s", "12.3 ms"),
+        (3 * 1024**3, "bytes", "3.0 GiB"),
+        (-0.5, "", "−0.5"),
+        (0.0, "W", "0 W"),
+        (1e-9, "", "1e−09"),
+        (math.nan, "s", "NaN"),
+        (-math.inf, "", "−∞"),
+        (None, "s", ""),
+    ],
+)
+def test_numbers_read_like_a_person_writes_them(value: float | None, unit: str, text: str) -> None:
+    assert number(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "unit", "text"),
+    [
+        (0.12345, 0.0123, "", "0.123 ± 0.012"),
+        (30.612, 0.34, "s", "30.61 ± 0.34 s"),
+        (7046.2, 40.0, "J", "7,046 ± 40 J"),
+        (3.0 * 1024**3, 0.0, "bytes", "3 ± 0 GiB"),
+        (5.0, None, "s", "5 s"),
+        (math.nan, 1.0, "", "NaN"),
+    ],
+)
+def test_a_mean_is_rounded_to_where_its_interval_begins(mean: float, half: float | None, unit: str, text: str) -> None:
+    assert interval(mean, half, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "+50 %"), (-0.00236, "−0.236 %"), (0.0, "0 %"), (None, ""), (250.0, "+25,000 %")]
+)
+def test_fractions_are_percentages(value: float | None, text: str) -> None:
+    assert percent(value) == text
+
+
+def test_a_name_carries_its_unit() -> None:
+    assert [unit_of(name) for name in ("elapsed_s", "energy_j", "memory_bytes", "loss")] == ["s", "J", "bytes", ""]
+
+
+def test_an_unknown_metric_is_answered_with_the_nearest() -> None:
+    error = unknown_metric("los", ["loss", "accuracy"])
+    assert "'los'" in str(error)
+    assert error.hint == "did you mean 'loss'?"
+    assert unknown_metric("x", ["loss", "accuracy"]).hint == "they have loss, accuracy"

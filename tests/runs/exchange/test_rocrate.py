@@ -1,0 +1,262 @@
+"""A run as RO-Crate: complete, valid, and proven by its digests when another workspace takes it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocrate_validation import validate_crate
+from run_documents import lay_run, sha256, training, trivial
+
+from fairmile.base.digest import merkle_root, scan_tree
+from fairmile.base.errors import Conflict, Integrity, InvalidDocument, NotFound, UsageError
+from fairmile.runs.exchange import EXCHANGES
+from fairmile.runs.layout import CARD, RECORD
+from fairmile.runs.model import Run
+from fairmile.runs.packing import extract, pack, read_packed
+
+rocrate = EXCHANGES["rocrate"]
+
+
+def entities(crate: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(crate) as opened:
+        return {each["@id"]: each for each in json.loads(opened.read(CARD))["@graph"]}
+
+
+def members(crate: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(crate) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def rewritten(crate: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
+    """Write the crate anew with other members, as a program would that knows nothing of cards."""
+    content = members(crate)
+    change(content)
+    with zipfile.ZipFile(crate, "w") as opened:
+        for name, data in content.items():
+            opened.writestr(name, data)
+    return crate
+
+
+def given_input(run: Run, path: Path) -> None:
+    """Let the record say that the input lies there."""
+    run.document["captured"]["inputs"]["my data"]["path"] = str(path)
+    (run.folder / RECORD).write_text(json.dumps(run.document))
+
+
+@pytest.fixture
+def crate(run: Run, tmp_path: Path) -> Path:
+    """The crate of a run with its program and its input."""
+    data = tmp_path / "x.csv"
+    data.write_bytes(b"in")
+    given_input(run, data)
+    script = tmp_path / "train.py"
+    script.write_bytes(b"code")
+
+    def code() -> Iterator[tuple[str, Path]]:
+        yield "train.py", script
+        yield "lib/größe.py", script
+
+    [made] = rocrate.export(run, tmp_path / "crates" / "one.zip", code=code, most_input_bytes=100)
+    return made
+
+
+# Out
+
+
+def test_the_card_lists_every_file_with_its_digest(crate: Path) -> None:
+    found = entities(crate)
+    content = members(crate)
+    assert set(content) == {
+        *(RECORD, CARD, "events.jsonl", "output.log", "work/model é.pt"),
+        *("code/train.py", "code/lib/größe.py", "inputs/my data"),
+    }
+    by_name = {each["name"]: each for each in found.values() if "File" in each["@type"]}
+    assert {name: each["sha256"] for name, each in by_name.items()} == {
+        name: sha256(data) for name, data in content.items() if name != CARD
+    }
+
+
+def test_the_action_points_to_the_program_and_the_input_in_the_crate(crate: Path) -> None:
+    found = entities(crate)
+    action = found["urn:fairmile:run:train-k3x9qa"]
+    assert action["object"][0] == {"@id": "inputs/my%20data"}
+    assert {"@id": "code/train.py"} in found["#program"]["hasPart"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_validator_accepts_the_crate(crate: Path, tmp_path: Path) -> None:
+    pytest.importorskip("rocrate_validator", reason="roc-validator is not installed")
+    extract(crate, tmp_path / "crate")
+    assert validate_crate(tmp_path / "crate", "process-run-crate-0.5") == []
+
+
+def test_the_crate_is_a_packed_run_as_well(crate: Path, run: Run) -> None:
+    assert read_packed(crate) == run.document
+
+
+def test_an_input_that_is_a_folder_is_taken_with_all_its_files(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "deep").mkdir(parents=True)
+    (data / "a.txt").write_bytes(b"a")
+    (data / "deep" / "b.txt").write_bytes(b"bb")
+    run.document["captured"]["inputs"] = {
+        "set": {"path": str(data), "sha256": merkle_root(list(scan_tree(data))), "size_bytes": 3, "files": 2}
+    }
+    (run.folder / RECORD).write_text(json.dumps(run.document))
+    [made] = rocrate.export(run, tmp_path / "x.zip", most_input_bytes=3)
+    assert members(made)["inputs/set/deep/b.txt"] == b"bb"
+    folder = entities(made)["inputs/set/"]
+    assert folder["@type"] == "Dataset" and len(folder["hasPart"]) == 2
+    assert rocrate.read(made)[0].document == run.document
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "content"), [(0, b"in"), (1, b"in"), (100, b"it changed")], ids=["not asked", "too large", "changed"]
+)
+def test_an_input_that_is_not_taken_is_named_by_its_digest(
+    most_bytes: int, content: bytes, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "x.csv").write_bytes(content)
+    given_input(run, tmp_path / "x.csv")
+    [made] = rocrate.export(run, tmp_path / "x.zip", most_input_bytes=most_bytes)
+    assert not [name for name in members(made) if name.startswith("inputs/")]
+    assert entities(made)["#input/my%20data"]["sha256"] == sha256(b"in")
+
+
+def test_a_packed_run_is_exported_like_any_other(run: Run, tmp_path: Path) -> None:
+    [plain] = rocrate.export(run, tmp_path / "plain.zip")
+    packed = Run(run.document, pack(run.folder), packed=True)
+    [made] = rocrate.export(packed, tmp_path / "packed.zip")
+    assert members(made) == members(plain)
+
+
+def test_a_folder_as_target_gets_a_file_named_after_the_run_and_none_is_replaced(run: Run, tmp_path: Path) -> None:
+    assert rocrate.export(run, tmp_path) == [tmp_path / "train-k3x9qa.zip"]
+    with pytest.raises(Conflict, match="is there already"):
+        rocrate.export(run, tmp_path)
+
+
+def test_an_export_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    def code() -> Iterator[tuple[str, Path]]:
+        yield "../evil.py", run.folder / RECORD
+
+    with pytest.raises(UsageError, match="climbs out"):
+        rocrate.export(run, tmp_path / "out" / "x.zip", code=code)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# In
+
+
+def test_another_workspace_gets_the_same_run(crate: Path, run: Run, tmp_path: Path) -> None:
+    [imported] = rocrate.read(crate)
+    assert imported.document == run.document
+    assert "code/train.py" in imported.files and "inputs/my data" in imported.files
+    again = imported.lay(tmp_path / "other" / imported.id)
+    assert (again.folder / "code" / "train.py").read_bytes() == b"code"
+    assert (again.folder / "work" / "model é.pt").read_bytes() == b"weights"
+    assert json.loads((again.folder / RECORD).read_bytes()) == run.document
+    assert again.metrics == run.metrics
+    assert [(each.name, each.value, each.step) for each in again.log().metrics] == [
+        (each.name, each.value, each.step) for each in run.log().metrics
+    ]
+
+
+def test_a_crate_that_somebody_unpacked_is_read_too(crate: Path, run: Run, tmp_path: Path) -> None:
+    extract(crate, tmp_path / "unpacked")
+    [imported] = rocrate.read(tmp_path / "unpacked")
+    assert imported.document == run.document
+    imported.lay(tmp_path / "again")
+    assert (tmp_path / "again" / "code" / "lib" / "größe.py").read_bytes() == b"code"
+
+
+@pytest.mark.parametrize("name", ["code/train.py", "work/model é.pt", "inputs/my data", "events.jsonl", RECORD])
+def test_a_file_that_was_changed_is_named(name: str, crate: Path) -> None:
+    def change(content: dict[str, bytes]) -> None:
+        content[name] = content[name].replace(b"e", b"E").replace(b"in", b"im")
+        if name == RECORD:
+            content[name] = content[name].replace(b"fairmilE", b"fairmile").replace(b"E", b"e") + b" "
+
+    with pytest.raises(Integrity, match=name):
+        rocrate.read(rewritten(crate, change))
+
+
+def test_a_file_that_is_missing_is_named(crate: Path) -> None:
+    with pytest.raises(Integrity, match=r"code/train\.py is listed in the card, but not there"):
+        rocrate.read(rewritten(crate, lambda content: content.pop("code/train.py")))
+
+
+def test_half_a_crate_is_damaged(crate: Path) -> None:
+    crate.write_bytes(crate.read_bytes()[:-200])
+    with pytest.raises(Integrity, match="damaged"):
+        rocrate.read(crate)
+
+
+def test_a_crate_of_another_program_is_for_the_catalog(crate: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no run.json") as caught:
+        rocrate.read(rewritten(crate, lambda content: content.pop(RECORD)))
+    assert "catalog add" in (caught.value.hint or "")
+    with pytest.raises(UsageError):
+        rocrate.read(rewritten(crate, lambda content: content.clear()))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"id": "../../evil"}, "id"),
+        ({"id": ""}, "id"),
+        ({"format": "other/1"}, "format"),
+        ({"created": "yesterday"}, "created"),
+        ({"created": 1e999}, "number"),
+        ({"spec": {"name": "x", "argv": []}}, "spec.argv"),
+        ({"spec": {"name": "../x", "argv": ["x"]}}, "spec.name"),
+        ({"spec": None}, "spec"),
+        ({"result": {"state": "splendid"}}, "state"),
+        ({"captured": []}, "fine"),
+        ({"captured": [1]}, "captured"),
+    ],
+)
+def test_a_record_that_is_none_of_ours_is_refused_with_its_field(
+    change: dict[str, Any], field: str, crate: Path, run: Run
+) -> None:
+    def damage(content: dict[str, bytes]) -> None:
+        content[RECORD] = json.dumps({**run.document, **change}).encode()
+        graph = json.loads(content[CARD])
+        for each in graph["@graph"]:
+            if each["@id"] == RECORD:
+                each["sha256"] = sha256(content[RECORD])
+        content[CARD] = json.dumps(graph).encode()
+
+    changed = rewritten(crate, damage)
+    if change == {"captured": []}:  # empty is as good as absent
+        assert rocrate.read(changed)[0].id == run.id
+        return
+    with pytest.raises(InvalidDocument, match=field):
+        rocrate.read(changed)
+
+
+def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        rocrate.read(tmp_path / "nowhere.zip")
+
+
+def test_runs_of_every_end_go_out_and_come_back(tmp_path: Path) -> None:
+    for state in ("done", "failed", "timeout", "cancelled", "interrupted"):
+        document = trivial(state) | {"id": f"run-{state}"}
+        [made] = rocrate.export(Run(document, lay_run(tmp_path, document)), tmp_path / f"{state}.zip")
+        assert rocrate.read(made)[0].document == document
+
+
+def test_every_format_is_in_the_registry_and_a_wrong_word_gets_the_nearest() -> None:
+    assert EXCHANGES.names()[:4] == ["rocrate", "mlflow", "clearml", "openml"]
+    with pytest.raises(NotFound, match="did you mean 'rocrate'"):
+        EXCHANGES["rocrat"]
+
+
+def test_training_documents_are_what_the_model_takes() -> None:
+    assert Run(training(), Path()).spec.seed == 42
