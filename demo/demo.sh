@@ -48,3 +48,13 @@ run job submit --name tides --array 4%2 --wait -- sh -c 'echo "part $FAIRMILE_AR
 run job log tides --task 3
 step "One that fails says why, and what to do."
 run job submit --name broken --wait -- python3 -c 'import no_such_package' || true
+step "A run: measured, recorded, and known when it comes again."
+run run --name tide -p rate=0.5 -p epochs=20 -- "$PYTHON" "$here/../docs/examples/tide.py" {rate} {epochs}
+run runs show last
+step "Another person takes the crate, does it again from the record alone, and is told what differs."
+run runs export last -o "$work/tide.crate.zip"
+run rerun "$work/tide.crate.zip"
+step "Is a larger rate better, or is it noise?"
+run run --name slow --repeat 3 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.2 20 >/dev/null
+run run --name fast --repeat 3 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.6 20 >/dev/null
+run compare slow fast --metric loss

@@ -186,7 +186,7 @@ def test_an_environment_is_built_and_a_job_runs_in_it() -> None:
     assert fm.jobs.log(job.id) == b"3 m\n"
 
 
-@pytest.mark.parametrize("verb", ["run", "convert", "apply"])
+@pytest.mark.parametrize("verb", ["convert", "apply"])
 def test_verbs_that_come_later_do_not_exist(verb: str) -> None:
     for noun in (fm, fm.models, fm.datasets, fm.workflows, fm.catalog):
         assert not hasattr(noun, verb)

@@ -9,8 +9,6 @@ program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that 
 from __future__ import annotations
 
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 from fairmile.base.version import __version__ as __version__
 
@@ -39,9 +37,12 @@ __all__ = [
     "workflows",
 ]
 
+TYPE_CHECKING = False  # a program that only logs must not wait for `typing`
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from types import ModuleType
+    from typing import Any
 
     from fairmile.base.errors import FairmileError
     from fairmile.catalog.assets import Assets, Fetched
@@ -149,7 +150,7 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
 
 
-class _Fairmile(ModuleType):
+class _Fairmile(type(sys)):  # type: ignore[misc]  # ModuleType
     """Serves the nouns; a folder of the same name, once imported, would otherwise stand in their place."""
 
     def __setattr__(self, name: str, value: Any) -> None:

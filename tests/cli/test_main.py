@@ -77,6 +77,23 @@ CALLS = {
     "job cancel": ["tides"],
     "job bring": ["tides"],
     "job rm": ["tides"],
+    "run": ["tide-run.yaml"],
+    "rerun": ["last"],
+    "status": [],
+    "compare": ["tides", "surge"],
+    "report": ["tides"],
+    "watch": ["--for", "0.1s"],
+    "runs ls": [],
+    "runs show": ["last"],
+    "runs log": ["last"],
+    "runs rm": ["last"],
+    "runs pack": ["last"],
+    "runs unpack": ["last"],
+    "runs export": ["last"],
+    "runs import": ["tides.crate.zip"],
+    "runs project": ["tides", "--to", "100"],
+    "runs reindex": [],
+    "benchmark storage": [".", "--size", "1 MB"],
 }
 # A card with a file that every machine has, in the store.
 STOCKED = [
@@ -85,6 +102,9 @@ STOCKED = [
 ]
 BUILT = ["env build tides.yaml"]
 RUN = ["job submit --name tides --output-file level.txt --wait -- sh -c 'echo 2.5 > level.txt'"]
+RECORDED = [
+    f"run --name {name} --again --metric 'loss=(.+)' -- echo 0.{n}" for name in ("surge", "tides") for n in (1, 2)
+]
 # What must have happened before the example of a command can be typed.
 BEFORE = {
     "catalog rm": ["catalog update lake-temperatures --set version=1.1"],
@@ -98,6 +118,10 @@ BEFORE = {
     "system rm": ["system add my-cluster.yaml"],
     **{f"env {name}": BUILT for name in ("show", "rm", "shell", "export", "kernel")},
     **{f"job {name}": RUN for name in ("show", "log", "wait", "cancel", "bring", "rm")},
+    **{f"runs {name}": RECORDED for name in ("show", "log", "rm", "pack", "unpack", "export")},
+    **dict.fromkeys(("rerun", "compare", "report"), RECORDED),
+    "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],
+    "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{n}" for n in (1, 2, 3)],
 }
 
 

@@ -218,6 +218,21 @@ def test_a_job_whose_submitter_died_before_it_heard_the_answer_is_found_by_its_o
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
+def test_a_job_that_another_one_submits_has_an_id_of_its_own(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRMILE_JOB_ID", "1-1@elsewhere")
+    monkeypatch.setenv("FAIRMILE_ARRAY_INDEX", "7")
+    ended = end_of(jobs, jobs.submit(sh('echo "$FAIRMILE_JOB_ID ${FAIRMILE_ARRAY_INDEX-none}"')))
+    assert jobs.log(ended.id).decode() == f"{ended.scheduler_id} none\n"
+
+
+def test_a_job_of_this_machine_can_be_interrupted(jobs: Jobs) -> None:
+    job = jobs.submit(sh("echo ready; exec sleep 1000"))
+    until(lambda: jobs.log(job.id) == b"ready\n")
+    os.killpg(int(job.scheduler_id.partition("-")[0]), signal.SIGINT)
+    ended = end_of(jobs, job)
+    assert (ended.state, ended.standing.signal) == (State.FAILED, "INT")
+
+
 # What goes wrong
 
 
@@ -327,15 +342,25 @@ def test_a_job_waits_for_another_and_for_how_it_ended(jobs: Jobs, first: str, co
     assert end_of(jobs, job).state is state
 
 
-def test_a_job_waits_for_every_task_of_an_array(jobs: Jobs) -> None:
-    other = jobs.submit(sh('[ "$FAIRMILE_ARRAY_INDEX" != 1 ]', array=Array(count=3)))
+def at_gate(gate: Path, script: str) -> str:
+    """Return a script that begins only when a file is there."""
+    return f"while [ ! -e {gate} ]; do sleep 0.05; done; {script}"
+
+
+def test_a_job_waits_for_every_task_of_an_array(jobs: Jobs, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    other = jobs.submit(sh(at_gate(gate, '[ "$FAIRMILE_ARRAY_INDEX" != 1 ]'), array=Array(count=3)))
     job = jobs.submit(sh("true", after=(After(job=other.id),)))
+    gate.touch()
     assert end_of(jobs, job).state is State.CANCELLED
 
 
-def test_an_array_that_lost_tasks_did_not_succeed(jobs: Jobs) -> None:
-    other = jobs.submit(sh('[ "$FAIRMILE_ARRAY_INDEX" = 1 ] && kill -9 0; true', array=Array(count=3, at_once=1)))
+def test_an_array_that_lost_tasks_did_not_succeed(jobs: Jobs, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    lose = at_gate(gate, '[ "$FAIRMILE_ARRAY_INDEX" = 1 ] && kill -9 0; true')
+    other = jobs.submit(sh(lose, array=Array(count=3, at_once=1)))
     job = jobs.submit(sh("true", after=(After(job=other.id),)))
+    gate.touch()
     assert end_of(jobs, job).state is State.CANCELLED
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairmile.base.errors import Unsupported
 from fairmile.meter.sources import Where, find_sources
-from fairmile.meter.sources.nvidia import Nvidia
+from fairmile.meter.sources.nvidia import Nvidia, NvidiaEnergy
 from fairmile.testing.energy import EnergySourceTests, Subject
 
 
@@ -100,19 +100,37 @@ def names(source: Nvidia) -> list[str]:
     return found
 
 
+def subject_of(kind: type[Nvidia]) -> Subject:
+    library, where = Library(), Where(environ={})
+
+    def work() -> None:
+        library.millijoules += 2_500
+
+    def vanish() -> None:
+        library.is_lost = True
+
+    return Subject(lambda: kind(where, nvml=library), work, vanish, lambda: kind(where, nvml=Library(count=0)))
+
+
 class TestNvidia(EnergySourceTests):
+    counts = False
+
     @pytest.fixture
     def subject(self) -> Subject:
-        library = Library()
+        return subject_of(Nvidia)
 
-        def work() -> None:
-            library.millijoules += 2_500
 
-        def vanish() -> None:
-            library.is_lost = True
+class TestNvidiaEnergy(EnergySourceTests):
+    @pytest.fixture
+    def subject(self) -> Subject:
+        return subject_of(NvidiaEnergy)
 
-        where = Where(environ={})
-        return Subject(lambda: Nvidia(where, nvml=library), work, vanish, lambda: Nvidia(where, nvml=Library(count=0)))
+
+def test_the_counter_of_energy_is_read_once_a_second_because_it_is_dear() -> None:
+    source = NvidiaEnergy(Where(environ={}), nvml=Library(count=1))
+    assert source.read() == [1.0]
+    assert source.every_s == 1.0
+    source.close()
 
 
 def test_each_value_is_in_our_units() -> None:
@@ -122,7 +140,6 @@ def test_each_value_is_in_our_units() -> None:
     assert values == {
         "gpu0.power": 71.5,
         "gpu0.power_instant": 80.0,
-        "gpu0.energy": 1.0,
         "gpu0.temperature": 41.0,
         "gpu0.utilisation": 97.0,
         "gpu0.memory_utilisation": 40.0,
@@ -137,7 +154,9 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
     library = Library(1, lacks=("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetUtilizationRates"))
     found = names(Nvidia(Where(environ={}), nvml=library))
     assert "gpu0.power" in found
-    assert not {"gpu0.energy", "gpu0.utilisation", "gpu0.memory_utilisation"} & set(found)
+    assert not {"gpu0.utilisation", "gpu0.memory_utilisation"} & set(found)
+    with pytest.raises(Unsupported):
+        NvidiaEnergy(Where(environ={}), nvml=library)
 
 
 def test_a_field_that_the_driver_refuses_is_left_out() -> None:

@@ -237,11 +237,19 @@ def test_who_listens_hears_each_sample_and_cannot_break_the_watch() -> None:
 
 def test_a_source_that_is_dear_is_read_first_and_last_only() -> None:
     dear, cheap = Counting(name="dear"), Counting()
-    dear.slow = True  # type: ignore[attr-defined]
+    dear.every_s = float("inf")  # type: ignore[attr-defined]
     with Watch([dear, cheap], period_s=0.005) as watch:
         until(lambda: cheap.readings >= 5)
     assert dear.readings == 2
     assert watch.measured().column("a.count")[1:-1] == [None] * (len(watch.measured().at_ns) - 2)
+
+
+def test_a_source_may_be_read_less_often_than_the_others() -> None:
+    dear, cheap = Counting(name="dear"), Counting()
+    dear.every_s = 0.1  # type: ignore[attr-defined]
+    with Watch([dear, cheap], period_s=0.005):
+        until(lambda: dear.readings >= 4)
+    assert cheap.readings > 3 * dear.readings
 
 
 def test_a_watch_can_be_stopped_twice_and_started_once() -> None:

@@ -184,6 +184,14 @@ def test_the_card_needs_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_no_entity_stands_twice_in_the_graph() -> None:
+    document = training()
+    document["captured"]["code"]["files"] *= 2
+    document["result"]["usage"]["elapsed_s"] = 1.0
+    ids = [each["@id"] for each in card(document, {})["@graph"]]
+    assert len(ids) == len(set(ids))
+
+
 # The validator
 
 
@@ -242,7 +250,7 @@ def test_the_catalog_reads_a_run_and_its_program(tmp_path: Path) -> None:
     run, program = read(Document.from_file(folder / CARD))
     assert (run.kind, program.kind) == ("run", "program")
     assert run.iri == "urn:fairmile:run:train-k3x9qa"
-    assert run["name"] == "train (train-k3x9qa)"
+    assert run["name"] == "train-k3x9qa"
     assert run["instrument"] == [program.iri]
     assert {each["name"]: each["value"] for each in run["evaluationResults"]}["loss"] == 0.5
     assert run["runsOn"]["gpuModel"] == "NVIDIA H200"
@@ -257,6 +265,7 @@ def test_a_run_is_found_in_the_catalog_after_it_was_added(tmp_path: Path) -> Non
     catalog = Catalog(tmp_path / "home", builtin=CatalogFolder("builtin", tmp_path / "builtin"))
     catalog.add(folder / CARD)
     [hit] = catalog.search("train", kind="run")
+    assert str(hit.handle).startswith("local/run/train-k3x9qa@")
     assert catalog.get(str(hit.handle))["startTime"].startswith("2026-11-17T04:33:20")
 
 

@@ -59,8 +59,8 @@ def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_
 
     \b
     Examples:
-      fairmile benchmark storage /tmp /dev/shm --size '64 MB'
-      fairmile benchmark storage $HOME $SCRATCH $TMPDIR --need '200 GB'
+      fairmile benchmark storage . /dev/shm --size '4 MB'
+      fairmile benchmark storage . --need '1 GB' --dry-run
     """
     workspace = Workspace.open()
     places = storages.plan(

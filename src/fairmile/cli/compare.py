@@ -30,15 +30,15 @@ def compare(
 ) -> int:
     """Compare runs, groups of repeats or all runs of a name with the first one.
 
-    RUN is an id, a group or a name; of one group alone the spread is shown. A verdict is given only where the difference is
-    larger than what noise does. With --reference the exit code is 1 when a metric
-    leaves its tolerance.
+    RUN is an id, a group or a name; of one group alone the spread is shown. A verdict
+    is given only where the difference is larger than what noise does. With
+    --reference the exit code is 1 when a metric leaves its tolerance.
 
     \b
     Examples:
-      fairmile compare base wide
-      fairmile compare train-k3x9qa train-p0w2mm --metric loss
-      fairmile compare nightly --reference references.yaml
+      fairmile compare tides surge
+      fairmile compare tides surge --metric loss
+      fairmile compare tides --reference references.yaml
     """
     groups = groups_of(Workspace.open().runs, references)
     runs = [run for each in groups.values() for run in each]

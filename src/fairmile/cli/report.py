@@ -52,9 +52,9 @@ def report(
     \b
     Examples:
       fairmile report
-      fairmile report base wide -o both.html
-      fairmile report train-k3x9qa --format png -o figures
-      fairmile report --top accuracy -n 5 --where system=jureca
+      fairmile report tides surge -o both.html
+      fairmile report last -o tides.md
+      fairmile report --top loss -n 5 --where name=tides
     """
     ledger = Workspace.open().runs
     if top:

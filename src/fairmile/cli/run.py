@@ -66,9 +66,9 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
 
     \b
     Examples:
-      fairmile run -- python train.py
-      fairmile run -p lr=0.1 --metric 'loss=loss: ([0-9.]+)' -- python train.py --lr {lr}
-      fairmile run cosmoflow cosmouniverse-mini --dry-run
+      fairmile run -- echo high tide
+      fairmile run -p level=2.5 --metric 'level=at ([0-9.]+)' -- echo high tide at {level}
+      fairmile run --on jureca --account me --nodes 2 --time 1:00:00 --dry-run -- python train.py
     """
     runs = Workspace.open().runs
     if options["resume"]:
@@ -105,7 +105,7 @@ def rerun(out: Out, reference: str, tolerance: float | None, on: str, dry_run: b
     \b
     Examples:
       fairmile rerun last
-      fairmile rerun result.crate.zip
+      fairmile rerun last --tolerance 0.01
     """
     runs = Workspace.open().runs
     changes = {"system": on} if on else {}
@@ -209,7 +209,7 @@ def _told(out: Out, runs: Runs, found: Sequence[Run]) -> int:
     """Tell how runs ended and return the exit code."""
     if out.as_json:
         documents = [dict(run.document) for run in found]
-        out.data(documents[0] if len(documents) == 1 else documents)
+        out.data(documents[0] if len(documents) == 1 else {"runs": documents})
     else:
         for run in found:
             _tell(out, runs, run)

@@ -44,12 +44,18 @@ def runs() -> None:
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @json_option
 def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: int, every: bool) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first.
+
+    \b
+    Examples:
+      fairmile runs ls --state failed
+      fairmile runs ls --name tides -n 5
+    """
     ledger = Workspace.open().runs
     wanted = [RunState(each) for each in states]
     rows = ledger.rows(name=name, group=group, states=wanted, tag=tag, limit=None if every else limit)
     if out.as_json:
-        out.data([_facts(row) for row in rows])
+        out.data({"runs": [_facts(row) for row in rows]})
         return
     _table(out, rows)
     if len(rows) == limit and not every:
@@ -60,7 +66,12 @@ def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: 
 @_REFERENCE
 @json_option
 def show(out: Out, reference: str) -> None:
-    """Show the record of a run."""
+    """Show the record of a run.
+
+    \b
+    Examples:
+      fairmile runs show last
+    """
     run = Workspace.open().runs.collect(reference)
     if out.as_json:
         out.data(dict(run.document))
@@ -72,7 +83,12 @@ def show(out: Out, reference: str) -> None:
 @_REFERENCE
 @json_option
 def log(out: Out, reference: str) -> None:
-    """Print what the program of a run printed."""
+    """Print what the program of a run printed.
+
+    \b
+    Examples:
+      fairmile runs log last
+    """
     text = Workspace.open().runs.output(reference)
     if out.as_json:
         out.data({"output": text.decode(errors="replace")})
@@ -85,7 +101,12 @@ def log(out: Out, reference: str) -> None:
 @_DRY_RUN
 @json_option
 def rm(out: Out, references: Sequence[str], dry_run: bool) -> None:
-    """Remove runs that have ended."""
+    """Remove runs that have ended.
+
+    \b
+    Examples:
+      fairmile runs rm last --dry-run
+    """
     ledger = Workspace.open().runs
     ids = [ledger.get(each).id for each in references] if dry_run else ledger.remove(references)
     _done(out, ids, "would remove" if dry_run else "removed")
@@ -96,7 +117,12 @@ def rm(out: Out, references: Sequence[str], dry_run: bool) -> None:
 @_DRY_RUN
 @json_option
 def pack(out: Out, references: Sequence[str], dry_run: bool) -> None:
-    """Put each run into one file, which saves inodes; all commands still find it."""
+    """Put each run into one file, which saves inodes; all commands still find it.
+
+    \b
+    Examples:
+      fairmile runs pack last
+    """
     ledger = Workspace.open().runs
     found = [ledger.get(each).folder if dry_run else ledger.pack(each) for each in references]
     _done(out, [str(path) for path in found], "would pack" if dry_run else "packed into")
@@ -107,7 +133,12 @@ def pack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 @_DRY_RUN
 @json_option
 def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
-    """Bring the folders of packed runs back."""
+    """Bring the folders of packed runs back.
+
+    \b
+    Examples:
+      fairmile runs unpack last
+    """
     ledger = Workspace.open().runs
     found = [ledger.get(each).folder if dry_run else ledger.unpack(each) for each in references]
     _done(out, [str(path) for path in found], "would unpack" if dry_run else "unpacked to")
@@ -121,7 +152,12 @@ def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 @_DRY_RUN
 @json_option
 def export(out: Out, reference: str, format: str, out_path: Path | None, with_inputs: bool, dry_run: bool) -> None:
-    """Write a run for others: an RO-Crate that reruns itself, or for MLflow, ClearML, OpenML."""
+    """Write a run for others: a crate that reruns itself, or for MLflow, ClearML, OpenML.
+
+    \b
+    Examples:
+      fairmile runs export last -o tides.crate.zip
+    """
     ledger = Workspace.open().runs
     run = ledger.collect(reference)
     target = out_path or Path(f"{run.id}.crate.zip" if format == "rocrate" else f"{run.id}.{format}")
@@ -135,7 +171,12 @@ def export(out: Out, reference: str, format: str, out_path: Path | None, with_in
 @_DRY_RUN
 @json_option
 def import_(out: Out, source: Path, format: str, dry_run: bool) -> None:
-    """Take in runs that others wrote; every digest is checked."""
+    """Take in runs that others wrote; every digest is checked.
+
+    \b
+    Examples:
+      fairmile runs import tides.crate.zip
+    """
     found = Workspace.open().runs.import_runs(source, format, dry_run=dry_run)
     _done(out, [run.id for run in found], "would import" if dry_run else "imported")
 
@@ -147,7 +188,12 @@ def import_(out: Out, source: Path, format: str, dry_run: bool) -> None:
 @click.option("--span", default="epoch", show_default=True, help="The span that is one step.")
 @json_option
 def project(out: Out, references: Sequence[str], steps: int, param: str, span: str) -> None:
-    """Tell from short runs how long a long one takes, and which time to ask for."""
+    """Tell from short runs how long a long one takes, and which time to ask for.
+
+    \b
+    Examples:
+      fairmile runs project tides --to 1000
+    """
     projection, walltime_s = Workspace.open().runs.project(references, to=steps, param=param, span=span)
     if out.as_json:
         out.data({**vars(projection), "walltime_s": walltime_s})
@@ -165,7 +211,12 @@ def project(out: Out, references: Sequence[str], steps: int, param: str, span: s
 @_DRY_RUN
 @json_option
 def reindex(out: Out, dry_run: bool) -> None:
-    """Make the index anew from the folders."""
+    """Make the index anew from the folders.
+
+    \b
+    Examples:
+      fairmile runs reindex
+    """
     ledger = Workspace.open().runs
     number = len(ledger.rows()) if dry_run else ledger.reindex()
     if out.as_json:
@@ -212,7 +263,7 @@ def _when(time_s: float) -> str:
 
 def _done(out: Out, what: Sequence[str], verb: str) -> None:
     if out.as_json:
-        out.data(list(what))
+        out.data({"done": list(what), "what": verb})
     else:
         for each in what:
             out.line(f"{verb} {each}")

@@ -24,7 +24,7 @@ from fairmile.meter.watch import Values, Watch, Watched, watch_command, watch_fo
 
 _REFRESH_S = 0.25
 _SHORTEST_S = 0.01
-_GPU_SOURCES = ("nvidia", "amd")
+_GPU_SOURCES = ("nvidia", "nvidia_energy", "amd")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -53,9 +53,9 @@ def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: 
 
     \b
     Examples:
-      fairmile watch --every 10Hz --region DE -- python train.py
-      fairmile watch --for 60s
-      fairmile watch --read gpu0.log --json
+      fairmile watch --every 10Hz --region DE -- sleep 0.5
+      fairmile watch --for 1s --log levels.jsonl
+      fairmile watch --read levels.jsonl --json
       fairmile watch --list
     """
     if sum((bool(command), lasting is not None, log_to_read is not None, options["list_"])) > 1:

@@ -81,10 +81,33 @@ class _Span:
 
     __slots__ = ("_calls", "_outer", "_start_ns")
 
+    _outer: list[int]
+
     def __init__(self, calls: _Calls) -> None:
         self._calls = calls
         self._start_ns = 0  # 0 while it is not entered
-        self._outer: list[int] = []
+
+    def __enter__(self) -> None:
+        if self._start_ns:
+            self._outer = [self._start_ns]
+            self.__class__ = _NestedSpan  # the rare case, so that it costs the usual one nothing
+        self._start_ns = _clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        calls = self._calls
+        # One call of C: neither another thread nor a signal handler can come between start and end.
+        calls.extend((self._start_ns, _clock()))
+        self._start_ns = 0
+        if len(calls) >= _BATCH:
+            calls.meter._spill(calls)
+
+
+class _NestedSpan(_Span):
+    """A timed block that was entered inside itself."""
+
+    __slots__ = ()
 
     def __enter__(self) -> None:
         if self._start_ns:
@@ -94,12 +117,9 @@ class _Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        calls = self._calls
-        # One call of C: neither another thread nor a signal handler can come between start and end.
-        calls.extend((self._start_ns, _clock()))
-        self._start_ns = self._outer.pop() if self._outer else 0
-        if len(calls) >= _BATCH:
-            calls.meter._spill(calls)
+        super().__exit__(kind, error, trace)
+        if self._outer:
+            self._start_ns = self._outer.pop()
 
 
 class _AttributedSpan:
@@ -121,8 +141,11 @@ class _AttributedSpan:
         duration = _clock() - self._start_ns
         calls = self._calls
         calls.attributed.append(duration)
-        attributes = _json(self._attributes)
-        calls.meter._add(f'{calls.head}[{self._start_ns}, {duration}], "with": {attributes}{calls.tail}')
+        if calls.meter.file is not None:
+            attributes = _json(self._attributes)
+            calls.meter._add(f'{calls.head}[{self._start_ns}, {duration}], "with": {attributes}{calls.tail}')
+        elif len(calls.attributed) >= _BATCH:
+            calls.meter._spill(calls)
 
 
 class Meter:
@@ -136,12 +159,13 @@ class Meter:
     def __init__(
         self, file: str | os.PathLike[str] | None = None, *, host: str | None = None, rank: int | None = None
     ) -> None:
-        self._file: str | None = None if file is None else os.path.abspath(file)
-        self.host = host if host is not None else os.uname().nodename
-        self.rank = rank if rank is not None else _rank()
+        self._file: str | None = None
         self._descriptor: int | None = None
         self._identity = (0, 0)
         self._reset()
+        self._file = None if file is None else os.path.abspath(file)
+        self.host = host if host is not None else os.uname().nodename
+        self.rank = rank if rank is not None else _rank()
         _meters.add(self)
 
     @property
@@ -187,17 +211,20 @@ class Meter:
 
     def start(self, name: str, /) -> None:
         """Start a timer in this thread; one that runs already starts once more inside itself."""
-        self._calls(name).open.append(_clock())
+        try:
+            calls: _Calls = self._local.calls[name]
+        except (AttributeError, KeyError):
+            calls = self._calls(name)
+        calls.open.append(_clock())
 
     def stop(self, name: str, /) -> float:
         """Stop the timer that this thread started last under that name; return the seconds it ran."""
         now = _clock()
-        calls: _Calls | None = getattr(self._local, "calls", {}).get(name)
-        if calls is None or not calls.open:
-            elsewhere = any(each.open for each in self._all_calls() if each.name == name)
-            place = "in this thread" if elsewhere else "at all"
-            raise _usage_error(f"timer {name!r} was stopped but does not run {place}", f"call start({name!r}) first")
-        start = calls.open.pop()
+        try:
+            calls: _Calls = self._local.calls[name]
+            start = calls.open.pop()
+        except (AttributeError, KeyError, IndexError):
+            raise self._not_running(name) from None
         calls.extend((start, now))
         if len(calls) >= _BATCH:
             self._spill(calls)
@@ -350,9 +377,11 @@ class Meter:
             self._threads += 1
             return self._threads
 
-    def _all_calls(self) -> list[_Calls]:
+    def _not_running(self, name: str) -> Exception:
         with self._lock:
-            return list(self._threads_calls)
+            elsewhere = any(each.open for each in self._threads_calls if each.name == name)
+        place = "in this thread" if elsewhere else "at all"
+        return _usage_error(f"timer {name!r} was stopped but does not run {place}", f"call start({name!r}) first")
 
     def _quote(self, name: str) -> str:
         quoted = self._quoted.get(name)

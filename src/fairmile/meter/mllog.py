@@ -194,7 +194,9 @@ def log_of(text: MLLogText, *, host: str = "") -> Log:
     return log
 
 
-def _record(said: Mapping[str, Any], line: int, rank: int | None) -> Record:
+def _record(said: Any, line: int, rank: int | None) -> Record:
+    if not isinstance(said, dict):
+        raise ValueError("no mapping")
     metadata = said.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise ValueError("metadata is no mapping")

@@ -140,7 +140,7 @@ def phases(run: Run) -> Picture:
 
     note = f"{found.hidden} shorter phases are not shown." if found.hidden else ""
     height = (0.8 + 0.28 * rows if rows else 0.3) + 1.5 * len(traces) + 0.4
-    return Picture("phases", "Phases and power", draw, height, note)
+    return Picture("phases", "Phases and power" if traces else "Phases", draw, height, note)
 
 
 def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:

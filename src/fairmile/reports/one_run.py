@@ -122,7 +122,7 @@ def _tiles(run: Run) -> Iterator[Tile]:
         if name in known:
             yield Tile(title(name), number(known[name].value, known[name].unit), _tile_note(run, name))
         elif name == "energy_j" and run.state.is_end:
-            yield Tile("energy", "not measured", "")
+            yield Tile("energy", "–", "not measured")
     if usage.get("cpu_s") is not None:
         share = f"{usage['cpu_s'] / run.elapsed_s:.1f} cores on average" if run.elapsed_s else ""
         yield Tile("CPU time", number(float(usage["cpu_s"]), "s"), share)
@@ -253,7 +253,7 @@ def _energy(run: Run) -> Iterator[Block]:
         yield Text("Nothing measured the energy of this run.")
     if missing := energy.get("missing"):
         yield Text("What could not be measured:")
-        yield Facts(tuple((str(name), str(why)) for name, why in missing.items()))
+        yield Facts(tuple((str(name), str(why).removeprefix(f"{name}: ")) for name, why in missing.items()))
 
 
 def _joules(value: Any) -> Cell:

@@ -128,8 +128,8 @@ def _facts(path: str, *, digested: bool) -> FileFacts:
         size_bytes = os.stat(path).st_size
         if not digested or size_bytes > _DIGESTED_BYTES:
             return FileFacts(size_bytes)
-        with open(path, "rb") as stream:
-            data = stream.read()
+        with open(path, "rb", buffering=0) as stream:
+            data = stream.read(_DIGESTED_BYTES + 1)
     except OSError:
         return FileFacts()
     return FileFacts(len(data), sha256_hex(data))
@@ -143,22 +143,23 @@ class _Card:
         self.spec: Mapping[str, Any] = document["spec"]
         self.captured: Mapping[str, Any] = document.get("captured") or {}
         self.result: Mapping[str, Any] = document.get("result") or {}
-        self.nodes: list[Node] = []
+        attempts = document.get("attempts") or [{}]
+        self.started = self.result.get("started") or attempts[-1].get("started") or document["created"]
         self.id = iri(document["id"])
+        self.nodes: list[Node] = []
+        self._known: set[str] = set()
 
     def made(self) -> Node:
         parts = [self._file(name, facts) for name, facts in self.files.items()]
         parts += self._folders()
         action = self._action()
-        ended = self.result.get("ended") or action["_started"]
-        del action["_started"]
         root: Node = {
             "@id": "./",
             "@type": "Dataset",
             "name": action["name"],
             "description": f"One recorded execution of {action['description']}",
             "license": "No licence is stated.",
-            "datePublished": _time(ended)[:10],
+            "datePublished": _time(self.result.get("ended") or self.started)[:10],
             "conformsTo": {"@id": _PROCESS_RUN},
             "mainEntity": {"@id": self.id},
             "mentions": {"@id": self.id},
@@ -169,19 +170,15 @@ class _Card:
 
     def _action(self) -> Node:
         document, spec, result = self.document, self.spec, self.result
-        attempts = document.get("attempts") or [{}]
-        started = result.get("started") or attempts[-1].get("started") or document["created"]
         state = result.get("state") or document.get("state") or "running"
         action: Node = {
             "@id": self.id,
             "@type": ["CreateAction", "MLModelEvaluation"],
-            "_started": started,
-            "name": f"{spec.get('name', 'run')} ({document['id']})",
-            "identifier": document["id"],
+            "name": document["id"],
             "description": self._command(),
             "instrument": self._instrument(),
             "object": self._object(),
-            "startTime": _time(started),
+            "startTime": _time(self.started),
             "actionStatus": f"http://schema.org/{_STATUS.get(state, 'FailedActionStatus')}",
         }
         if result.get("ended"):
@@ -292,10 +289,11 @@ class _Card:
             ", ".join(str(each[key]) for key in ("source", "channel", "scope", "method", "error") if each.get(key))
             for each in parts
         ]
-        made = self._value("usage", "energy", energy["total_j"], "J")
+        node: Node = {"@id": "#energy", "@type": "PropertyValue", "name": "energy", "propertyID": "energy"}
+        node |= {"value": energy["total_j"], "unitText": "J"}
         if how:
-            self.nodes[-1]["measurementTechnique"] = _one(how)
-        return [made]
+            node["measurementTechnique"] = _one(how)
+        return [self._once(node)]
 
     def _around(self, action: Node) -> None:
         """Add who ran it, where, and with which variables."""
@@ -375,16 +373,22 @@ class _Card:
             node["sha256"] = facts["sha256"]
         if facts.get("size_bytes") is not None:
             node["contentSize"] = str(facts["size_bytes"])
-        self.nodes.append(node)
-        return {"@id": node["@id"]}
+        return self._once(node)
 
     def _value(self, role: str, name: str, value: Any, unit: str = "") -> Node:
         said = value if isinstance(value, (str, bool, int)) else _plain(value)
-        identifier = f"#{role}/{_quote(name)}"
-        node = {"@id": identifier, "@type": "PropertyValue", "name": name, "propertyID": name, "value": said}
+        node: Node = {"@id": f"#{role}/{_quote(name)}", "@type": "PropertyValue"}
+        node |= {"name": name, "propertyID": name, "value": said}
         if unit:
             node["unitText"] = unit
-        self.nodes.append(node)
+        return self._once(node)
+
+    def _once(self, node: Node) -> Node:
+        """Add an entity, unless there is one of that id, and return the link to it."""
+        identifier = node["@id"]
+        if identifier not in self._known:
+            self._known.add(identifier)
+            self.nodes.append(node)
         return {"@id": identifier}
 
 

@@ -90,9 +90,6 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
     reason = ending.reason
     if vanished:
         reason = "; ".join(filter(None, [reason, "its folder was removed while it ran"]))
-    usage = dict(ending.usage)
-    if "max_rss_bytes" not in usage and (seen := _seen_rss(log)):
-        usage["max_rss_bytes"] = seen
     outputs, trouble = _outputs(work_folder(folder, spec), spec.get("outputs", []))
     document["result"] = {
         "state": ending.state,
@@ -103,7 +100,7 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
         "started": started,
         "ended": started + elapsed_s,  # the clock on the wall may have been set meanwhile
         "elapsed_s": elapsed_s,
-        "usage": usage,
+        "usage": dict(ending.usage),
         "metrics": _declared(metric_documents(log), spec.get("metrics", {})),
         "spans": span_documents(log),
         "energy": _energy(log, missing),
@@ -158,7 +155,7 @@ class _Program:
     ) -> None:
         self.folder, self.spec, self.argv, self.work = folder, document["spec"], argv, work
         self.env = {**env, **self.spec.get("env", {}), **run_variables(folder, document)}
-        self.missing: dict[str, str] = {}
+        self.missing = {"watch": "it ended before a counter could tell anything"}
         self._meter = Meter(folder / FILE)
         patterns = {name: each["pattern"] for name, each in self.spec.get("metrics", {}).items() if each.get("pattern")}
         self._reader = _OutputReader(self._meter, patterns, echo)
@@ -216,6 +213,7 @@ class _Program:
             try:
                 while not child.wait(self._pause(limit, watch_at)):
                     self._reader.look()
+                    child.look()
                     now = time.monotonic()
                     if watch_at is not None and now >= watch_at:
                         watch_at = None
@@ -261,8 +259,8 @@ class _Program:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
     def _judged(self, child: _Child, reason: str = "", *, state: str = "") -> Ending:
         code = child.exit_code
@@ -289,6 +287,7 @@ class _Child:
         self.exit_code: int | None = None
         self.usage: dict[str, float] = {}
         # Until it becomes another program, a process counts the memory of the one that started it as its own.
+        self._seen_bytes = 0
         self._inherited_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
         self._is_over = False
 
@@ -332,9 +331,17 @@ class _Child:
             "read_bytes": used.ru_inblock * 512,
             "written_bytes": used.ru_oublock * 512,
         }
-        if (peak_bytes := used.ru_maxrss * _RSS_UNIT) > self._inherited_bytes:
+        counted_bytes = used.ru_maxrss * _RSS_UNIT
+        peak_bytes = counted_bytes if counted_bytes > self._inherited_bytes else self._seen_bytes
+        if peak_bytes:
             self.usage["max_rss_bytes"] = peak_bytes
         return True
+
+    def look(self) -> None:
+        """See how much memory the program has used at most until now."""
+        with contextlib.suppress(OSError), open(f"/proc/{self._process.pid}/status", "rb") as file:
+            found = re.search(rb"^VmHWM:\s+(\d+) kB", file.read(), re.MULTILINE)
+            self._seen_bytes = int(found[1]) * 1024 if found else self._seen_bytes
 
     def end(self, first: signal.Signals = signal.SIGTERM) -> None:
         """End the whole group: politely, then for good."""
@@ -466,12 +473,6 @@ def _outputs(work: Path, patterns: Sequence[str]) -> tuple[dict[str, Any], str]:
                     size_bytes = file.stat().st_size
                     found[str(file.relative_to(work))] = {"sha256": sha256_file(file), "size_bytes": size_bytes}
     return found, ""
-
-
-def _seen_rss(log: Log) -> float | None:
-    """Return the most memory that samples saw the program use."""
-    columns = [s.column(c.name) for s in log.samples for c in s.channels if c.name == "process.memory"]
-    return max((value for column in columns for value in column if value is not None), default=None)
 
 
 def _energy(log: Log, missing: Mapping[str, str]) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,16 @@ class Rerun:
         return all(each.same is not False for each in self.verdicts if each.what in ("end",) or "metric" in each.what)
 
 
-def rerun_spec(original: Run, inputs: Mapping[str, Input]) -> RunSpec:
-    """Return the specification of the same run in a folder of its own; `{source}` stands for where its code lies."""
+def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]) -> RunSpec:
+    """Return the specification of the same run in a folder of its own; `{source}` stands for where its code lies.
+
+    `kept` are the names in the snapshot of its code. A program that is not among them is used where it is.
+    """
     spec, code = original.spec, original.captured.get("code") or {}
     before = Path(spec.folder) if spec.folder else None
     root = Path(code["git"]["root"]) if code.get("git") else None
     files = {each["path"]: each["name"] for each in code.get("files", [])}
-    argv = tuple(_moved(word, before, root, files) for word in spec.argv)
+    argv = tuple(_moved(word, before, root, files, kept) for word in spec.argv)
     subfolder = ""
     if before is not None and root is not None and before.is_relative_to(root):
         subfolder = str(before.relative_to(root))
@@ -53,11 +56,16 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input]) -> RunSpec:
     return spec.model_copy(update=changes)
 
 
-def _moved(word: str, before: Path | None, root: Path | None, files: Mapping[str, str]) -> str:
+def _moved(
+    word: str, before: Path | None, root: Path | None, files: Mapping[str, str], kept: Collection[str]
+) -> str:
     """Return a word of the command with the path of a code file replaced by where it will lie."""
     path = os.path.normpath(before / word) if before is not None else word
     if root is not None and Path(path).is_relative_to(root):
-        return f"{{source}}/{Path(path).relative_to(root)}" if word.startswith("/") else word
+        name = str(Path(path).relative_to(root))
+        if name not in kept and "/" in word and os.path.isfile(path):
+            return path
+        return f"{{source}}/{name}" if word.startswith("/") else word
     return f"{{source}}/{files[path]}" if path in files else word
 
 

@@ -437,10 +437,12 @@ class Runs(Ledger):
         original = self.collect(reference)
         if not original.state.is_end or not original.result:
             raise Conflict(f"run {original.id} is {self.standing(original)}", hint="wait for its end, then do it again")
-        spec = rerun_spec(original, self._inputs_again(original))
+        code = original.captured.get("code") or {}
+        snapshot = code.get("snapshot")
+        kept = {entry.path for entry in self._around.store().tree(snapshot)} if snapshot else set()
+        spec = rerun_spec(original, self._inputs_again(original), kept)
         if changes:
             spec = checked_spec({**_said(spec), **changes})
-        code = original.captured.get("code") or {}
         if (code.get("git") or code.get("files")) and not code.get("snapshot"):
             raise NotFound(
                 f"the code of run {original.id} was not kept: {code.get('trouble') or 'there is no snapshot of it'}",

@@ -11,7 +11,7 @@ import pytest
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.meter.lines import event_files, read_log
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
-from fairmile.runs.exchange.foreign import ForeignRun, Point, metric_documents, run_name, typed
+from fairmile.runs.exchange.foreign import ForeignRun, Point, metric_figures, run_name, typed
 from fairmile.runs.model import Run, RunState
 
 
@@ -51,14 +51,14 @@ def test_any_name_becomes_one_that_a_run_can_have(text: str) -> None:
 
 def test_a_metric_is_summed_up_and_a_nan_does_not_spoil_the_rest() -> None:
     values = [2.0, math.nan, 1.0, 3.0]
-    [(name, said)] = metric_documents([Point("loss", value, n, n) for n, value in enumerate(values)]).items()
+    [(name, said)] = metric_figures([Point("loss", value, n, n) for n, value in enumerate(values)]).items()
     assert name == "loss"
     assert said == {
         **{"value": 3.0, "first": 2.0, "min": 1.0, "max": 3.0, "mean": 2.0, "count": 4},
         **{"unit": "", "better": "lower", "tolerance": None},
     }
-    only = metric_documents([Point("x", math.inf, None, 0)])["x"]
-    assert (only["value"], only["mean"], only["better"]) == ("Infinity", "Infinity", "")
+    only = metric_figures([Point("x", math.inf, None, 0)])["x"]
+    assert (only["value"], only["mean"], only["better"]) == ("Infinity", "NaN", "")
 
 
 def test_the_values_come_back_from_the_log_of_the_run(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ SOURCES: Registry[Callable[[Where], Source]] = Registry(
     "source of measurements",
     {
         "nvidia": Plugin(f"{_HERE}.nvidia:Nvidia", summary="NVIDIA GPUs: power, energy, heat, load, clocks, memory"),
+        "nvidia_energy": Plugin(f"{_HERE}.nvidia:NvidiaEnergy", summary="NVIDIA GPUs: the counter of their energy"),
         "amd": Plugin(f"{_HERE}.amd:Amd", summary="AMD GPUs: power, energy, heat, load, clocks, memory"),
         "rapl": Plugin(f"{_HERE}.rapl:Rapl", summary="energy of processors and their memory, counted by themselves"),
         "cray": Plugin(f"{_HERE}.cray:Cray", summary="power and energy of an HPE Cray node and its parts"),
@@ -28,6 +29,10 @@ SOURCES: Registry[Callable[[Where], Source]] = Registry(
     },
     entry_points="fairmile.meter_sources",
 )
+
+
+# Read apart because of what it costs; who asks for the one means the other too.
+_PARTS = {"nvidia": "nvidia_energy"}
 
 
 @dataclass(slots=True)
@@ -57,8 +62,10 @@ def find_sources(
     """
     found = Found()
     environment = os.environ if environ is None else environ
-    for each in SOURCES.names() if wanted is None else dict.fromkeys(wanted):
+    for each in SOURCES.names() if wanted is None else _with_parts(wanted):
         name, _, devices = each.partition(":")
+        if name in _PARTS.values() and any(whole in found.missing for whole, part in _PARTS.items() if part == name):
+            continue  # why was said of the whole
         where = Where(root, pid, tuple(filter(None, devices.replace(" ", "").split(","))), environment)
         try:
             found.sources.append(SOURCES[name](where))
@@ -70,3 +77,13 @@ def find_sources(
         except (OSError, ImportError) as error:
             found.missing[name] = f"{name}: {error}"
     return found
+
+
+def _with_parts(wanted: Sequence[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for each in wanted:
+        name, colon, devices = each.partition(":")
+        found[each] = None
+        if name in _PARTS:
+            found[f"{_PARTS[name]}{colon}{devices}"] = None
+    return list(found)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairmile.base.errors import Unsupported
-from fairmile.meter.lines import Channel, Kind
+from fairmile.meter.lines import Channel
 from fairmile.meter.sources.source import Where
 
 # NVML API reference, nvmlDeviceGetPowerUsage: within 5 % of the power at the moment (stated for Fermi and Kepler, for
@@ -81,14 +81,11 @@ class Nvidia:
         nvml = self._nvml
         found: list[Channel] = []
 
-        def add(what: str, unit: str, read: Callable[[], float], error: str, kind: Kind = "gauge") -> None:
-            if self._value(read) is not None:
-                self._readers.append(read)
-                found.append(Channel(f"gpu{index}.{what}", unit, kind, "nvml", scope, error))
+        def add(what: str, unit: str, read: Callable[[], float], error: str) -> None:
+            found.extend(self._added(Channel(f"gpu{index}.{what}", unit, "gauge", "nvml", scope, error), read))
 
         add("power", "W", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, _POWER_ERROR)
         add("power_instant", "W", lambda: _instant_w(nvml, handle), _INSTANT_ERROR)
-        add("energy", "J", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, _ENERGY_ERROR, "counter")
         add("temperature", "°C", lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), _EXACT)
         add("utilisation", "%", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu, _SAMPLED)
         add("memory_utilisation", "%", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory, _SAMPLED)
@@ -97,6 +94,13 @@ class Nvidia:
         add("memory", "bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used, _EXACT)
         return found
 
+    def _added(self, channel: Channel, read: Callable[[], float]) -> list[Channel]:
+        """Take a channel in where the GPU tells its value."""
+        if self._value(read) is None:
+            return []
+        self._readers.append(read)
+        return [channel]
+
     def _value(self, read: Callable[[], float]) -> float | None:
         if not self._open:
             return None
@@ -104,6 +108,17 @@ class Nvidia:
             return float(read())
         except (self._nvml.NVMLError, AttributeError, ValueError):  # an old library lacks the newer functions
             return None
+
+
+class NvidiaEnergy(Nvidia):
+    """Reads the counter of each GPU's energy, which takes 4 ms of CPU on an H200: all else together a tenth of that."""
+
+    name = "nvidia_energy"
+    every_s = 1.0
+
+    def _channels_of(self, handle: Any, index: int, scope: str) -> list[Channel]:
+        channel = Channel(f"gpu{index}.energy", "J", "counter", "nvml", scope, _ENERGY_ERROR)
+        return self._added(channel, lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
 
 
 def _library() -> Any:

@@ -21,7 +21,7 @@ class Slurm:
     """Asks `sstat` for the joules of the job's steps; dear, therefore read for the first and last sample only."""
 
     name = "slurm"
-    slow = True
+    every_s = float("inf")
 
     def __init__(self, where: Where, *, runner: Runner | None = None) -> None:
         self._job = where.environ.get("SLURM_JOB_ID", "")

@@ -17,7 +17,8 @@ _MOST_BYTES = 1 << 16
 class Source(Protocol):
     """Something that measures; made with a `Where`, it raises Unsupported with one sentence where it has nothing.
 
-    A source whose readings cost much has a true attribute `slow`: it is read for the first and the last sample only.
+    A source whose readings cost much has an attribute `every_s`: between the first sample and the last it is read no
+    more often than that.
     """
 
     name: str

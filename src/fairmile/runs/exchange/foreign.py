@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from fairmile.base.errors import InvalidDocument, Problem
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.words import slug
-from fairmile.meter.lines import FILE, number_text
+from fairmile.meter.lines import FILE, Log, Logged, Writer, number_text
+from fairmile.meter.statistics import metric_documents
 from fairmile.runs.layout import FORMAT, OUTPUT, WORK
 from fairmile.runs.model import RunSpec, RunState
 from fairmile.runs.wording import better_of
@@ -76,7 +77,7 @@ class ForeignRun:
         result: dict[str, Any] = {"state": str(self.state), "exit_code": None, "signal": "", "reason": self.reason}
         result |= {"hint": "", "started": self.created_s, "ended": self.ended_s, "usage": {}, "spans": {}}
         result["elapsed_s"] = None if self.ended_s is None else max(0.0, self.ended_s - self.created_s)
-        result |= {"metrics": metric_documents(self.points), "energy": {"total_j": None, "parts": [], "missing": {}}}
+        result |= {"metrics": metric_figures(self.points), "energy": {"total_j": None, "parts": [], "missing": {}}}
         result |= {"outputs": {}, "damaged_lines": 0}
         captured: dict[str, Any] = {"code": {"files": [], **self.code}, "inputs": {}, "variables": {}}
         captured["environment"] = {"name": "", "digest": "", "python": "", "lock": list(self.lock)}
@@ -144,18 +145,13 @@ def checked_document(document: Any, place: str) -> dict[str, Any]:
     return document
 
 
-def metric_documents(points: Iterable[Point]) -> dict[str, dict[str, Any]]:
+def metric_figures(points: Iterable[Point]) -> dict[str, dict[str, Any]]:
     """Return what a record tells of each metric."""
-    values: dict[str, list[float]] = {}
-    for point in points:
-        values.setdefault(point.name, []).append(point.value)
-    found = {}
-    for name, each in values.items():
-        finite = [value for value in each if math.isfinite(value)] or each
-        figures = {"value": each[-1], "first": each[0], "min": min(finite), "max": max(finite)}
-        figures["mean"] = sum(finite) / len(finite)
-        said: dict[str, Any] = {key: number_text(value) for key, value in figures.items()}
-        found[name] = said | {"count": len(each), "unit": "", "better": better_of(name), "tolerance": None}
+    writer = Writer("", 0, None, 0, 0)
+    logged = [Logged(each.name, each.value, each.step, round(each.at_s * 1e9), writer) for each in points]
+    found = metric_documents(Log(metrics=logged))
+    for name, figures in found.items():
+        figures |= {"unit": "", "better": better_of(name), "tolerance": None}
     return found
 
 

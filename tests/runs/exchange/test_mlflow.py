@@ -1,0 +1,174 @@
+"""Runs in an MLflow store, seen by MLflow itself, and runs of MLflow read."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_documents import CREATED, lay_run, training, trivial
+
+from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.model import Run, RunState
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@dataclass
+class Store:
+    """A store with three runs: a training and a failure of ours, and one of MLflow's own."""
+
+    folder: Path
+    client: Any
+    own: Run
+    failed: Run
+    foreign: str
+
+    def seen(self, run: Run) -> Any:
+        """Return our run as MLflow sees it."""
+        ids = [each.experiment_id for each in self.client.search_experiments()]
+        [found] = self.client.search_runs(ids, filter_string=f"tags.`fairmile.run` = '{run.id}'")
+        return found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Store]:
+    # One for all tests: MLflow takes seconds to make its tables.
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    root = tmp_path_factory.mktemp("mlflow")
+    document, failed = training(), trivial("failed") | {"id": "run-failed"}
+    failed["spec"] = {"name": "odd", "argv": ["x"], "params": {"../a:b%@": 1, "long": "x" * 9000}}
+    runs = [Run(each, lay_run(root / "runs", each)) for each in (document, failed)]
+    for run in runs:
+        EXCHANGES["mlflow"].export(run, root / "store")
+    import mlflow
+    from mlflow.tracking import MlflowClient
+
+    mlflow.set_tracking_uri(f"sqlite:///{root}/store/mlflow.db")
+    mlflow.create_experiment("theirs", artifact_location=(root / "store" / "elsewhere").as_uri())
+    mlflow.set_experiment("theirs")
+    with mlflow.start_run(run_name="their run: größer") as active:
+        mlflow.log_params({"lr": 0.01, "layers": 3, "optimizer": "adam", "nested": {"a": 1}, "amp": True})
+        for step, value in enumerate([1.0, float("nan"), 0.25]):
+            mlflow.log_metric("loss", value, step=step)
+        mlflow.log_metric("accuracy", 0.75)
+        mlflow.set_tag("team", "ocean")
+        mlflow.log_text("hello", "notes/hello.txt")
+    yield Store(root / "store", MlflowClient(mlflow.get_tracking_uri()), *runs, active.info.run_id)
+
+
+@pytest.fixture
+def imported(store: Store) -> dict[str, ImportedRun]:
+    return {each.document["spec"]["name"]: each for each in EXCHANGES["mlflow"].read(store.folder)}
+
+
+# Out
+
+
+def test_mlflow_sees_parameters_metrics_tags_and_times(store: Store) -> None:
+    run = store.seen(store.own)
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "train-k3x9qa")
+    assert (run.info.start_time, run.info.end_time) == (round(CREATED * 1000), round((CREATED + 0.25) * 1000))
+    assert run.data.params == {"lr": "0.1", "epochs": "2", "deep": "True", "note": "größer als 1", "none": "None"}
+    assert run.data.metrics["loss"] == 0.5 and run.data.metrics["energy_j"] == 1234.5
+    assert run.data.tags["mlflow.source.git.commit"] == "c" * 40
+    assert run.data.tags["mlflow.source.name"] == "python train.py --note 'two words'"
+    assert run.data.tags["mlflow.user"] == "Ada Løvelace"
+    assert run.data.tags["fairmile.tag.nightly"] == "true"
+
+
+def test_mlflow_sees_every_value_with_its_step_and_time(store: Store) -> None:
+    history = store.client.get_metric_history(store.seen(store.own).info.run_id, "loss")
+    assert [(each.step, each.value) for each in history] == [(0, 2.0), (1, 0.5)]
+    assert [each.timestamp / 1000 for each in history] == pytest.approx([CREATED + 0.05, CREATED + 0.15], abs=0.002)
+
+
+def test_mlflow_has_all_files_of_the_run(store: Store, tmp_path: Path) -> None:
+    key = store.seen(store.own).info.run_id
+    assert {each.path for each in store.client.list_artifacts(key)} == {
+        "run.json",
+        "events.jsonl",
+        "output.log",
+        "work",
+    }
+    copy = store.client.download_artifacts(key, "work/model é.pt", str(tmp_path))
+    assert Path(copy).read_bytes() == b"weights"
+
+
+def test_a_failed_run_and_names_that_mlflow_does_not_take(store: Store) -> None:
+    run = store.seen(store.failed)
+    assert (run.info.status, run.data.tags["mlflow.note.content"]) == ("FAILED", "exit code 3")
+    assert run.data.params.keys() == {"_/a:b__", "long"} and len(run.data.params["long"]) == 6000
+
+
+def test_a_run_goes_into_a_store_once(store: Store) -> None:
+    with pytest.raises(Conflict, match="already"):
+        EXCHANGES["mlflow"].export(store.own, store.folder)
+
+
+# In
+
+
+def test_our_own_run_comes_back_as_it_was(store: Store, imported: dict[str, ImportedRun], tmp_path: Path) -> None:
+    assert imported["train"].document == store.own.document
+    again = imported["train"].lay(tmp_path / "again")
+    assert (again.folder / "work" / "model é.pt").read_bytes() == b"weights"
+    assert len(again.log().metrics) == len(store.own.log().metrics)
+
+
+def test_a_run_that_mlflow_recorded_becomes_one_of_ours(
+    store: Store, imported: dict[str, ImportedRun], tmp_path: Path
+) -> None:
+    [name] = set(imported) - {"train", "odd"}
+    run = imported[name].lay(tmp_path / "theirs")
+    assert run.state is RunState.DONE and run.elapsed_s is not None
+    assert run.params == {"lr": 0.01, "layers": 3, "optimizer": "adam", "nested": "{'a': 1}", "amp": True}
+    assert run.spec.tags == ("team=ocean",)
+    loss = run.metrics["loss"]
+    assert (loss.value, loss.first, loss.count, loss.better) == (0.25, 1.0, 3, "lower")
+    values = [(each.step, each.value) for each in run.log().metrics if each.name == "loss"]
+    assert values[0] == (0, 1.0) and math.isnan(values[1][1]) and values[2] == (2, 0.25)
+    assert (run.folder / "work" / "notes" / "hello.txt").read_text() == "hello"
+    assert run.document["imported"]["id"] == store.foreign
+    assert run.document["imported"]["experiment"] == "theirs"
+    assert run.id.endswith(store.foreign[-12:])
+
+
+def test_a_store_that_was_moved_keeps_its_files(store: Store, tmp_path: Path) -> None:
+    shutil.copytree(store.folder, tmp_path / "moved")
+    found = {each.id: each for each in EXCHANGES["mlflow"].read(tmp_path / "moved" / "mlflow.db")}
+    assert "work/model é.pt" in found["train-k3x9qa"].files
+
+
+def test_files_outside_of_the_store_are_left_where_they_are(store: Store, tmp_path: Path) -> None:
+    shutil.copy(store.folder / "mlflow.db", tmp_path / "mlflow.db")
+    found = {each.document["imported"]["id"]: each for each in EXCHANGES["mlflow"].read(tmp_path)}
+    assert found[store.foreign].files == ("events.jsonl",)
+    assert found[store.foreign].document["imported"]["artifacts"].startswith("file://")
+
+
+def test_the_folders_of_older_versions_are_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracking import MlflowClient
+
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        client = MlflowClient((tmp_path / "mlruns").as_uri())
+        made = client.create_run(client.create_experiment("old"), run_name="old-run")
+        client.log_param(made.info.run_id, "lr", "0.5")
+        client.log_metric(made.info.run_id, "loss", 1.5, step=7)
+        client.set_terminated(made.info.run_id, "KILLED")
+    [imported] = EXCHANGES["mlflow"].read(tmp_path / "mlruns")
+    run = Run(imported.document, tmp_path)
+    assert (run.params, run.metrics["loss"].value, run.state) == ({"lr": 0.5}, 1.5, RunState.CANCELLED)
+
+
+def test_what_is_no_store_is_named(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no MLflow store"):
+        EXCHANGES["mlflow"].read(tmp_path)
+    with pytest.raises(NotFound):
+        EXCHANGES["mlflow"].read(tmp_path / "nowhere")
