@@ -41,7 +41,6 @@ TYPE_CHECKING = False  # a program that only logs must not wait for `typing`
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import ModuleType
     from typing import Any
 
     from fairmile.base.errors import FairmileError

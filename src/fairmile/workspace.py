@@ -15,18 +15,19 @@ from fairmile.base.config import Config, Option
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
-from fairmile.catalog.catalog import Catalog
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
 
-# A search needs neither store nor engine: those are imported by whoever asks for them.
+# Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
 if TYPE_CHECKING:
     from fairmile.catalog.assets import Assets
+    from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.verbs import Datasets, Models, Workflows
     from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
+    from fairmile.runs.ledger import Ledger
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.transfer.items import Watcher
@@ -167,6 +168,8 @@ class Workspace:
 
     @cached_property
     def catalog(self) -> Catalog:
+        from fairmile.catalog.catalog import Catalog
+
         return Catalog(
             self.home,
             sources=self.sources,
@@ -248,6 +251,13 @@ class Workspace:
         from fairmile.jobs.queue import Jobs
 
         return Jobs(self.home / "jobs", self.systems)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The runs as far as lists need them, which takes less to load than what makes new ones."""
+        from fairmile.runs.ledger import Ledger
+
+        return Ledger(self.home / "runs")
 
     @cached_property
     def runs(self) -> Runs:

@@ -13,8 +13,9 @@ import pytest
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.registry import Plugin, Registry
-from fairmile.runs.model import Run, RunSpec
+from fairmile.runs.model import Run
 from fairmile.runs.prediction import PREDICTORS, FromHistory, Predicted, Predictor, judged, predict
+from fairmile.runs.spec import RunSpec
 
 HOST = "n1"
 ARGV = ["python", "train.py", "--epochs", "{epochs}"]

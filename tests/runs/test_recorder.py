@@ -16,8 +16,9 @@ import pytest
 from fairmile.base.errors import Conflict
 from fairmile.meter.lines import event_files, read_log
 from fairmile.runs.layout import read_record
-from fairmile.runs.model import MetricSpec, RunSpec, RunState
+from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
+from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.workspace import Workspace
 
 PYTHON = sys.executable

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
-from fairmile.runs.model import Input, RunSpec, RunState
+from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
+from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 

@@ -12,9 +12,10 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.out import Out, count, json_option
-from fairmile.runs.model import Input, MetricSpec, Run, RunState
+from fairmile.runs.model import Run, RunState
 from fairmile.runs.rerun import Rerun
 from fairmile.runs.runs import RunPlan, Runs, Step
+from fairmile.runs.spec import Input, MetricSpec
 from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 

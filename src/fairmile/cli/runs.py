@@ -13,7 +13,6 @@ import click
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
-from fairmile.runs.exchange import EXCHANGES
 from fairmile.runs.ledger import Row
 from fairmile.runs.model import Run, RunState
 from fairmile.workspace import Workspace
@@ -23,6 +22,7 @@ _SHOWN = 20
 _METRICS = 3
 _REFERENCE = click.argument("reference", metavar="RUN")
 _REFERENCES = click.argument("references", nargs=-1, required=True, metavar="RUN...")
+_FORMS = "rocrate, mlflow, clearml or openml."
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
 
 
@@ -51,7 +51,7 @@ def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: 
       fairmile runs ls --state failed
       fairmile runs ls --name tides -n 5
     """
-    ledger = Workspace.open().runs
+    ledger = Workspace.open().ledger
     wanted = [RunState(each) for each in states]
     rows = ledger.rows(name=name, group=group, states=wanted, tag=tag, limit=None if every else limit)
     if out.as_json:
@@ -146,7 +146,7 @@ def unpack(out: Out, references: Sequence[str], dry_run: bool) -> None:
 
 @runs.command()
 @_REFERENCE
-@click.option("--to", "format", type=click.Choice(EXCHANGES.names()), default="rocrate", show_default=True)
+@click.option("--to", "format", metavar="FORM", default="rocrate", show_default=True, help=_FORMS)
 @click.option("-o", "--out-path", type=click.Path(path_type=Path), help="Where it goes.  [default: RUN.crate.zip]")
 @click.option("--with-inputs", is_flag=True, help="Also what went in, not only its digest.")
 @_DRY_RUN
@@ -167,7 +167,7 @@ def export(out: Out, reference: str, format: str, out_path: Path | None, with_in
 
 @runs.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.option("--from", "format", type=click.Choice(EXCHANGES.names()), default="rocrate", show_default=True)
+@click.option("--from", "format", metavar="FORM", default="rocrate", show_default=True, help=_FORMS)
 @_DRY_RUN
 @json_option
 def import_(out: Out, source: Path, format: str, dry_run: bool) -> None:
@@ -217,7 +217,7 @@ def reindex(out: Out, dry_run: bool) -> None:
     Examples:
       fairmile runs reindex
     """
-    ledger = Workspace.open().runs
+    ledger = Workspace.open().ledger
     number = len(ledger.rows()) if dry_run else ledger.reindex()
     if out.as_json:
         out.data({"runs": number})
@@ -230,10 +230,12 @@ def reindex(out: Out, dry_run: bool) -> None:
 def status(out: Out) -> None:
     """Tell what runs, what waits and what ended last, here and on every system."""
     workspace = Workspace.open()
-    workspace.runs.refresh()
-    counts = workspace.runs.counts()
-    live = workspace.runs.rows(states=[RunState.RUNNING, RunState.QUEUED])
-    last = workspace.runs.rows(limit=5)
+    ledger = workspace.ledger
+    if ledger.with_jobs():
+        workspace.runs.refresh()
+    counts = ledger.counts()
+    live = ledger.rows(states=[RunState.RUNNING, RunState.QUEUED])
+    last = ledger.rows(limit=5)
     if out.as_json:
         found = {str(state): number for state, number in counts.items()}
         out.data({"counts": found, "live": [_facts(row) for row in live], "last": [_facts(row) for row in last]})

@@ -266,6 +266,11 @@ class Jobs:
         """Return where a job stands now."""
         return self.refresh([self._records.get(reference)])[0]
 
+    def find(self, key: str) -> JobStatus | None:
+        """Return where the job stands that was submitted with a key; None where there is none."""
+        record = self._records.with_key(key)
+        return None if record is None else self.refresh([record])[0]
+
     def ls(self, *, live: bool = False) -> list[JobStatus]:
         """Return all jobs, the newest first; only those that have not ended with `live`."""
         records, damaged = [], []

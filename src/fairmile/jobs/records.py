@@ -113,6 +113,13 @@ class Records:
             write_atomic(file, id)  # its job was removed
         return id
 
+    def with_key(self, key: str) -> Record | None:
+        """Return the job that took a key; None where nobody has it, or its job was removed."""
+        try:
+            return self.get((self.root / _KEYS / sha256_hex(key.encode())).read_text())
+        except (FileNotFoundError, NotFound):
+            return None
+
     def get(self, reference: str) -> Record:
         """Return the job that an id, or the unique start or end of one, means."""
         is_name = 0 < len(reference) <= _LONGEST and "/" not in reference

@@ -155,8 +155,9 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
         parts.append([_GUARD, *request.lines, _END_OF_GUARD])
     launch = make_launch(request, system)
     parts.append([*_enter(files, scheduler), *launch.prepare])
-    wait = _WAIT % {"command": launch.command, "end": _NOTED_END if files.folder else ""}
-    parts.append([wait if waits else f"exec {launch.command}"])
+    command = " ".join(filter(None, [shlex.join(request.spec.around), launch.command]))
+    wait = _WAIT % {"command": command, "end": _NOTED_END if files.folder else ""}
+    parts.append([wait if waits else f"exec {command}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 

@@ -82,8 +82,7 @@ class JobSpec(_Part):
     launch: Launch | None = None
     preamble: tuple[str, ...] = ()  # shell lines of an environment, before the program starts
     wrap: tuple[str, ...] = ()  # what stands before the program: the command of a container
-    # What stands before the launcher, once for the whole job: whoever records it. `$FAIRMILE_…` is filled in.
-    around: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()  # what stands before the launcher, once for the whole job: whoever records it
     folder: str = ""  # where it runs; empty: a folder of its own
     inputs: Mapping[str, str] = {}  # name in the job's folder → file or folder here
     texts: Mapping[str, str] = {}  # name in the job's folder → what stands in it

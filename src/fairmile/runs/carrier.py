@@ -23,8 +23,9 @@ from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.runs.layout import OUTPUT, PACK, RECORD, WORK, read_record
-from fairmile.runs.model import Run, RunSpec
+from fairmile.runs.model import Run
 from fairmile.runs.recorder import Ending, finish
+from fairmile.runs.spec import RunSpec
 
 _FOLDER = "run"  # of the run in the folder of its job
 _RECORDER = "fairmile-recorder.pyz"
@@ -75,8 +76,7 @@ def far_job(
         document = {**document, "spec": {**document["spec"], "folder": ""}}
     inputs = {f"{_FOLDER}/{WORK}/{name}": str(path) for name, path in code.items()}
     texts = {f"{_FOLDER}/{RECORD}": json.dumps(document), _START: _START_TEXT}
-    around = ("sh", f"$FAIRMILE_JOB_FOLDER/{_START}")
-    made = _job(spec, argv, key, around=around, folder="")
+    made = _job(spec, argv, key, around=("sh", _START), folder="")
     given = {"inputs": {**inputs, _RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
     return made.model_copy(update=given)
 

@@ -12,14 +12,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_failure
 from fairmile.base.words import did_you_mean
 from fairmile.runs.layout import FORMAT, RECORD, read_record, write_record
-from fairmile.runs.model import Run, RunSpec, RunState, Value
+from fairmile.runs.model import Run, RunState
 from fairmile.runs.packing import SUFFIX, pack, read_packed, unpack
+from fairmile.runs.wording import Value
+
+if TYPE_CHECKING:
+    from fairmile.runs.spec import RunSpec
 
 _INDEX = ".index.sqlite"
 _VERSION = 1

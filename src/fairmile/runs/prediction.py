@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, Protocol
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.statistics import fit_line, t_quantile
-from fairmile.runs.model import Run, RunSpec, RunState, Value
+from fairmile.runs.model import Run, RunState
+from fairmile.runs.spec import RunSpec
+from fairmile.runs.wording import Value
 
 LEVEL = 0.9
 _NEWEST = 20  # runs that a number is taken from: what was long ago says less than it seems

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairmile.runs.model import Input, Metric, Run, RunSpec
+from fairmile.runs.model import Metric, Run
+from fairmile.runs.spec import Input, RunSpec
 
 # Two runs of one program on one machine differ by rounding and by the order of threads; what matters is declared.
 DEFAULT_TOLERANCE = 0.05
@@ -56,9 +57,7 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
     return spec.model_copy(update=changes)
 
 
-def _moved(
-    word: str, before: Path | None, root: Path | None, files: Mapping[str, str], kept: Collection[str]
-) -> str:
+def _moved(word: str, before: Path | None, root: Path | None, files: Mapping[str, str], kept: Collection[str]) -> str:
     """Return a word of the command with the path of a code file replaced by where it will lie."""
     path = os.path.normpath(before / word) if before is not None else word
     if root is not None and Path(path).is_relative_to(root):

@@ -34,12 +34,13 @@ from fairmile.runs.crate import CODE, INPUTS
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.layout import OUTPUT, WORK, read_record, work_folder, write_record
 from fairmile.runs.ledger import Ledger
-from fairmile.runs.model import Input, MetricSpec, Run, RunSpec, RunState, Value
+from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import PREDICTORS, predict
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, execute, finish
 from fairmile.runs.rerun import Rerun, rerun_spec, verdicts
 from fairmile.runs.snapshot import keep_code, keep_folder, lay_code
+from fairmile.runs.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
     card_target,
@@ -50,6 +51,7 @@ from fairmile.runs.targets import (
     is_run_file,
     value_texts,
 )
+from fairmile.runs.wording import Value
 from fairmile.store.store import Store
 
 _HISTORY = 20

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from fairmile.base.errors import DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_failure
 from fairmile.base.units import format_size
-from fairmile.runs.model import MetricSpec
+from fairmile.runs.spec import MetricSpec
 from fairmile.runs.wording import Better
 from fairmile.store import speed
 from fairmile.store.quota import Mount, Quotas, mount_of

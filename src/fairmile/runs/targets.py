@@ -17,7 +17,8 @@ from fairmile.base.yaml import Located, load_located
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import environment_of
-from fairmile.runs.model import MetricSpec, RunSpec, Value
+from fairmile.runs.spec import MetricSpec, RunSpec
+from fairmile.runs.wording import Value
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")

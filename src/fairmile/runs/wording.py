@@ -1,4 +1,4 @@
-"""What the name of a metric tells about it."""
+"""The words of runs: values of parameters, directions of metrics and what the name of one tells."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 Better = Literal["lower", "higher", ""]
+Value = str | int | float | bool | None  # of a parameter
 _LOWER = re.compile(
     r"(^|[^a-z])(loss|err(or)?|rmse|mse|mae|mape|nll|perplexity|time|latency|duration|seconds|energy|joules|power|memory|"
     r"size|bytes|flops|wer|cer|fid|misfit|residual)s?($|[^a-z])",

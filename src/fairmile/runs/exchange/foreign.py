@@ -21,7 +21,8 @@ from fairmile.base.words import slug
 from fairmile.meter.lines import FILE, Log, Logged, Writer, number_text
 from fairmile.meter.statistics import metric_documents
 from fairmile.runs.layout import FORMAT, OUTPUT, WORK
-from fairmile.runs.model import RunSpec, RunState
+from fairmile.runs.model import RunState
+from fairmile.runs.spec import RunSpec
 from fairmile.runs.wording import better_of
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -1,0 +1,72 @@
+"""What a run is asked to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fairmile.jobs.spec import Launch, Resources
+from fairmile.runs.wording import Better, Value
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MetricSpec(_Part):
+    """How a metric is found and judged."""
+
+    pattern: str = ""  # finds it in the output: the group named `value`, or the first one; `step` is optional
+    unit: str = ""
+    better: Better = ""
+    tolerance: Annotated[float, Field(ge=0)] | None = None  # relative; within it a rerun counts as the same
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        if value:
+            try:
+                groups = re.compile(value).groups
+            except re.error as error:
+                raise ValueError(f"{value!r} is no regular expression: {error}") from error
+            if not groups:
+                raise ValueError(f"{value!r} has no group that holds the value")
+        return value
+
+
+class Input(_Part):
+    """Something that goes in: a file or folder here, or an asset of the catalog."""
+
+    path: str = ""
+    asset: str = ""
+    sha256: str = ""  # of the file, or the root of the tree
+
+
+class RunSpec(_Part):
+    """One execution as it was asked for."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
+    argv: tuple[str, ...] = Field(min_length=1)
+    params: Mapping[str, Value] = {}
+    seed: int | None = None
+    env: Mapping[str, str] = {}
+    folder: str = ""  # where it runs; empty: `work` in the folder of the run
+    subfolder: str = ""  # of its own folder, where the program starts
+    code: tuple[str, ...] = ()  # files and folders that are the program, beside those that the command names
+    inputs: Mapping[str, Input] = {}
+    outputs: tuple[str, ...] = ()  # patterns in the folder it runs in; what they match is kept by digest
+    metrics: Mapping[str, MetricSpec] = {}
+    environment: str = ""
+    system: str = ""  # empty: this machine, in this process
+    resources: Resources = Resources()
+    software: tuple[str, ...] = ()
+    launch: Launch | None = None
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    watch_s: Annotated[float, Field(ge=0)] = 1.0  # period of the samples; 0: none
+    asset: str = ""  # handle of the benchmark, model or workflow it executes
+    dataset: str = ""
+    group: str = ""  # runs that belong together: repeats, the points of a sweep
+    tags: tuple[str, ...] = ()
