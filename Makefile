@@ -43,6 +43,9 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/search.py
 	$(BIN)/python speed/transfer.py
 	$(BIN)/python speed/jobs.py
+	$(BIN)/python speed/meter.py
+	$(BIN)/python speed/watch.py
+	$(BIN)/python speed/runs.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
