@@ -3,9 +3,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairmile.base.errors import UsageError
-from fairmile.base.statistics import fit_line, normal_quantile, t_quantile
+from fairmile.base.statistics import fit_line, normal_quantile, t_cdf, t_quantile
 
 # NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2: upper critical values of Student's t distribution.
 LEVELS = (0.90, 0.95, 0.975, 0.99, 0.995, 0.999)
@@ -88,6 +90,46 @@ def test_where_the_method_changes_for_many_degrees_there_is_no_step() -> None:
         assert below == pytest.approx(above, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize(("degrees", "row"), PUBLISHED.items())
+def test_t_probabilities_are_those_of_the_published_table(degrees: float, row: tuple[float, ...]) -> None:
+    assert [t_cdf(value, degrees) for value in row] == pytest.approx(LEVELS, abs=1e-4)
+
+
+@pytest.mark.parametrize(("t", "chance"), [(0.0, 0.5), (1.0, 0.75), (-1.0, 0.25), (math.inf, 1.0), (-math.inf, 0.0)])
+def test_with_one_degree_of_freedom_it_is_the_cauchy_distribution(t: float, chance: float) -> None:
+    assert t_cdf(t, 1) == pytest.approx(chance, abs=1e-14)
+
+
+# Computed with another program: scipy 1.17.1, scipy.stats.t.cdf.
+@pytest.mark.parametrize(
+    ("t", "degrees", "chance"),
+    [
+        (-10.0, 1000.0, 8.335351479300069e-23),
+        (-30.0, 20.0, 2.0976126619998272e-18),
+        (-6.0, 1000000.0, 9.86924906177215e-10),
+        (-2.5, 3.7, 0.03591101145591339),
+        (-9.0, 1000000000.0, 1.1285903025735607e-19),
+    ],
+)
+def test_a_small_probability_is_as_right_as_a_large_one(t: float, degrees: float, chance: float) -> None:
+    assert t_cdf(t, degrees) == pytest.approx(chance, rel=1e-8)
+
+
+@given(t=st.floats(-50, 50), degrees=st.floats(1, 1e7))
+def test_the_two_tails_mirror_each_other(t: float, degrees: float) -> None:
+    assert t_cdf(t, degrees) + t_cdf(-t, degrees) == pytest.approx(1, abs=1e-12)
+
+
+@given(chance=st.floats(0.001, 0.999), degrees=st.floats(1, 1e7))
+def test_the_quantile_undoes_the_distribution(chance: float, degrees: float) -> None:
+    assert t_cdf(t_quantile(chance, degrees), degrees) == pytest.approx(chance, abs=1e-9)
+
+
+def test_a_probability_of_nan_is_refused() -> None:
+    with pytest.raises(UsageError, match="NaN"):
+        t_cdf(math.nan, 3)
+
+
 def test_normal_quantiles_are_those_of_the_published_table() -> None:
     assert [round(normal_quantile(p), 3) for p in LEVELS] == [1.282, 1.645, 1.960, 2.326, 2.576, 3.090]
     assert normal_quantile(0.975) == pytest.approx(1.959963984540054, abs=1e-12)
@@ -105,6 +147,8 @@ def test_what_is_no_probability_is_refused(p: float) -> None:
 def test_too_few_degrees_are_refused(degrees: float) -> None:
     with pytest.raises(UsageError, match="too few"):
         t_quantile(0.9, degrees)
+    with pytest.raises(UsageError, match="too few"):
+        t_cdf(1.0, degrees)
 
 
 def test_a_line_through_points_that_lie_on_it_is_exact() -> None:

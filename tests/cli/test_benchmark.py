@@ -53,6 +53,13 @@ def test_the_figures_and_the_advice_are_shown_and_kept_as_a_run(fairmile: Fairmi
     assert os.listdir(data) == []
 
 
+def test_how_it_was_measured_is_told_once_for_folders_measured_alike(fairmile: Fairmile, data: Path) -> None:
+    (data / "a").mkdir()
+    (data / "b").mkdir()
+    result = fairmile("benchmark", "storage", str(data / "a"), str(data / "b"), "--size", "1 MB")
+    assert result.out.count("one process, one request at a time") == 1
+
+
 def test_as_json_it_is_the_whole_report(fairmile: Fairmile, data: Path) -> None:
     told = fairmile("benchmark", "storage", str(data), "--size", "1 MB", "--json").json
     assert told["run"].startswith("storage-")

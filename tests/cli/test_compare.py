@@ -30,6 +30,15 @@ def test_groups_are_compared_with_the_first(fairmile: Fairmile, runs: Path) -> N
     assert ["param", "width", "1", "4"] in lines
 
 
+def test_what_went_into_many_groups_is_a_line_for_each(fairmile: Fairmile, runs: Path) -> None:
+    for width in range(5):
+        repeats(runs, f"w{width}", {"loss": [1.0, 1.1]}, params={"width": width})
+    result = fairmile("compare", *(f"w{width}" for width in range(5)), "-m", "loss")
+    lines = [line.split() for line in result.out.splitlines()]
+    assert ["what", "went", "in", "param", "width"] in lines
+    assert ["w3", "3"] in lines
+
+
 def test_one_run_each_gets_no_verdict(fairmile: Fairmile, runs: Path) -> None:
     result = fairmile("compare", "base-000000", "wide-000000", "--metric", "loss", "--json")
     cell = result.json["comparison"]["rows"][0]["cells"][1]

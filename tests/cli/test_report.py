@@ -41,6 +41,16 @@ def test_a_run_that_is_named_twice_counts_once(fairmile: Fairmile, runs: Path) -
     assert len(result.json["runs"]) == 3
 
 
+def test_a_condition_alone_means_all_runs_that_fit(fairmile: Fairmile, runs: Path) -> None:
+    assert len(fairmile("report", "--where", "tag=night", "--dry-run", "--json").json["runs"]) == 3
+
+
+def test_a_condition_that_no_run_fits_is_named(fairmile: Fairmile, runs: Path) -> None:
+    result = fairmile("report", "--where", "tag=day")
+    assert result.code == 2
+    assert "no run has tag=day" in result.err
+
+
 def test_the_ending_tells_the_format(fairmile: Fairmile, runs: Path, place: Path) -> None:
     result = fairmile("report", "-o", "r.md")
     assert result.code == 0

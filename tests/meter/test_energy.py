@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ S = 1_000_000_000
 T0 = 1_700_000_000 * S
 HERE = Writer("n1", 1, None, 0, 0)
 POWER = Channel("gpu0.power", "W", "gauge", "nvml", "device 0 (X)", "±5 %")
+INSTANT = Channel("gpu0.power_instant", "W", "gauge", "nvml", "device 0 (X)", "±5 %")
 ENERGY = Channel("gpu0.energy", "J", "counter", "nvml", "device 0 (X)", "1 mJ")
 WRAPPING = Channel("cpu0.energy", "J", "counter", "rapl", "socket 0", "none", 1000.0)
 
@@ -129,8 +132,7 @@ def test_one_sample_is_no_energy() -> None:
 
 
 def test_of_two_powers_of_one_scope_the_first_counts() -> None:
-    instant = Channel("gpu0.power_instant", "W", "gauge", "nvml", "device 0 (X)", "±5 %")
-    measured = samples([0, 1], {POWER: [100.0, 100.0], instant: [900.0, 900.0]})
+    measured = samples([0, 1], {POWER: [100.0, 100.0], INSTANT: [900.0, 900.0]})
     assert only(energies(measured)).joules == 100.0
     found = energy_of(measured, "gpu0.power_instant")
     assert found is not None and found.joules == 900.0
@@ -172,6 +174,55 @@ def test_a_constant_power_gives_power_times_time(power: float, steps: list[float
     times = [sum(steps[:number]) for number in range(len(steps) + 1)]
     energy = only(energies(samples(times, {POWER: [power] * len(times)})))
     assert energy.joules == pytest.approx(power * (energy.end_ns - energy.start_ns) / 1e9)
+
+
+def watched(powers: Sequence[float], count: int = 31) -> Samples:
+    """Return what a watch of a GPU at 10 Hz gives whose counter is read once a second."""
+    times = [0.1 * number for number in range(count)]
+    by_power = [0.0]
+    for before, after in pairwise(powers):
+        by_power.append(by_power[-1] + (before + after) / 2 * 0.1)
+    slow = [1000.0 + 1.05 * joules if number % 10 == 0 else None for number, joules in enumerate(by_power)]
+    mean = [sum(powers) / count] * count
+    return samples(times, {POWER: mean, INSTANT: powers, ENERGY: slow})
+
+
+def test_a_gpu_whose_counter_and_power_come_from_two_sources_is_counted_once() -> None:
+    found = energies(watched([200.0] * 31))
+    assert only(found).channel == "gpu0.energy" and only(found).notes == ()
+    assert total(found).joules == pytest.approx(1.05 * 600)
+
+
+def test_within_two_values_of_a_slow_counter_the_power_of_the_moment_shares_it_out() -> None:
+    powers = [100.0] * 11 + [700.0] * 3 + [100.0] * 17
+    measured = watched(powers)
+    (found,) = energy_by_span(log(("busy", 1.1, 0.2), ("busy", 2.2, 0.2)), measured)
+    assert found.method == "counter"
+    assert found.calls == pytest.approx((1.05 * 140, 1.05 * 20))
+    assert found.warnings == ()
+    assert found.error == "1 mJ; between two values, 1 s apart, shared out by gpu0.power_instant"
+    whole = only(energies(measured, T0 + S, T0 + 2 * S))
+    assert whole.joules == pytest.approx(measured.column("gpu0.energy")[20] - measured.column("gpu0.energy")[10])  # type: ignore[operator]
+
+
+def test_a_counter_read_as_often_as_the_power_is_not_shared_out() -> None:
+    measured = samples([0, 1, 2], {INSTANT: [0.0, 100.0, 0.0], ENERGY: [0.0, 100.0, 200.0]})
+    (found,) = energy_by_span(log(("batch", 0, 0.5)), measured)
+    assert found.joules == pytest.approx(50) and found.error == "1 mJ"
+
+
+def test_where_the_power_says_nothing_a_counter_is_interpolated() -> None:
+    (found,) = energy_by_span(log(("batch", 1.0, 0.5)), watched([0.0] * 31))
+    assert found.joules == 0.0
+    slow = [None if number % 10 else 50.0 * number for number in range(31)]
+    dead = samples([0.1 * number for number in range(31)], {INSTANT: [0.0] * 31, ENERGY: slow})
+    (found,) = energy_by_span(log(("batch", 1.0, 0.5)), dead)
+    assert found.joules == pytest.approx(250)
+
+
+def test_a_gap_in_which_a_counter_may_wrap_twice_is_told() -> None:
+    energy = only(energies(samples([0, 1, 2, 3.5], {WRAPPING: [0.0, 100.0, 200.0, 300.0]})))
+    assert energy.notes == ("no value for 1.5 s, in which the counter may wrap more than once",)
 
 
 # Estimates
@@ -226,6 +277,27 @@ def test_one_device_measured_twice_counts_once() -> None:
     found = total([energy("gpu0", "device 0 (A)", 5.0, source="nvml"), energy("accel0", "accelerator 0", 5.5)])
     assert found.joules == 5.0
     assert found.left_out == {"n1:accel0": "the same as gpu0 (nvml)"}
+
+
+def test_the_first_gpu_of_one_maker_is_not_the_first_of_another() -> None:
+    found = total(
+        [energy("gpu0.energy", "device 0 (NVIDIA A, GPU-1)", 5.0), energy("amd.gpu0.power", "device 0 (AMD B)", 7.0)]
+    )
+    assert found.joules == 12.0
+
+
+def test_what_was_measured_one_after_the_other_is_added() -> None:
+    first = energy("gpu0", "device 0 (A)", 5.0)
+    later = replace(first, joules=7.0, start_ns=T0 + 60 * S, end_ns=T0 + 90 * S)
+    again = replace(later, joules=3.0, start_ns=T0 + 61 * S, channel="twice")
+    found = total([first, again, later])
+    assert found.joules == 12.0
+    assert found.left_out == {"n1:twice": "the same as gpu0 (x)"}
+
+
+def test_the_parts_of_a_thousand_nodes_are_added_up_at_once() -> None:
+    parts = [energy(f"gpu{n}", f"device {n} (A)", 1.0, f"n{host}") for host in range(100) for n in range(8)]
+    assert total(parts).joules == 800.0
 
 
 def test_nodes_are_added_and_a_job_contains_them_all() -> None:

@@ -38,6 +38,15 @@ def test_each_channel_has_its_figures() -> None:
     assert read.increase == 20.0
 
 
+def test_a_counter_that_wraps_tells_its_whole_increase_and_one_set_back_none() -> None:
+    wraps = Channel("cpu0.energy", "J", "counter", "rapl", "socket 0", "none", 1000.0)
+    columns: list[list[float | None]] = [[900.0, 100.0, None, 950.0], [5.0, 7.0, 1.0, 25.0]]
+    log = Log(samples=[Samples((wraps, READ), HERE, array("q", (0, S, 2 * S, 3 * S)), columns)])
+    found = summarise(log)
+    assert [each.increase for each in found.figures] == [pytest.approx(200 + 850), None]
+    assert found.total.joules == found.figures[0].increase
+
+
 def test_the_document_is_plain_data_with_the_energy_on_top() -> None:
     found = json.loads(json.dumps(summarise(measured(), region="DE").document()))
     assert found["energy_j"] == pytest.approx(200 + 500)

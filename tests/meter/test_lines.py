@@ -3,13 +3,14 @@ from __future__ import annotations
 import base64
 import json
 import math
+import pickle
 from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairmile.meter.lines import Channel, channels_line, event_files, number, number_text, read_log
+from fairmile.meter.lines import Channel, Column, channels_line, event_files, number, number_text, read_log
 
 WRITER = {"writer": {"host": "n1", "rank": 0, "wall_ns": 1_000_000, "clock_ns": 1000}, "p": 7}
 
@@ -135,6 +136,39 @@ def test_samples_come_back_by_channel_and_a_failed_reading_is_none(tmp_path: Pat
     assert list(samples.at_ns) == [1_000_100, 1_000_200]
     assert (samples.column("gpu0.power"), samples.column("cpu.energy")) == ([71.5, None], [3, 4])
     assert log.damaged == 1
+
+
+def test_a_long_log_has_every_sample_in_its_place(tmp_path: Path) -> None:
+    channels = [Channel("a", "W"), Channel("b", "W"), Channel("c", "W")]
+    count = 30_000
+    rows = ({"sample": [n, None, n / 2], "at": 1000 + n, "watch": "7-1", "p": 7} for n in range(count))
+    file = write(tmp_path / "e", WRITER, channels_line(channels, "7-1", 7).rstrip(), *rows)
+    (samples,) = read_log([file]).samples
+    assert list(samples.column("a")) == list(range(count))
+    assert list(samples.column("c")) == [n / 2 for n in range(count)]
+    assert set(samples.column("b")) == {None} and len(samples.column("b")) == len(samples.at_ns) == count
+
+
+def test_a_sample_that_is_wrong_somewhere_leaves_no_column_ahead_of_another(tmp_path: Path) -> None:
+    channels = [Channel("a", "W"), Channel("b", "W")]
+    bad = ([1.0, "many"], [1.0, [2.0]], [1.0], [1.0, 2.0, 3.0], 5, None, {"a": 1, "b": 2})
+    lines: list[Any] = [{"sample": values, "at": 1100, "watch": "7-1", "p": 7} for values in bad]
+    lines += [{"sample": [1.0, 2.0], "at": at, "watch": "7-1", "p": 7} for at in ("soon", 1e30, 2**70, None)]
+    odd = [{"sample": [10**400, "NaN"], "at": 1200, "watch": "7-1", "p": 7}]
+    file = write(tmp_path / "e", WRITER, channels_line(channels, "7-1", 7).rstrip(), *lines, *odd)
+    log = read_log([file])
+    (samples,) = log.samples
+    assert log.damaged == len(lines)
+    assert list(samples.at_ns) == [1_000_200] and samples.columns == [[math.inf], [None]]
+
+
+def test_a_column_is_a_list_of_numbers_and_nones_in_eight_bytes_each() -> None:
+    column = Column([1.5, None, 3.0])
+    column.append(None)
+    assert column == [1.5, None, 3.0, None] and column != [1.5, 0.0, 3.0, None] and column != 1.5
+    assert (column[0], column[-1], column[1:3], len(column)) == (1.5, None, [None, 3.0], 4)
+    assert repr(column) == "Column([1.5, None, 3.0, None])"
+    assert column == pickle.loads(pickle.dumps(column))
 
 
 def test_the_logs_of_all_hosts_are_found_and_one_that_is_not_there_is_empty(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import fairmile.meter
 from fairmile.base.errors import UsageError
 from fairmile.meter import Meter
 from fairmile.meter.lines import Log, read_log
+from fairmile.meter.statistics import metric_documents
 
 ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("FAIRMILE_")} | {
     "PYTHONPATH": os.pathsep.join(filter(None, sys.path))
@@ -350,6 +351,73 @@ def test_threads_that_are_gone_leave_their_times_but_no_lists(meter: Meter) -> N
         thread.join()
     assert meter.summary()[0].count == 50
     assert len(list(meter.tallies())) == 1
+
+
+def test_outside_of_a_run_threads_that_come_and_go_leave_no_lists_either() -> None:
+    meter = Meter()
+
+    def work() -> None:
+        with meter.span("request"):
+            pass
+
+    for _ in range(2000):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert len(meter._threads_calls) < 1000
+    (found,) = meter.summary()
+    assert found.count == 2000
+
+
+def test_a_ctrl_c_while_it_writes_does_not_end_the_writing(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.write
+
+    def interrupted(descriptor: int, data: bytes) -> int:
+        monkeypatch.setattr("fairmile.meter.meter.os.write", whole)
+        whole(descriptor, data)
+        raise KeyboardInterrupt
+
+    meter.event("first")
+    monkeypatch.setattr("fairmile.meter.meter.os.write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        meter.flush()
+    meter.event("second")
+    assert [event.name for event in read(meter).events] == ["first", "second"]
+
+
+def test_a_ctrl_c_while_calls_are_packed_does_not_end_the_packing(
+    meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing = Meter._drain
+
+    def interrupted(self: Meter, *given: Any) -> None:
+        monkeypatch.setattr(Meter, "_drain", packing)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Meter, "_drain", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(10_000):
+            with meter.span("step"):
+                pass
+    with meter.span("step"):
+        pass
+    (spans,) = read(meter).spans
+    assert len(spans.starts_ns) > 1
+
+
+def test_outside_of_a_run_metrics_and_events_leave_nothing_behind() -> None:
+    meter = Meter()
+    for number in range(1000):
+        meter.log(loss=0.5, step=number)
+        meter.event("checkpoint", n=number)
+    assert len(meter._waiting) == 0 and meter._flusher is None and meter._threads_calls == []
+
+
+def test_a_number_beyond_all_floats_is_an_infinity_and_breaks_no_summary(meter: Meter) -> None:
+    meter.log(huge=10**400, low=-(10**400), fine=3)
+    log = read(meter)
+    assert [each.value for each in log.metrics] == [math.inf, -math.inf, 3]
+    assert metric_documents(log)["huge"]["value"] == "Infinity"
 
 
 def test_forked_processes_share_the_file_and_write_only_what_is_their_own(meter: Meter, file: Path) -> None:

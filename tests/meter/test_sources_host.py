@@ -8,6 +8,7 @@ import pytest
 
 from fairmile.meter.sources import Where
 from fairmile.meter.sources.host import Host
+from fairmile.meter.sources.source import KeptFile
 from fairmile.testing.energy import EnergySourceTests, Subject
 
 DISKS = """\
@@ -86,6 +87,23 @@ def test_processors_are_told_since_the_reading_before(tmp_path: Path) -> None:
     assert values(source)["host.cpu"] == pytest.approx(25.0)
     assert values(source)["host.cpu"] is None  # no tick since
     source.close()
+
+
+def test_waiting_for_disks_that_falls_makes_no_more_than_all_of_the_processors(tmp_path: Path) -> None:
+    proc = machine(tmp_path)
+    source = Host(Where(tmp_path))
+    source.read()
+    (proc / "stat").write_text("cpu  300 0 100 700 90 0 0 0 75 0\n")
+    assert values(source)["host.cpu"] == 100.0
+    source.close()
+
+
+def test_a_table_longer_than_the_kernel_gives_at_once_is_read_to_its_end() -> None:
+    file = KeptFile(Path("/proc/self/smaps"))
+    at_once, whole = file.read(), file.read_all()
+    file.close()
+    assert len(at_once) < len(whole)
+    assert whole.rstrip().rpartition(b"\n")[2].startswith(b"VmFlags:")
 
 
 def test_memory_disks_and_network_count_everything_once(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +12,13 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import Unsupported
+from fairmile.meter.energy import energies, total
+from fairmile.meter.figures import summarise
+from fairmile.meter.lines import Log, read_log
 from fairmile.meter.sources import Where, find_sources
 from fairmile.meter.sources.nvidia import Nvidia, NvidiaEnergy
+from fairmile.meter.trace import trace_text
+from fairmile.meter.watch import Watch
 from fairmile.testing.energy import EnergySourceTests, Subject
 
 
@@ -131,6 +138,30 @@ def test_the_counter_of_energy_is_read_once_a_second_because_it_is_dear() -> Non
     assert source.read() == [1.0]
     assert source.every_s == 1.0
     source.close()
+
+
+def test_a_gpu_read_by_both_sources_is_one_part_of_the_total(tmp_path: Path) -> None:
+    library, where = Library(count=1), Where(environ={})
+    sources = [Nvidia(where, nvml=library), NvidiaEnergy(where, nvml=library)]
+    cheap = sources[0]
+    seen: list[int] = []
+    with Watch(sources, tmp_path / "log", period_s=0.005, on_sample=lambda *_: seen.append(1)) as watch:
+        library.millijoules += 2_500
+        while len(seen) < 4:
+            time.sleep(0.001)
+    assert [channel.name for channel in watch.channels][-1] == "gpu0.energy"
+    assert None in watch.measured().column("gpu0.energy") and None not in watch.measured().column("gpu0.power")
+    for samples in (watch.measured(), read_log([tmp_path / "log"]).samples[0]):
+        (energy,) = energies(samples)
+        assert (energy.channel, energy.method, energy.joules) == ("gpu0.energy", "counter", pytest.approx(2.5))
+        assert total([energy]).joules == pytest.approx(2.5)
+    log = Log([watch.measured().writer], samples=[watch.measured()])
+    figures = {each.channel.name: each for each in summarise(log).figures}
+    assert figures["gpu0.energy"].increase == pytest.approx(2.5)
+    assert figures["gpu0.energy"].samples < figures["gpu0.power"].samples
+    counted = [e for e in json.loads(trace_text(log))["traceEvents"] if e["name"] == "gpu0.energy (J)"]
+    assert len(counted) == figures["gpu0.energy"].samples
+    assert cheap.read()[0] is None  # closed with the watch
 
 
 def test_each_value_is_in_our_units() -> None:

@@ -16,6 +16,7 @@ import pytest
 from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.meter.lines import Channel, read_log
+from fairmile.meter.meter import Meter
 from fairmile.meter.watch import Watch, watch_command, watch_for
 
 PATIENCE_S = 30.0
@@ -198,28 +199,72 @@ def test_a_log_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
     with Watch([Counting()], tmp_path / "missing" / "log", period_s=3600) as watch:
         pass
     assert watch.measured().column("a.count") == [1.0, 2.0]
-    assert watch.failures == {f"cannot write {tmp_path}/missing/log: No such file or directory": 2}
+    assert list(watch.failures) == [f"cannot write {tmp_path}/missing/log: its folder is gone"]
 
 
 @pytest.mark.parametrize("kept", [20, 300, -10])
-def test_a_full_disk_loses_samples_and_says_again_who_writes(
+def test_a_disk_that_was_full_for_a_while_loses_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     file = tmp_path / "log"
     whole = os.write
 
     def half(fd: int, data: bytes) -> int:  # what a full disk does: it takes what fits
-        monkeypatch.setattr("fairmile.meter.watch.os.write", whole)
+        monkeypatch.setattr("fairmile.meter.meter.os.write", whole)
         return whole(fd, data[:kept])
 
-    watch = Watch([Counting()], file, period_s=3600)
-    monkeypatch.setattr("fairmile.meter.watch.os.write", half)
-    watch.start()
-    watch.stop()
-    assert watch.failures == {f"cannot write {file}: it took only a part of a line": 1}
+    with Meter(file) as meter:
+        watch = Watch([Counting()], meter, period_s=3600)
+        watch.start()
+        monkeypatch.setattr("fairmile.meter.meter.os.write", half)
+        meter.flush()
+        watch.stop()
+    assert meter.failures == 1
     log = read_log([file])
     assert log.damaged == 1
-    assert log.samples[-1].column("a.count") == [2.0]
+    assert [samples.column("a.count") for samples in log.samples if samples.at_ns] == [[1.0, 2.0]]
+
+
+def test_a_watch_may_share_the_meter_of_a_process_which_then_writes_as_one(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    with Meter(file) as meter:
+        meter.event("before")
+        with Watch([Counting()], meter, period_s=3600) as watch:
+            meter.event("within")
+        meter.event("behind")
+    log = read_log([file])
+    assert len(log.writers) == 1 and log.damaged == 0
+    assert [event.name for event in log.events] == ["before", "within", "behind"]
+    assert log.samples == [watch.measured()]
+
+
+def test_a_watch_that_keeps_nothing_still_writes_all(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    with Watch([Counting()], file, period_s=3600, keep=False) as watch:
+        pass
+    assert list(watch.measured().at_ns) == []
+    assert read_log([file]).samples[0].column("a.count") == [1.0, 2.0]
+
+
+def test_two_sources_of_one_name_are_both_read_and_named_apart() -> None:
+    sources = [Counting() for _ in range(3)]
+    for source in sources:
+        source.every_s = 0.005  # type: ignore[attr-defined]
+    with Watch(sources, period_s=0.005) as watch:
+        until(lambda: min(source.readings for source in sources) >= 4)
+    names = [channel.name for channel in watch.channels]
+    assert names[::2] == ["a.count", "counting.a.count", "counting.counting.a.count"]
+
+
+def test_failures_that_are_all_different_do_not_pile_up() -> None:
+    def fail(number: int) -> None:
+        raise OSError(f"failure {number}")
+
+    source = Counting(fail)
+    with Watch([source], period_s=0.001) as watch:
+        until(lambda: source.readings >= 80)
+    assert len(watch.failures) <= 51
+    assert sum(watch.failures.values()) == source.readings
 
 
 def test_who_listens_hears_each_sample_and_cannot_break_the_watch() -> None:
@@ -276,6 +321,19 @@ def test_a_forked_child_neither_writes_nor_waits(tmp_path: Path) -> None:
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
     assert len(read_log([file]).samples[0].at_ns) == 2
+
+
+def test_a_watch_made_before_a_fork_is_started_and_stopped_in_the_child(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    watch = Watch([Counting()], file, period_s=3600)
+    pid = os.fork()
+    if pid == 0:
+        watch.start()
+        watch.stop()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    (samples,) = read_log([file]).samples
+    assert samples.writer.pid == pid and samples.column("a.count") == [1.0, 2.0]
 
 
 # Programs

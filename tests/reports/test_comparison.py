@@ -52,6 +52,18 @@ def test_one_run_each_says_nothing_about_noise(tmp_path: Path) -> None:
     assert found.why == "one run each: no statement about noise"
 
 
+def test_one_run_each_shows_the_difference_all_the_same(tmp_path: Path) -> None:
+    columns, rows = compare(two(tmp_path, "loss", [1.0], [2.0]), ["loss"]).table()
+    assert rows[1][columns.index("to the first")] == "+100 %"
+
+
+def test_identical_repeats_are_told_since_they_show_no_noise(tmp_path: Path) -> None:
+    found = cell(compare(two(tmp_path, "loss", [2.0, 2.0, 2.0], [1.0, 1.0, 1.0])), "loss")
+    assert (found.verdict, found.why) == (Verdict.BETTER, "identical repeats: no noise seen")
+    same = cell(compare(two(tmp_path / "same", "loss", [2.0, 2.0], [2.0, 2.0])), "loss")
+    assert (same.verdict, same.why) == (Verdict.SAME, "")
+
+
 def test_one_run_against_many_names_the_lonely_one(tmp_path: Path) -> None:
     found = cell(compare(two(tmp_path, "loss", LOW, [2.0])), "loss")
     assert (found.verdict, found.why) == (Verdict.TOO_FEW, "one run of b: no statement about noise")
@@ -143,6 +155,12 @@ def test_a_group_without_a_run_that_is_done_is_not_comparable(tmp_path: Path) ->
     assert (found.verdict, found.why) == (Verdict.NOT_COMPARABLE, "no run of it is done")
 
 
+def test_groups_without_any_run_that_is_done_are_refused(tmp_path: Path) -> None:
+    failed = make_run(tmp_path, "failed", state="failed")
+    with pytest.raises(NotFound, match="none of these runs is done"):
+        compare({"a": [failed]})
+
+
 def test_what_went_in_differently_is_told(tmp_path: Path) -> None:
     groups = {
         "a": repeats(tmp_path, "a", {"loss": LOW}, params={"lr": 0.1}, lock=["numpy==2.1.0", "torch==2.4"]),
@@ -196,6 +214,17 @@ def test_a_comparison_prints_as_a_table(tmp_path: Path) -> None:
     text = str(compare(two(tmp_path, "loss", HIGH, LOW), ["loss"]))
     assert text.splitlines()[0].split()[:3] == ["metric", "group", "runs"]
     assert "better" in text.splitlines()[2]
+
+
+def test_a_table_has_mean_deviation_difference_and_verdict(tmp_path: Path) -> None:
+    columns, rows = compare(two(tmp_path, "loss", HIGH, LOW), ["loss"]).table()
+    assert columns == ["metric", "group", "runs", "mean ± 95 %", "sd", "verdict", "to the first"]
+    assert rows[1][:5] == ["", "b", "4", "1.01 ± 0.14", "0.085"]
+
+
+def test_of_one_group_alone_nothing_is_judged(tmp_path: Path) -> None:
+    columns, _ = compare({"a": repeats(tmp_path, "a", {"loss": LOW})}, ["loss"]).table()
+    assert columns == ["metric", "group", "runs", "mean ± 95 %", "sd"]
 
 
 def test_repeats_of_a_group_stand_together_and_points_of_a_sweep_apart(tmp_path: Path) -> None:

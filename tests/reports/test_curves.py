@@ -147,3 +147,14 @@ def test_readings_that_failed_are_left_out_of_a_trace(tmp_path: Path, value: flo
     found = timeline(log_of(tmp_path, {"channels": channels, "watch": "w", "p": 1}, *samples))
     assert found is not None
     assert found.traces[0].watts == (1.0, 2.0)
+
+
+def test_power_of_the_moment_goes_before_a_running_mean(tmp_path: Path) -> None:
+    channels = [
+        {"name": name, "unit": "W", "source": "nvml", "scope": "device 0"}
+        for name in ("gpu0.power", "gpu0.power_instant")
+    ]
+    samples = [{"sample": [100.0, 300.0], "at": at * S, "watch": "w", "p": 1} for at in range(3)]
+    found = timeline(log_of(tmp_path, {"channels": channels, "watch": "w", "p": 1}, *samples))
+    assert found is not None
+    assert [(trace.channel.name, trace.watts[0]) for trace in found.traces] == [("gpu0.power_instant", 300.0)]

@@ -61,6 +61,20 @@ def test_a_figure_is_a_png_seven_inches_wide(tmp_path: Path, kind: str) -> None:
     assert struct.unpack(">I", png[16:20])[0] == 700
 
 
+def test_runs_without_epochs_get_no_panel_for_their_time(tmp_path: Path) -> None:
+    untimed = [each for each in training_events() if "spans" not in each]
+    picture = figures.learning_curve([make_run(tmp_path, id, events=untimed) for id in ("a", "b")])
+    assert "epoch" not in texts(picture) + picture.title
+    assert "step" in texts(picture)
+
+
+def test_values_that_a_band_cannot_show_are_counted(tmp_path: Path) -> None:
+    events = training_events()
+    next(each for each in events if each.get("step") == 3)["log"]["loss"] = "NaN"
+    picture = figures.bands({"x": [make_run(tmp_path, "a", events=events)]}, "loss")
+    assert "Not shown: 1 that is NaN or infinite." in picture.note
+
+
 def test_loss_and_error_share_an_axis_and_the_time_per_epoch_has_the_other(tmp_path: Path) -> None:
     shown = texts(figures.learning_curve(trained(tmp_path)))
     for word in ("loss and error", "time per epoch (s)", "epoch"):

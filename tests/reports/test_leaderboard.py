@@ -47,6 +47,27 @@ def test_a_place_says_whether_more_than_noise_tells_it_from_the_first(tmp_path: 
     assert [place.verdict for place in board.places] == [None, Verdict.SAME, Verdict.WORSE]
 
 
+def test_what_lies_within_the_tolerance_of_the_metric_is_no_worse(tmp_path: Path) -> None:
+    values = {"a": [1.000, 1.001, 0.999], "b": [1.010, 1.011, 1.009]}
+
+    def board(tolerance: float | None) -> list[Verdict | None]:
+        runs = [
+            make_run(
+                tmp_path / f"{tolerance}",
+                f"{name}-{at}",
+                name=name,
+                group=name,
+                metrics={"loss": metric_document(value, better="lower", tolerance=tolerance)},
+            )
+            for name, each in values.items()
+            for at, value in enumerate(each)
+        ]
+        return [place.verdict for place in leaderboard(runs, "loss").places]
+
+    assert board(None) == [None, Verdict.WORSE]
+    assert board(0.02) == [None, Verdict.SAME]
+
+
 def test_single_runs_are_ranked_without_a_claim(tmp_path: Path) -> None:
     runs = [*repeats(tmp_path, "a", {"loss": [1.0]}), *repeats(tmp_path, "b", {"loss": [2.0]})]
     assert leaderboard(runs, "loss").places[1].verdict is Verdict.TOO_FEW

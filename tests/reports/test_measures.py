@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from run_making import make_run, metric_document
 
-from fairmile.reports.measures import interval, known_names, measures, number, percent, unit_of, unknown_metric
+from fairmile.reports.measures import (
+    between,
+    deviation,
+    interval,
+    known_names,
+    measures,
+    number,
+    percent,
+    unit_of,
+    unknown_metric,
+)
 
 
 def test_a_run_has_its_own_metrics_and_time_energy_and_memory(tmp_path: Path) -> None:
@@ -79,10 +89,46 @@ def test_a_mean_is_rounded_to_where_its_interval_begins(mean: float, half: float
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.5, "+50 %"), (-0.00236, "−0.236 %"), (0.0, "0 %"), (None, ""), (250.0, "+25,000 %")]
+    ("value", "text"),
+    [(0.5, "+50 %"), (-0.00236, "−0.236 %"), (0.0, "0 %"), (None, ""), (40.2, "+4,020 %"), (250.0, "+25,000 %")],
 )
 def test_fractions_are_percentages(value: float | None, text: str) -> None:
     assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unit", "text"),
+    [
+        (0.05657, 0.1462, "s", "0.05657 … 0.1462 s"),
+        (-0.02, 0.03, "s", "−20 … 30 ms"),
+        (8000.0, 10000.0, "J", "8 … 10 kJ"),
+        (60.0, 180.0, "s", "60 s … 3m"),
+        (1024.0, 3.0 * 1024**2, "bytes", "0.0009766 … 3 MiB"),
+        (0.0, 0.5, "", "0 … 0.5"),
+        (None, 0.5, "", ""),
+    ],
+)
+def test_both_ends_of_an_interval_are_told_in_one_unit(
+    low: float | None, high: float | None, unit: str, text: str
+) -> None:
+    assert between(low, high, unit) == text
+
+
+def test_a_large_percentage_gets_no_sign_where_none_is_wanted() -> None:
+    assert [percent(value, signed=False) for value in (0.5, 250.0)] == ["50 %", "25,000 %"]
+
+
+@pytest.mark.parametrize(
+    ("sd", "mean", "unit", "text"),
+    [
+        (0.01805, 0.101, "s", "0.018 s"),
+        (95_539.0, 11.27 * 1024**2, "bytes", "0.091 MiB"),
+        (0.0, 3.0, "", "0"),
+        (None, 3.0, "s", ""),
+    ],
+)
+def test_a_deviation_is_told_in_the_unit_of_its_mean(sd: float | None, mean: float, unit: str, text: str) -> None:
+    assert deviation(sd, mean, unit) == text
 
 
 def test_a_name_carries_its_unit() -> None:

@@ -79,7 +79,7 @@ def test_the_report_of_a_run_tells_all_of_it(tmp_path: Path) -> None:
         "train · train-k3x9qa", "done", "0.17", "31.5 s", "1,234 J", "3.0 GiB", "python train.py", "lr = 0.1",
         "commit 0123456789abcdef0123456789abcdef01234567 on main", "b" * 64, "c" * 64, "d" * 64, "NVIDIA H200",
         "mlx5_0 InfiniBand", "/data: ext4", "Debian 12", "3.11.7", "torch==2.4.0", "OMP_NUM_THREADS",
-        "4 earlier runs on n1", "25 s … 36 s", "+5 %", "device 0 (NVIDIA H200)", "±5 % says the vendor",
+        "4 earlier runs on n1", "25 … 36 s", "+5 %", "device 0 (NVIDIA H200)", "±5 % says the vendor",
         "no powercap on this machine", "all is well", "fairmile rerun train-k3x9qa",
     ):  # fmt: skip
         assert word in text, word
@@ -190,6 +190,17 @@ def test_every_end_has_its_words(tmp_path: Path, state: str, words: str) -> None
     assert f"This run {words}:" in page_of(report([make_run(tmp_path, state=state)])).text()
 
 
+def test_a_metric_that_ended_as_nan_is_told_although_the_run_is_done(tmp_path: Path) -> None:
+    page = report([make_run(tmp_path, metrics={"loss": "NaN", "error": 0.1})]).markdown()
+    assert "> The last value of loss is NaN or infinite." in page
+
+
+def test_no_value_is_called_the_best_where_no_direction_is_known(tmp_path: Path) -> None:
+    lines = report([make_run(tmp_path, metrics={"norm": 72.2})]).markdown().splitlines()
+    cells = next(line for line in lines if line.startswith("| norm | ") and line.count("|") == 10).split("|")
+    assert [cells[2].strip(), cells[3].strip()] == ["72.2", ""]
+
+
 def test_a_run_that_still_runs_is_reported_as_far_as_it_is_known(tmp_path: Path) -> None:
     text = page_of(report([make_run(tmp_path, state="running")])).text()
     assert "This run is running" in text
@@ -238,6 +249,13 @@ def test_several_runs_are_compared_ranked_and_listed(tmp_path: Path) -> None:
     assert made.document()["leaderboard"]["places"][0]["label"] == "base"
 
 
+def test_the_list_of_runs_has_no_empty_columns(tmp_path: Path) -> None:
+    runs = repeats(tmp_path, "a", {"loss": [1.0, 1.1], "energy_j": [None, None]})
+    lines = report(runs).markdown().splitlines()
+    heading = next(line for line in lines if line.startswith("| run |"))
+    assert heading == "| run | state | system | loss | elapsed time | largest memory | created (UTC) |"
+
+
 def test_repeats_of_one_thing_get_their_mean_and_spread(tmp_path: Path) -> None:
     text = page_of(report(repeats(tmp_path, "base", {"loss": [1.0, 2.0, 3.0]}))).text()
     assert "Over the repeats" in text
@@ -256,6 +274,23 @@ def test_a_sweep_of_many_points_is_ranked_and_not_compared_with_its_first(tmp_pa
 def test_curves_over_repeats_are_drawn_as_bands(tmp_path: Path) -> None:
     runs = [trained(tmp_path, f"{name}-{n}", name=name, group=name) for name in ("a", "b") for n in range(3)]
     assert [picture.name for picture in report(runs).pictures] == ["comparison", "band-loss"]
+
+
+def test_of_many_groups_the_best_are_drawn(tmp_path: Path) -> None:
+    runs = [
+        make_run(
+            tmp_path,
+            f"run-{at}",
+            name=f"n{at}",
+            group=f"n{at}",
+            events=training_events(final=1.0 - at / 100, epochs=3),
+            metrics={"loss": metric_document(1.0 - at / 100, better="lower")},
+        )
+        for at in range(12)
+    ]
+    band = next(each for each in report(runs).pictures if each.name == "band-loss").svg().decode()
+    assert "n11 (1)" in band
+    assert "n0 (1)" not in band
 
 
 def test_no_runs_are_no_report() -> None:

@@ -14,11 +14,12 @@ import pytest
 from slurm_cluster import SlurmCluster
 from slurm_jobs import system_text
 
-from fairmile.base.errors import FairmileError
-from fairmile.runs import carrier
+from fairmile.base.errors import DiskFailure, FairmileError
+from fairmile.jobs.queue import Jobs
+from fairmile.runs import carrier, ledger
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.spec import Input, RunSpec
 from fairmile.workspace import Workspace
 
 METRIC = """echo '{"loss": 0.5, "step": 1}' >> "$FAIRMILE_METRICS"; echo printed"""
@@ -83,6 +84,31 @@ class TestHere:
         assert again.state is RunState.DONE
         assert box.output(first.id) == b"went on\n"
 
+    def test_going_on_keeps_what_placeholders_stood_for(self, box: Runs) -> None:
+        program = 'echo "$0" "$1"; if [ -e "$1/half" ]; then exit 0; else touch "$1/half"; exit 5; fi'
+        spec = RunSpec(argv=("sh", "-c", program, "{word}", "{run}"), params={"word": "high"})
+        first = box.wait(box.run(spec, system="box").id, timeout_s=60)
+        box.resume(first.id)
+        assert box.wait(first.id, timeout_s=60).state is RunState.DONE
+        assert box.output(first.id).decode() == f"high {first.folder}\n" * 2
+
+    def test_going_on_that_cannot_be_submitted_loses_nothing(self, box: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = box.wait(box.run(["sh", "-c", "echo kept; exit 5"], system="box").id, timeout_s=60)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise DiskFailure("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger, "write_record", refuse)
+            with pytest.raises(DiskFailure):
+                box.resume(first.id)
+        with monkeypatch.context() as patch:
+            patch.setattr(Jobs, "submit", refuse)
+            with pytest.raises(DiskFailure):
+                box.resume(first.id)
+        assert box.output(first.id) == b"kept\n"
+        assert box.get(first.id).result["exit_code"] == 5
+
     def test_a_plan_shows_the_script_and_submits_nothing(self, box: Runs) -> None:
         plan = box.plan(["true"], system="box")
         assert "fairmile.runs.recorder" in plan.script
@@ -117,6 +143,34 @@ class TestOverSsh:
         assert run.metrics["loss"].value == 0.5
         assert there.output(run.id).decode().splitlines()[1].startswith(str(tmp_path / "far"))
         assert (run.folder / "ro-crate-metadata.json").exists()
+
+    def test_inputs_modules_and_files_from_above_travel_too(
+        self, there: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = tmp_path / "here"
+        (here / "data").mkdir(parents=True)
+        monkeypatch.chdir(here)
+        Path("beside.py").write_text("def told(path): return open(path).read()\n")
+        Path("train.py").write_text(
+            "import os, sys, beside\n"
+            "print(beside.told(sys.argv[1]), os.path.samefile(sys.argv[1], os.environ['FAIRMILE_INPUT_ONE']))\n"
+            "print(sorted(os.listdir(sys.argv[2])))\n"
+        )
+        Path("one.txt").write_text("first")
+        Path("data/a.txt").write_text("a")
+        argv = ["python3", str(here / "train.py"), "{inputs.one}", "{inputs.many}"]
+        inputs = {"one": Input(path="one.txt"), "many": Input(path="data")}
+        started = there.run(argv, system="far", inputs=inputs)
+        for name in ("train.py", "beside.py", "one.txt"):  # nothing is read from here any more
+            Path(name).unlink()
+        run = there.wait(started.id, timeout_s=120)
+        assert there.output(run.id).decode().splitlines() == ["first True", "['a.txt']"], run.result
+        assert run.state is RunState.DONE
+        assert not (run.folder / "work").exists()
+        Path("one.txt").write_text("first")
+        done = there.rerun(run.id, system="")
+        assert done.reproduced, done.verdicts
+        assert done.again.identity == run.identity
 
     def test_without_a_python_there_the_scheduler_tells_the_end(
         self, there: Runs, monkeypatch: pytest.MonkeyPatch

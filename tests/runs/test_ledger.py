@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
+import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
-from fairmile.runs.model import RunState
+from fairmile.runs.model import Run, RunState
 from fairmile.runs.runs import Runs
+
+
+def _impatient(connect: Callable[..., sqlite3.Connection], *given: Any, **more: Any) -> sqlite3.Connection:
+    return connect(*given, **{**more, "timeout": 0.1})
 
 
 class TestFinding:
@@ -107,6 +116,38 @@ class TestTheIndex:
 
 
 class TestUpkeep:
+    def test_a_packed_run_still_tells_its_log(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", """echo '{"loss": 0.5}' >> $FAIRMILE_METRICS"""])
+        runs.pack(run.id)
+        assert [each.value for each in runs.get(run.id).log().metrics] == [0.5]
+
+    def test_a_name_with_a_point_is_no_pack(self, runs: Runs) -> None:
+        (runs.root / "a.zip").mkdir(parents=True)
+        assert runs.run(["true"], name="a.b").state is RunState.DONE
+
+    def test_removing_what_another_process_removes_is_no_error(
+        self, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = runs.run(["true"])
+        real = runs.standing
+
+        def raced(asked: Run) -> RunState:
+            shutil.rmtree(run.folder)
+            return real(asked)
+
+        monkeypatch.setattr(runs, "standing", raced)
+        assert runs.remove([run.id]) == [run.id]
+
+    def test_an_index_that_others_work_with_is_left_alone(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = runs.run(["true"])
+        runs.rows()
+        later = runs.run(["true"])
+        monkeypatch.setattr(sqlite3, "connect", functools.partial(_impatient, sqlite3.connect))
+        with contextlib.closing(sqlite3.connect(runs.root / ".index.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert {row.id for row in runs.rows()} == {run.id, later.id}
+            assert (runs.root / ".index.sqlite").exists()
+
     def test_a_packed_run_is_one_file_and_found_as_before(self, runs: Runs) -> None:
         run = runs.run(["echo", "hello"])
         packed = runs.pack(run.id)

@@ -105,6 +105,11 @@ def test_a_number_that_came_as_text_counts(tmp_path: Path) -> None:
     assert project(runs, to=100).seconds == pytest.approx(210)
 
 
+def test_runs_of_which_none_succeeded_tell_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="none of these runs succeeded"):
+        project([make_run(tmp_path, 14.0, epochs=2, state="failed")], to=100)
+
+
 @pytest.mark.parametrize("value", [True, None, "many", 0, -3, 2.5, "inf", "nan"])
 def test_what_is_no_number_of_epochs_is_no_point(tmp_path: Path, value: object) -> None:
     with pytest.raises(UsageError, match="no run that succeeded has spans 'epoch' or a parameter 'epochs'"):

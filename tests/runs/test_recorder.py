@@ -216,6 +216,46 @@ class TestBadDays:
         assert (run.state, run.result["exit_code"]) == (RunState.CANCELLED, 9)
         assert runs.output(run.id) == b"ready\nsaved\n"
 
+    def test_an_end_with_a_large_record_finds_room_on_a_full_disk(self, small_disk: Path) -> None:
+        """As the differences of a repository make it; the record is written anew beside the old one."""
+        environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}
+        runs = Workspace.open(environ=environ).runs
+        fill = "cat /dev/zero > ballast; exit 4"
+        run = runs.run(RunSpec(argv=("sh", "-c", fill), params={"long": "x" * 1_000_000}))
+        assert run.result["exit_code"] == 4
+        assert runs.get(run.id).result["exit_code"] == 4
+        assert not (run.folder / ".room").exists()
+
+    def test_what_nohup_ignores_ends_nothing(self, tmp_path: Path, runs: Runs) -> None:
+        text = "from fairmile.workspace import Workspace; Workspace.open().runs.run(['sleep', '1.5'])"
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        recorder = subprocess.Popen(["nohup", *python(text)], env=environ, stdout=subprocess.DEVNULL)
+        found = _wait_for_record(tmp_path / "home" / "runs")
+        recorder.send_signal(signal.SIGHUP)
+        recorder.wait(30)
+        assert runs.get(found.name).state is RunState.DONE
+
+    def test_who_interrupts_twice_does_not_wait_for_a_program_that_ignores_it(self, tmp_path: Path, runs: Runs) -> None:
+        program = "trap '' INT TERM; echo ready; sleep 60 & wait; wait"
+        text = f"from fairmile.workspace import Workspace; Workspace.open().runs.run(['bash', '-c', {program!r}])"
+        script = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{text}"
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        recorder = subprocess.Popen(python(script), env=environ)
+        found = _wait_for_record(tmp_path / "home" / "runs")
+        _wait_until(lambda: (found / "output.log").read_text().startswith("ready"))
+        while recorder.poll() is None:
+            recorder.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            if read_record(found)["result"]:
+                break
+        recorder.wait(30)
+        run = runs.get(found.name)
+        assert (run.state, run.result["signal"]) == (RunState.CANCELLED, "KILL")
+
+    def test_a_word_that_no_program_can_be_given_is_recorded(self, runs: Runs) -> None:
+        run = runs.run(["echo", "{x}"], params={"x": "a\0b"})
+        assert (run.state, run.result["exit_code"]) == (RunState.FAILED, 126)
+
     def test_a_clock_that_is_set_back_changes_no_duration(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         real, calls = time.time, iter(range(1_000_000))
         monkeypatch.setattr(time, "time", lambda: real() - 3600 * next(calls))

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
+from fairmile.base.files import Lock
+from fairmile.runs.crate import card_text
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
 from fairmile.runs.spec import Input, RunSpec
@@ -60,7 +62,11 @@ class TestCommands:
 
     @pytest.mark.parametrize(
         ("text", "value"),
-        [("a=1", 1), ("a=0.5", 0.5), ("a=true", True), ("a=null", None), ("a=12:00", "12:00"), ("a=", "")],
+        [
+            *(("a=1", 1), ("a=-2", -2), ("a=1e-4", 1e-4), ("a=0.5", 0.5), ("a=true", True), ("a=null", None)),
+            *(("a=12:00", "12:00"), ("a=", ""), ("a=007", "007"), ("a=1_0", "1_0"), ("a=nan", "nan")),
+            ("a=1e999", "1e999"),
+        ],
     )
     def test_parameters_are_what_they_look_like(self, text: str, value: object) -> None:
         assert parse_params([text]) == {"a": value}
@@ -86,6 +92,12 @@ class TestFiles:
         told = [str(problem) for problem in caught.value.problems]
         assert any(text.startswith("wrong.yaml:2 seed: ") for text in told)
         assert any("speed" in text and "no such field" in text for text in told)
+
+    @pytest.mark.parametrize("field", ["params: {x: .nan}", "timeout_s: .inf", "metrics: {a: {tolerance: .inf}}"])
+    def test_with_numbers_that_no_record_can_hold_are_refused(self, runs: Runs, field: str) -> None:
+        Path("wrong.yaml").write_text(f"argv: [echo]\n{field}\n")
+        with pytest.raises(InvalidDocument):
+            runs.plan("wrong.yaml")
 
     def test_that_are_not_there_are_named(self, runs: Runs) -> None:
         with pytest.raises(NotFound, match=r"nowhere\.yaml"):
@@ -177,6 +189,12 @@ class TestGoingOn:
         assert runs.output(run.id) == b"went on 1 2\n"
         assert len(resumed.document["attempts"]) == 2
 
+    def test_two_do_not_go_on_with_it_at_once(self, runs: Runs) -> None:
+        run = runs.run(RunSpec(argv=("sh", "-c", "echo x >> count; exit 5")))
+        with Lock(runs.root / f".{run.id}.resume"), pytest.raises(Conflict, match="another process"):
+            runs.resume(run.id)
+        assert (run.folder / "work" / "count").read_text() == "x\n"
+
     def test_what_is_done_is_not_resumed(self, runs: Runs) -> None:
         run = runs.run(["true"])
         with pytest.raises(Conflict, match=f"run {run.id} is done"):
@@ -217,6 +235,30 @@ class TestRerun:
         done = runs.rerun(run.id)
         assert runs.output(done.again.id) == b"loss 1.5\n"
         assert done.reproduced
+
+    def test_of_a_rerun_starts_in_the_same_subfolder(
+        self, runs: Runs, script: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Path("deeper").mkdir()
+        script.rename("deeper/train.py")
+        subprocess.run(["git", "init", "-q"], check=True)
+        monkeypatch.chdir("deeper")
+        first = runs.run(command(), metrics=LOSS)
+        second = runs.rerun(first.id)
+        third = runs.rerun(second.again.id)
+        assert second.reproduced
+        assert third.reproduced, runs.output(third.again.id)
+        assert third.again.identity == first.identity
+
+    def test_keeps_files_of_one_name_apart(self, runs: Runs) -> None:
+        for name in ("a", "b"):
+            Path(name).mkdir()
+            Path(name, "say.sh").write_text(f"echo {name}\n")
+        files = [str(Path(name, "say.sh").absolute()) for name in ("a", "b")]
+        run = runs.run(["sh", "-c", 'sh "$0"; sh "${1#--file=}"', files[0], f"--file={files[1]}"])
+        shutil.rmtree(Path.cwd())
+        again = runs.rerun(run.id).again
+        assert runs.output(again.id) == runs.output(run.id) == b"a\nb\n"
 
     def test_tells_what_came_out_differently(self, runs: Runs) -> None:
         counter = Path("count.txt").absolute()
@@ -261,6 +303,18 @@ class TestExchange:
         assert done.again.state is RunState.DONE, other.output(done.again.id)
         assert done.reproduced, done.verdicts
         assert {each.what: each.same for each in done.verdicts}["input data"] is True
+
+    @pytest.mark.parametrize("id", ["../above", ".hidden", "a/b", ""])
+    def test_an_id_that_leaves_the_folder_is_refused(self, runs: Runs, tmp_path: Path, id: str) -> None:
+        document = {**runs.run(["true"]).document, "id": id}
+        fake = tmp_path / "crate"
+        fake.mkdir()
+        (fake / "run.json").write_text(json.dumps(document))
+        (fake / "ro-crate-metadata.json").write_text(card_text(document, fake))
+        before = sorted(tmp_path.rglob("run.json"))
+        with pytest.raises(UsageError):
+            runs.import_runs(fake)
+        assert sorted(tmp_path.rglob("run.json")) == before
 
     def test_importing_twice_changes_nothing_and_another_of_that_name_is_refused(
         self, runs: Runs, tmp_path: Path

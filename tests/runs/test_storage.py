@@ -276,8 +276,10 @@ def made(
     memory: bool = False,
     read_from: speed.ReadFrom = "storage",
     problem: str = "",
+    device: str = "",
+    file_system: str = "ext4",
 ) -> Measured:
-    place = Place(label, f"/{label}", "local disk", "ext4", "/dev/x", free, GB, lifetime, memory)
+    place = Place(label, f"/{label}", "", file_system, device or f"/dev/{label}", free, GB, lifetime, memory)
     values = (
         {}
         if problem
@@ -302,6 +304,18 @@ def test_inside_the_noise_more_room_decides() -> None:
     found = rankings(made("fast", 1.1, free=10 * GB), made("roomy", 1.0, free=50 * GB))
     assert set(found.values()) == {("roomy", "fast")}
     assert "/fast about as fast" in reasons(made("fast", 1.1, free=10 * GB), made("roomy", 1.0, free=50 * GB))
+
+
+def test_folders_of_one_disk_are_as_fast_as_one_another_whatever_was_measured() -> None:
+    pair = made("a", 3, device="/dev/sda1"), made("b", 1, device="/dev/sda1", free=500 * GB)
+    assert set(rankings(*pair).values()) == {("b", "a")}
+    assert "/a on the same file system" in reasons(*pair)
+
+
+@pytest.mark.parametrize(("device", "file_system"), [("tmpfs", "tmpfs"), ("10.0.0.1@tcp:/fs", "lustre")])
+def test_folders_that_only_sound_alike_are_ranked(device: str, file_system: str) -> None:
+    pair = [made(name, factor, device=device, file_system=file_system) for name, factor in (("a", 3), ("b", 1))]
+    assert set(rankings(*pair).values()) == {("a", "b")}
 
 
 def test_inside_the_noise_data_goes_where_files_stay_and_scratch_where_there_is_room() -> None:

@@ -1,4 +1,4 @@
-"""Quantiles of the normal and of Student's t distribution, and a straight line with its error, without scipy."""
+"""The normal and Student's t distribution, and a straight line with its error, without scipy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 
 from fairmile.base.errors import UsageError
 
@@ -17,8 +18,6 @@ _MANY_DEGREES = 1e5  # from here on the expansion is better than the beta functi
 
 def normal_quantile(p: float) -> float:
     """Return the value below which a standard normal variable lies with probability `p`."""
-    from statistics import NormalDist
-
     _check_probability(p)
     return NormalDist().inv_cdf(p)
 
@@ -29,14 +28,24 @@ def t_quantile(p: float, degrees: float) -> float:
     `degrees` is any number from 1, infinity included; the value is right to some nine digits.
     """
     _check_probability(p)
-    if not degrees >= 1:
-        raise UsageError(f"{degrees} degrees of freedom are too few for a t distribution", hint="at least 1")
+    _check_degrees(degrees)
     if degrees >= _MANY_DEGREES:
         z = normal_quantile(p)
         return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
     if p == 0.5:
         return 0.0
     return _upper_quantile(1 - p, degrees) if p > 0.5 else -_upper_quantile(p, degrees)
+
+
+def t_cdf(t: float, degrees: float) -> float:
+    """Return the probability that a Student t variable with `degrees` of freedom is at most `t`.
+
+    A probability down to 1e-9 is right to some seven digits of its own.
+    """
+    _check_degrees(degrees)
+    if math.isnan(t):
+        raise UsageError("nothing can be said about a t that is NaN")
+    return 1 - _upper_tail(t, degrees) if t > 0 else _upper_tail(-t, degrees)
 
 
 @dataclass(frozen=True)
@@ -112,11 +121,20 @@ def _upper_quantile(tail: float, degrees: float) -> float:
 
 
 def _upper_tail(t: float, degrees: float) -> float:
-    """Return P(T > t) for t > 0, from the side on which nothing cancels."""
+    """Return P(T > t) for t ≥ 0; nothing cancels, however small it is."""
+    if degrees >= _MANY_DEGREES:
+        return 0.5 * math.erfc(_as_normal(t, degrees) / math.sqrt(2))
     square = t * t
-    if square < degrees:
-        return 0.5 * (1 - _incomplete_beta(0.5, degrees / 2, square / (degrees + square)))
-    return 0.5 * _incomplete_beta(degrees / 2, 0.5, degrees / (degrees + square))
+    if math.isinf(square):
+        return 0.0
+    return 0.5 * _incomplete_beta(degrees / 2, 0.5, degrees / (degrees + square), square / (degrees + square))
+
+
+def _as_normal(t: float, degrees: float) -> float:
+    """Return the standard normal value with the same probability, right to the square of 1/degrees."""
+    if math.isinf(degrees) or math.isinf(t):
+        return t
+    return t * (1 - 1 / (4 * degrees)) / math.sqrt(1 + t * t / (2 * degrees))  # Abramowitz and Stegun 26.7.8
 
 
 def _density(t: float, degrees: float) -> float:
@@ -124,13 +142,15 @@ def _density(t: float, degrees: float) -> float:
     return math.exp(log_front - (degrees + 1) / 2 * math.log1p(t * t / degrees))
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b)."""
+def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
+    """Return the regularised incomplete beta function I_x(a, b), where `rest` is 1 - x without its rounding error."""
     if x <= 0:
         return 0.0
+    if rest <= 0:
+        return 1.0
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below the mean
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+        return 1 - _incomplete_beta(b, a, rest, x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     return math.exp(log_front) / (a * _beta_fraction(a, b, x))
 
 
@@ -158,3 +178,8 @@ def _nonzero(number: float) -> float:
 def _check_probability(p: float) -> None:
     if not 0 < p < 1:
         raise UsageError(f"{p} is no probability between 0 and 1")
+
+
+def _check_degrees(degrees: float) -> None:
+    if not degrees >= 1:
+        raise UsageError(f"{degrees} degrees of freedom are too few for a t distribution", hint="at least 1")

@@ -108,9 +108,12 @@ def _tell(out: Out, report: storages.StorageReport, run: str) -> None:
         for each in good
     ]
     out.table(("FOLDER", "KIND", *(heading.upper() for heading in _SHOWN)), rows)
+    methods: dict[str, list[str]] = {}
     for each in good:
+        methods.setdefault(each.method, []).append(each.place.path)
+    for method, folders in methods.items():
         out.line()
-        out.item(f"{each.place.path}: ", each.method)
+        out.item(f"{', '.join(folders) if len(methods) > 1 else 'how'}: ", method)
     out.line()
     out.items([(advice.use, advice.why) for advice in report.advice])
     for each in report.measured:

@@ -18,6 +18,8 @@ from fairmile.workspace import Workspace
 
 _COLOURS = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.NOT_COMPARABLE: "yellow", Verdict.TOO_FEW: "yellow"}
 
+_MOST_SIDE_BY_SIDE = 4
+
 
 @click.command()
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
@@ -65,14 +67,10 @@ def groups_of(ledger: Ledger, references: Sequence[str]) -> Mapping[str, Sequenc
 def _render(out: Out, compared: Comparison | None, checked: Check | None) -> None:
     if compared:
         columns, rows = compared.table()
-        out.table(columns, [_coloured(out, row) for row in rows], shrink=["why"])
+        out.table(columns, [_coloured(out, columns, row) for row in rows], shrink=["why"])
         if compared.differences:
             out.line()
-            facts = [
-                [each.fact, *(" | ".join(each.values.get(name, ())) for name in compared.groups)]
-                for each in compared.differences
-            ]
-            out.table(["what went in", *compared.groups], facts, shrink=list(compared.groups))
+            out.table(*_what_went_in(compared), shrink=list(compared.groups))
         for note in compared.notes:
             out.say(f"note: {note}")
     if checked:
@@ -85,6 +83,20 @@ def _render(out: Out, compared: Comparison | None, checked: Check | None) -> Non
             out.say(f"note: no reference is for {system}")
 
 
-def _coloured(out: Out, row: list[str]) -> list[str]:
-    colour = next((name for verdict, name in _COLOURS.items() if row[5] == verdict), "dim")
-    return [*row[:5], out.colour(row[5], colour) if row[5] else "", row[6]]
+def _what_went_in(compared: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Return a column for each group, or a line for each where they are many."""
+    values = [[" | ".join(each.values.get(name, ())) for name in compared.groups] for each in compared.differences]
+    facts = [each.fact for each in compared.differences]
+    if len(compared.groups) <= max(_MOST_SIDE_BY_SIDE, len(facts)):
+        return ["what went in", *compared.groups], [[fact, *each] for fact, each in zip(facts, values, strict=True)]
+    lines = zip(compared.groups, *values, strict=True)
+    return ["what went in", *facts], [list(line) for line in lines]
+
+
+def _coloured(out: Out, columns: Sequence[str], row: Sequence[str]) -> list[str]:
+    def shown(column: str, text: str) -> str:
+        if column != "verdict" or not text:
+            return text
+        return out.colour(text, next((name for verdict, name in _COLOURS.items() if text == verdict), "dim"))
+
+    return [shown(column, text) for column, text in zip(columns, row, strict=True)]

@@ -211,7 +211,8 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _columns(text: str) -> int:
-    """Return how many columns of a terminal the text takes."""
+    """Return how many columns of a terminal the text takes; what only colours it takes none."""
+    text = _STYLE.sub("", text) if "\033" in text else text
     if text.isascii():
         return len(text)
     import unicodedata

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.cli.out import Out, json_option
 from fairmile.reports.leaderboard import leaderboard, parse_where
 from fairmile.reports.measures import ALWAYS
@@ -47,7 +47,8 @@ def report(
 ) -> None:
     """Report runs as one file that opens anywhere; without RUN, the last one.
 
-    RUN is an id, a group or a name. Several runs are compared, and ranked.
+    RUN is an id, a group or a name; with --where alone all runs that fit are meant.
+    Several runs are compared, and ranked.
 
     \b
     Examples:
@@ -60,7 +61,11 @@ def report(
     if top:
         _print_leaderboard(out, _all(ledger, references, top), top, places, where)
         return
-    chosen = [run for run in _chosen(ledger, references) if parse_where(where)(run)]
+    holds = parse_where(where)
+    named = _chosen(ledger, references) if references or not where else [ledger.get(row.id) for row in ledger.rows()]
+    chosen = [run for run in named if holds(run)]
+    if named and not chosen:
+        raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` shows what there is")
     _write(out, report_runs(chosen, metrics=metrics or None), output, form or _form_of(output), dry_run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
@@ -20,6 +21,7 @@ from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 
 _COMMAND = "fairmile.command"
+_INTERRUPTED = 130
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
 
 
@@ -73,7 +75,11 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     """
     runs = Workspace.open().runs
     if options["resume"]:
-        return _told(out, runs, [runs.resume(options["resume"], echo=_echo(out))])
+        if options["dry_run"]:
+            _show_plan(out, _going_on(runs.resumable(options["resume"])))
+            return 0
+        found = [runs.resume(options["resume"], echo=_echo(out))]
+        return _told(out, runs, _waited(out, runs, found, options["wait"]))
     command = context.meta.get(_COMMAND, ())
     changes = _changes(options) | ({"argv": command} if what and command else {})
     plan = runs.plan(_what(what, command), dataset or "", command_set=options["command_set"], **changes)
@@ -85,13 +91,8 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     if options["repeat"] > 1:
         found = runs.repeat(options["repeat"], plan, echo=_echo(out))
     else:
-        before = {row.id for row in runs.rows(name=plan.spec.name)} if not options["again"] else set()
         found = [runs.execute(plan, again=options["again"], echo=_echo(out), on_step=lambda step: _step(out, step))]
-        if found[0].id in before:
-            out.say(f"known: run {found[0].id} had exactly the same inputs; --again runs it anyway")
-    if plan.spec.system and options["wait"]:
-        found = [runs.wait(each.id, echo=_echo(out)) for each in found]
-    return _told(out, runs, found)
+    return _told(out, runs, _waited(out, runs, found, options["wait"]))
 
 
 @click.command()
@@ -109,15 +110,31 @@ def rerun(out: Out, reference: str, tolerance: float | None, on: str, dry_run: b
       fairmile rerun last --tolerance 0.01
     """
     runs = Workspace.open().runs
-    changes = {"system": on} if on else {}
-    if reference.endswith(".zip"):
-        reference = runs.import_runs(reference)[0].id
+    changes = {"system": "" if on == "laptop" else on} if on else {}
+    if reference.endswith(".zip") and not runs.is_packed(Path(reference)):
+        (imported,) = runs.import_runs(reference, dry_run=dry_run)
+        if dry_run and not imported.folder.name:  # it is not among ours, so there is nothing to plan with yet
+            steps = (Step("import", reference), Step("run", " ".join(imported.spec.argv)))
+            _show_plan(out, RunPlan(imported.spec, steps))
+            return 0
+        reference = imported.id
     if dry_run:
         _show_plan(out, runs.rerun_plan(reference, **changes))
         return 0
     done = runs.rerun(reference, tolerance=tolerance, echo=_echo(out), **changes)
     _show_rerun(out, done)
+    if done.again.state is RunState.CANCELLED:
+        return _INTERRUPTED
     return 0 if done.reproduced else 1
+
+
+def _going_on(run: Run) -> RunPlan:
+    return RunPlan(run.spec, (Step("run", " ".join(run.document.get("argv") or run.spec.argv)),))
+
+
+def _waited(out: Out, runs: Runs, found: Sequence[Run], wait: bool) -> list[Run]:
+    """Follow runs on systems to their end, where that is wanted."""
+    return [runs.wait(run.id, echo=_echo(out)) if wait and run.document.get("job") else run for run in found]
 
 
 def _what(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
@@ -217,6 +234,8 @@ def _told(out: Out, runs: Runs, found: Sequence[Run]) -> int:
         if len(found) > 1:
             out.hint(f"`fairmile compare {found[0].group}` shows {count(len(found), 'run')} with their spread")
     states = {run.state for run in found}
+    if RunState.CANCELLED in states:
+        return _INTERRUPTED
     return 0 if states <= {RunState.DONE, RunState.QUEUED, RunState.RUNNING} else 1
 
 

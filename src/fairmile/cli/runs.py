@@ -13,6 +13,7 @@ import click
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
+from fairmile.meter.lines import number_text
 from fairmile.runs.ledger import Row
 from fairmile.runs.model import Run, RunState
 from fairmile.workspace import Workspace
@@ -232,7 +233,7 @@ def status(out: Out) -> None:
     workspace = Workspace.open()
     ledger = workspace.ledger
     if ledger.with_jobs():
-        workspace.runs.refresh()
+        workspace.runs.refresh(on_problem=out.say)
     counts = ledger.counts()
     live = ledger.rows(states=[RunState.RUNNING, RunState.QUEUED])
     last = ledger.rows(limit=5)
@@ -246,7 +247,8 @@ def status(out: Out) -> None:
 
 
 def _facts(row: Row) -> dict[str, Any]:
-    return {**vars(row), "state": str(row.state), "tags": list(row.tags)}
+    metrics = {name: number_text(value) for name, value in row.metrics.items()}
+    return {**vars(row), "state": str(row.state), "tags": list(row.tags), "metrics": metrics}
 
 
 def _table(out: Out, rows: Sequence[Row]) -> None:

@@ -16,13 +16,16 @@ import click
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.files import write_failure
 from fairmile.base.units import format_duration, format_size, parse_duration
-from fairmile.cli.out import Out, count, json_option, one_line, printable
+from fairmile.cli.out import Out, count, json_option, one_line
+from fairmile.meter.energy import estimate
 from fairmile.meter.figures import Summary, read_samples, summarise
+from fairmile.meter.footprint import footprint
 from fairmile.meter.lines import Channel, Log
 from fairmile.meter.sources import SOURCES, find_sources
 from fairmile.meter.watch import Values, Watch, Watched, watch_command, watch_for
 
 _REFRESH_S = 0.25
+_STALE_S = 5.0
 _SHORTEST_S = 0.01
 _GPU_SOURCES = ("nvidia", "nvidia_energy", "amd")
 
@@ -62,6 +65,7 @@ def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: 
         raise UsageError("give one of a command, --for, --read and --list")
     reckoning = {"region": options["region"], "table": options["table"], "pue": options["pue"]}
     reckoning["watts"] = options["estimate"]
+    _check(**reckoning)
     if log_to_read is not None:
         _tell(out, summarise(read_samples(log_to_read), **reckoning), {"log": str(log_to_read)})
         return 0
@@ -86,6 +90,16 @@ def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: 
     _tell(out, summary, facts, aside=bool(command))
     _tell_trouble(out, watched)
     return _exit_code(watched, lasting)
+
+
+def _check(region: str, table: Path | None, pue: float, watts: float | None) -> None:
+    """Refuse what could not be reckoned with before a program has run for hours."""
+    if region:
+        footprint(0.0, region, file=table, pue=pue)
+    elif table is not None or pue != 1.0:
+        raise UsageError("--table and --pue say nothing without --region", hint="add --region CODE")
+    if watts is not None:
+        estimate(watts, 0, 0, scope="")
 
 
 def _wanted(names: str | None, gpus: str | None) -> list[str] | None:
@@ -194,7 +208,7 @@ def _conclusion(summary: Summary, facts: dict[str, Any]) -> list[str]:
 
 def _tell_trouble(out: Out, watched: Watched) -> None:
     if watched.skipped:
-        out.say(f"note: {count(watched.skipped, 'sample')} came too late and was left out; look less often")
+        out.say(f"note: {count(watched.skipped, 'sample')} left out, since the one before took too long; look less often")
     for what, times in watched.failures.items():
         out.say(f"note: {what} ({count(times, 'time')})")
 
@@ -250,6 +264,7 @@ def _joules(value: float) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    rows = [tuple(one_line(cell) for cell in row) for row in rows]  # a log is somebody else's text
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -260,19 +275,24 @@ class _Live:
     def __init__(self) -> None:
         self._lines = 0
         self._shown_at = float("-inf")
-        self._before: tuple[float, Values] | None = None
+        self._texts: dict[int, tuple[float, str]] = {}
+        self._counted: dict[int, tuple[float, float]] = {}
 
     def show(self, watch: Watch, values: Values) -> None:
-        """Show a sample, unless the one before is too fresh."""
+        """Take a sample in and show it, unless what is shown is too fresh."""
         now = time.monotonic()
+        for place, (channel, value) in enumerate(zip(watch.channels, values, strict=True)):
+            if value is not None:
+                self._take(channel, place, now, value)
         if now - self._shown_at < _REFRESH_S:
             return
-        rows = [(c.name, self._text(c, place, now, values)) for place, c in enumerate(watch.channels)]
-        self._shown_at, self._before = now, (now, values)
+        self._shown_at = now
+        # Some are read less often than others: theirs stays until it is old.
+        oldest = now - max(_STALE_S, 3 * watch.period_s)
+        texts = [self._texts.get(place, (oldest, "–")) for place in range(len(values))]
+        rows = [(c.name, text if at > oldest else "–") for c, (at, text) in zip(watch.channels, texts, strict=True)]
         size = shutil.get_terminal_size()
-        lines = (
-            [printable(line)[: size.columns - 1] for line in _aligned(rows)][: max(size.lines - 1, 1)] if rows else []
-        )
+        lines = [line[: size.columns - 1] for line in _aligned(rows)][: max(size.lines - 1, 1)] if rows else []
         text = "".join(f"\r{line}\033[K\n" for line in lines)
         self._write((f"\033[{self._lines}A" if self._lines else "") + text)
         self._lines = len(lines)
@@ -283,17 +303,22 @@ class _Live:
             self._write(f"\033[{self._lines}A\r\033[J")
             self._lines = 0
 
-    def _text(self, channel: Channel, place: int, now: float, values: Values) -> str:
-        value = values[place]
-        if channel.kind != "counter" or value is None:
-            return _value(channel.unit, value)
-        before = self._before[1][place] if self._before is not None else None
-        if self._before is None or before is None or value < before:
-            return "–"
-        rate = (value - before) / (now - self._before[0])
-        if channel.unit == "J":
-            return f"{rate:.4g} W"
-        return f"{100 * rate:.3g} % of a core" if channel.unit == "s" else f"{_value(channel.unit, rate)}/s"
+    def _take(self, channel: Channel, place: int, now: float, value: float) -> None:
+        if channel.kind != "counter":
+            self._texts[place] = now, _value(channel.unit, value)
+            return
+        then, before = self._counted.setdefault(place, (now, value))
+        if now - then < _REFRESH_S:
+            return
+        self._counted[place] = now, value
+        rate = (value - before) / (now - then)
+        if rate < 0:
+            text = "–"
+        elif channel.unit == "J":
+            text = f"{rate:.4g} W"
+        else:
+            text = f"{100 * rate:.3g} % of a core" if channel.unit == "s" else f"{_value(channel.unit, rate)}/s"
+        self._texts[place] = now, text
 
     def _write(self, text: str) -> None:
         try:

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ Method = Literal["counter", "trapezoid", "estimate"]
 
 _POOR = 1.1  # parts may exceed their whole by the errors of both
 _GAP_PERIODS = 5  # a hole of more periods than this is told
+_MOST_W = 1000.0  # what a part whose counter wraps may draw
 # Which part of a machine a scope is: a part lies within another when its path begins with the other's.
 _PARTS = (
     (re.compile(r"node\b"), "node"),
@@ -86,7 +88,7 @@ class SpanEnergy:
 def energies(samples: Samples, start_ns: int | None = None, end_ns: int | None = None) -> list[Energy]:
     """Return the energy of each scope that was measured, within a time or as far as the samples go."""
     found = []
-    for curve in _curves(samples):
+    for curve in _curves(samples, shaped=start_ns is not None or end_ns is not None):
         energy = curve.energy(start_ns, end_ns)
         if energy is not None:
             found.append(energy)
@@ -114,17 +116,24 @@ def estimate(watts: float, start_ns: int, end_ns: int, *, scope: str, host: str 
 
 
 def total(found: Iterable[Energy]) -> Total:
-    """Add energies up, leaving out what lies within another one: a socket within a node, a device measured twice."""
+    """Add energies up, leaving out what lies within another one: a socket within a node, a device measured twice.
+
+    What was measured one after the other, as when a run goes on later, is added.
+    """
     left_out: dict[str, str] = {}
-    # The larger part first; of two measurements of one part the counter before the power, and those as they come.
-    ranked = sorted(found, key=lambda each: (_part(each).count("/"), each.method != "counter"))
+
+    # The larger part first; of two measurements of one part the counter before the power, then the longer one.
+    def rank(each: Energy) -> tuple[int, bool, int]:
+        return _part(each.host, each.scope).count("/"), each.method != "counter", each.start_ns - each.end_ns
+
+    ranked = sorted(found, key=rank)
     kept: list[Energy] = []
     for energy in ranked:
         name = f"{energy.host}:{energy.channel}" if energy.host else energy.channel
         around = next((other for other in kept if _is_within(energy, other)), None)
         inner = [other for other in ranked if _is_within(other, energy) and not _is_within(energy, other)]
         if around is not None:
-            is_same = _part(around) == _part(energy)
+            is_same = _part(around.host, around.scope) == _part(energy.host, energy.scope)
             left_out[name] = f"the same as {around.channel} ({around.source})" if is_same else f"within {around.scope}"
         elif inner and (total(inner).joules or 0.0) > _POOR * energy.joules:
             # A counter that is looked at twice a minute has seen nothing of a short program.
@@ -143,7 +152,7 @@ def energy_by_span(log: Log, samples: Samples | Sequence[Samples]) -> list[SpanE
         for spans in log.spans:
             if spans.writer.host == watch.writer.host:
                 names.setdefault(spans.name, []).append(spans)
-        for curve in _curves(watch):
+        for curve in _curves(watch, shaped=bool(names)):
             found += [each for name, group in names.items() if (each := _span_energy(curve, name, group)) is not None]
     return found
 
@@ -182,7 +191,7 @@ def _span_energy(curve: _Curve, name: str, group: Sequence[Spans]) -> SpanEnergy
         channel.source,
         channel.scope,
         curve.method,
-        channel.error,
+        curve.error,
         curve.samples.writer.host,
         sum(curve.between(start, end) for start, end in union),
         sum(end - start for start, end in union) / 1e9,
@@ -202,22 +211,30 @@ def _union(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _part(energy: Energy) -> str:
-    if energy.scope.startswith("all nodes"):
+@lru_cache(maxsize=4096)
+def _part(host: str, scope: str) -> str:
+    if scope.startswith("all nodes"):
         return ""
     for pattern, part in _PARTS:
-        if match := pattern.match(energy.scope):
-            return f"/{energy.host}/{part.format(*match.groups())}"
-    return f"/{energy.host}/node/{energy.scope}"
+        if match := pattern.match(scope):
+            return f"/{host}/{part.format(*match.groups())}"
+    return f"/{host}/node/{scope}"
 
 
 def _is_within(inner: Energy, outer: Energy) -> bool:
-    """Tell whether one covers the other, or both cover the same."""
-    return f"{_part(inner)}/".startswith(f"{_part(outer)}/")
+    """Tell whether one covers the other, or both cover the same, at the same time."""
+    if inner.end_ns <= outer.start_ns or outer.end_ns <= inner.start_ns:
+        return False
+    if inner.scope != outer.scope and inner.scope.startswith("device ") and outer.scope.startswith("device "):
+        return False  # the first GPU of one maker and the first of another
+    return f"{_part(inner.host, inner.scope)}/".startswith(f"{_part(outer.host, outer.scope)}/")
 
 
-def _curves(samples: Samples) -> list[_Curve]:
-    """Return the best curve for each scope of each source: its counter, else the first of its powers."""
+def _curves(samples: Samples, *, shaped: bool) -> list[_Curve]:
+    """Return the best curve for each scope of each source: its counter, else the first of its powers.
+
+    With `shaped` a counter that is read less often than a power of its scope follows that one in between.
+    """
     scopes: dict[tuple[str, str], list[int]] = {}
     for number, channel in enumerate(samples.channels):
         if (channel.unit, channel.kind) in (("J", "counter"), ("W", "gauge")):
@@ -228,6 +245,11 @@ def _curves(samples: Samples) -> list[_Curve]:
         curve = next((curve for number in ranked if (curve := _Curve.of(samples, number)) is not None), None)
         if curve is not None:
             found.append(curve)
+        if shaped and curve is not None and curve.method == "counter":
+            # What is the power of the moment says more of a short span than the mean of a second.
+            powers = sorted(ranked, key=lambda number: "instant" not in samples.channels[number].name)
+            powers = [number for number in powers if samples.channels[number].unit == "W"]
+            curve.follow(_Curve.of(samples, powers[0]) if powers else None)
     return found
 
 
@@ -240,7 +262,9 @@ class _Curve:
         self.at_ns = at_ns
         self.method: Method = "counter" if channel.unit == "J" else "trapezoid"
         self.notes: tuple[str, ...] = ()
+        self.error = channel.error
         self._values = values
+        self._shape: _Curve | None = None
         steps = self._counted() if self.method == "counter" else self._integrated()
         self._joules = array("d", [0.0])
         for step in steps:
@@ -258,6 +282,13 @@ class _Curve:
                 at_ns.append(at)
                 values.append(value)
         return cls(samples, samples.channels[number], at_ns, values) if len(at_ns) > 1 else None
+
+    def follow(self, power: _Curve | None) -> None:
+        """Between two values of this counter share its joules out as a power does that has more values."""
+        if power is not None and power.sampling_s < self.period_s:
+            between = f"between two values, {format_duration(self.period_s)} apart, shared out by {power.channel.name}"
+            self.error = "; ".join(filter(None, (self.error, between)))
+            self._shape, self.period_s = power, power.sampling_s
 
     def covers(self, start_ns: int, end_ns: int) -> bool:
         return self.at_ns[0] <= start_ns and end_ns <= self.at_ns[-1]
@@ -279,6 +310,8 @@ class _Curve:
         if gap_s > _GAP_PERIODS * self.sampling_s:
             notes.append(f"no sample for {format_duration(gap_s)}, bridged by a straight line")
         channel = self.channel
+        if channel.wraps_at is not None and gap_s * _MOST_W > channel.wraps_at:
+            notes.append(f"no value for {format_duration(gap_s)}, in which the counter may wrap more than once")
         return Energy(
             self.between(start, end),
             self.method,
@@ -302,23 +335,22 @@ class _Curve:
         place = bisect_right(self.at_ns, time_ns) - 1
         into, whole = time_ns - self.at_ns[place], self.at_ns[place + 1] - self.at_ns[place]
         if self.method == "counter":
-            return self._joules[place] + (self._joules[place + 1] - self._joules[place]) * into / whole
+            step = self._joules[place + 1] - self._joules[place]
+            return self._joules[place] + step * self._share(place, time_ns, into / whole)
         before, after = self._values[place], self._values[place + 1]
         here = before + (after - before) * into / whole
         return self._joules[place] + (before + here) / 2 * into / 1e9
 
+    def _share(self, place: int, time_ns: int, even: float) -> float:
+        """Return the share of the joules between two values that is counted by then."""
+        start, end = self.at_ns[place], self.at_ns[place + 1]
+        if self._shape is None or not self._shape.covers(start, end):
+            return even
+        whole = self._shape.between(start, end)
+        return self._shape.between(start, time_ns) / whole if whole > 0 else even
+
     def _counted(self) -> Iterable[float]:
-        wraps_at, resets = self.channel.wraps_at, 0
-        steps = []
-        for before, after in pairwise(self._values):
-            step = after - before
-            if step < 0:
-                round_trip = step + wraps_at if wraps_at is not None else float("inf")
-                # One that seems to have run through more than half its range was set back instead.
-                is_reset = wraps_at is None or not 0 <= round_trip <= wraps_at / 2
-                resets += is_reset
-                step = after if is_reset else round_trip
-            steps.append(step)
+        steps, resets = counted(self._values, self.channel.wraps_at)
         if resets:
             times = "once" if resets == 1 else f"{resets} times"
             self.notes = (f"the counter began anew {times}: what it counted just before is lost",)
@@ -334,6 +366,21 @@ class _Curve:
             return self.sampling_s
         changed = [at for at, step in zip(self.at_ns[1:], pairwise(self._values), strict=True) if step[0] != step[1]]
         return max(self.sampling_s, _median_step_s([self.at_ns[0], *changed]))
+
+
+def counted(values: Sequence[float], wraps_at: float | None) -> tuple[list[float], int]:
+    """Return what a counter counted from each value to the next, wraps considered, and how often it was set back."""
+    steps, resets = [], 0
+    for before, after in pairwise(values):
+        step = after - before
+        if step < 0:
+            round_trip = step + wraps_at if wraps_at is not None else float("inf")
+            # One that seems to have run through more than half its range was set back instead.
+            is_reset = wraps_at is None or not 0 <= round_trip <= wraps_at / 2
+            resets += is_reset
+            step = after if is_reset else round_trip
+        steps.append(step)
+    return steps, resets
 
 
 def _median_step_s(at_ns: Sequence[int]) -> float:

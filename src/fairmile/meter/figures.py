@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem
-from fairmile.meter.energy import Energy, SpanEnergy, Total, energies, energy_by_span, estimate, total
+from fairmile.meter.energy import Energy, SpanEnergy, Total, counted, energies, energy_by_span, estimate, total
 from fairmile.meter.footprint import Footprint, footprint
 from fairmile.meter.gpu_log import is_gpu_log, read_gpu_log
 from fairmile.meter.lines import Channel, Log, Samples, event_files, read_log
@@ -16,7 +17,7 @@ from fairmile.meter.lines import Channel, Log, Samples, event_files, read_log
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a channel showed over all its samples; of a counter `increase` is what matters."""
+    """What a channel showed over all its samples; of a counter `increase` is what matters, if never set back."""
 
     channel: Channel
     host: str
@@ -116,10 +117,11 @@ def read_samples(path: Path) -> Log:
 def _figures(samples: Samples) -> Sequence[Figures]:
     found = []
     for channel, column in zip(samples.channels, samples.columns, strict=True):
-        values = [value for value in column if value is not None and value == value]
+        values = [value for value in column if value is not None and math.isfinite(value)]
         if not values:
             continue
-        increase = values[-1] - values[0] if channel.kind == "counter" and values[-1] >= values[0] else None
+        steps, resets = counted(values, channel.wraps_at) if channel.kind == "counter" else ([], 1)
+        increase = math.fsum(steps) if not resets else None
         mean = sum(values) / len(values)
         figures = (len(values), mean, min(values), max(values), values[-1], increase)
         found.append(Figures(channel, samples.writer.host, *figures))

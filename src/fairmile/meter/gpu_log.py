@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure
-from fairmile.meter.lines import Channel, Samples, Writer
+from fairmile.meter.lines import Channel, Column, Samples, Writer
 
 # Its column, ours, and what to multiply with.
 _COLUMNS = {
@@ -52,7 +52,7 @@ def read_gpu_log(path: Path) -> GpuLog:
         raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
     headings: list[str] | None = None
     places: list[int] = []
-    channels: list[Channel] = []
+    columns: list[Column] = []
     samples: Samples | None = None
     factors: list[float] = []
     damaged = 0
@@ -62,15 +62,21 @@ def read_gpu_log(path: Path) -> GpuLog:
             if headings is None:
                 headings = found
                 places, channels, factors = _columns(headings)
-                samples = Samples(tuple(channels), Writer("", 0, None, 0, 0), columns=[[] for _ in channels])
+                columns = [Column() for _ in channels]
+                samples = Samples(tuple(channels), Writer("", 0, None, 0, 0), columns=columns)
             elif found != headings:
                 damaged += 1  # another set of GPUs from here on: its columns would be read wrongly
                 break
             continue
         if not line.strip(" #\t"):
             continue
-        if samples is None or not _take(line, samples, len(headings or ()), places, factors):
+        values = _values(line, len(headings or ()), places, factors)
+        if samples is None or values is None:
             damaged += 1
+            continue
+        samples.at_ns.append(values[0])
+        for column, value in zip(columns, values[1], strict=True):
+            column.append(value)
     if samples is None:
         raise InvalidDocument(
             [
@@ -101,22 +107,22 @@ def _columns(headings: Sequence[str]) -> tuple[list[int], list[Channel], list[fl
     return places, channels, factors
 
 
-def _take(line: str, samples: Samples, width: int, places: Sequence[int], factors: Sequence[float]) -> bool:
-    """Take a line of values in; return False where it is none."""
+def _values(
+    line: str, width: int, places: Sequence[int], factors: Sequence[float]
+) -> tuple[int, list[float | None]] | None:
+    """Return the time and the values of a line, None where it is no line of values."""
     fields = line.split(",")
     at = _TIME.fullmatch(fields[0].strip())
     if at is None or len(fields) != width:
-        return False
+        return None
     try:
         moment = datetime.fromisoformat(f"{at[1]}T{at[2]}").replace(tzinfo=UTC)
     except ValueError:
-        return False
+        return None
     seconds = int(moment.replace(microsecond=0).timestamp())
-    samples.at_ns.append(seconds * 1_000_000_000 + moment.microsecond * 1000)
-    for column, place, factor in zip(samples.columns, places, factors, strict=True):
-        value = _value(fields[place])
-        column.append(None if value is None else value * factor)
-    return True
+    found = [(_value(fields[place]), factor) for place, factor in zip(places, factors, strict=True)]
+    values = [None if value is None else value * factor for value, factor in found]
+    return seconds * 1_000_000_000 + moment.microsecond * 1000, values
 
 
 def _value(text: str) -> float | None:

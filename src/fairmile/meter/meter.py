@@ -49,6 +49,7 @@ FLUSH_S = 1.0
 _BATCH = 1024  # numbers, two for each call, that a list may hold before its own thread packs them
 _MOST_PACKED = 1 << 17  # numbers in one line
 _FEW = 128  # numbers that a line tells as such
+_MOST_CALLS = 256
 _MOST_WAITING = 4096  # lines before the thread that adds one writes them itself
 _MOST_HELD_BYTES = 64 << 20  # what is kept while the disk refuses
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -298,11 +299,13 @@ class Meter:
         self.failures = 0
         self.failure: str | None = None
         self.dropped = 0  # lines lost since the disk refuses and too many wait
+        self.began = time_ns(), _clock()  # one moment, by the clock on the wall and by that of the lines
         self._lock = threading.RLock()
         self._busy = False
         self._local = threading.local()
         self._threads_calls: list[_Calls] = []
         self._ended: dict[str, Tally] = {}  # of threads that are gone
+        self._most_calls = _MOST_CALLS  # lists before those of threads that are gone are looked for
         self._threads = 0
         self._waiting: deque[str] = deque()
         self._quoted: dict[str, str] = {}
@@ -367,6 +370,9 @@ class Meter:
             calls = _Calls(self, name, f'{{"spans": {self._quote(name)}, "at": ', told + self._tail)
             with self._lock:
                 self._threads_calls.append(calls)
+                if len(self._threads_calls) > self._most_calls:  # nobody flushes outside of a run
+                    self._drain_all()
+                    self._most_calls = max(_MOST_CALLS, 2 * len(self._threads_calls))
             local.calls[name] = calls
         return calls
 
@@ -406,8 +412,10 @@ class Meter:
                     self._flush()
                 elif not self._busy:
                     self._busy = True
-                    self._drain(calls)
-                    self._busy = False
+                    try:
+                        self._drain(calls)
+                    finally:
+                        self._busy = False
             finally:
                 self._lock.release()
 
@@ -450,21 +458,21 @@ class Meter:
         if self._file is None or not self._waiting:
             return
         self._busy = True
-        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if self._untold:
-            told = {"times": self._untold, "reason": self.failure, "lines_lost": self.dropped}
-            lines.append(f'{{"event": "meter.write_failed", "at": {_clock()}, "with": {_json(told)}{self._tail}')
-        left = "".join(lines).encode()
-        try:
-            left = self._write(left)
-        except OSError as error:
-            self._waiting.extendleft(reversed(lines[: -1 if self._untold else None]))
-            self._failed(error)
-        else:
-            if left:
-                self._waiting.appendleft(left.decode())
+        try:  # a Ctrl-C may come anywhere in here
+            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            if self._untold:
+                told = {"times": self._untold, "reason": self.failure, "lines_lost": self.dropped}
+                lines.append(f'{{"event": "meter.write_failed", "at": {_clock()}, "with": {_json(told)}{self._tail}')
+            try:
+                left = self._write("".join(lines).encode())
+            except OSError as error:
+                self._waiting.extendleft(reversed(lines[: -1 if self._untold else None]))
+                self._failed(error)
             else:
-                self._untold = 0
+                if left:
+                    self._waiting.appendleft(left.decode())
+                else:
+                    self._untold = 0
         finally:
             self._busy = False
 
@@ -534,7 +542,7 @@ class Meter:
             self.dropped += 1
 
     def _writer_line(self) -> bytes:
-        wall, clock = time_ns(), _clock()
+        wall, clock = self.began
         told = {"host": self.host, "rank": self.rank, "boot": _boot(), "wall_ns": wall, "clock_ns": clock}
         return f'{{"writer": {_json(told)}{self._tail}'.encode()
 

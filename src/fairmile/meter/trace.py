@@ -6,14 +6,17 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from heapq import merge
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.files import write_atomic
-from fairmile.meter.lines import Log, Spans, Writer
+from fairmile.meter.lines import Event, Log, Samples, Spans, Writer
 
 if TYPE_CHECKING:
     import os
 
+_Timed = tuple[int, dict[str, Any]]
 _LANES = 1_000_000  # threads are numbered far below it
 
 
@@ -26,27 +29,34 @@ def trace_text(log: Log) -> str:
     """Return a log as JSON of Chrome's event format: microseconds since the first moment, in order of time."""
     begin_ns = _begin_ns(log)
     pids = _pids(log.writers)
-    found: list[tuple[int, dict[str, Any]]] = []
-    for pid, spans in _by_process(log.spans, pids):
-        found += _complete(spans, pid)
-    for event in log.events:
-        told = {"name": event.name, "cat": "event", "ph": "i", "s": "p", "pid": pids[event.writer], "tid": 0}
-        found.append((event.at_ns, {**told, "args": _finite(event.attributes)}))
-    for logged in log.metrics:
-        found += _counter(logged.name, logged.value, logged.at_ns, pids[logged.writer])
-    for samples in log.samples:
-        pid = pids[samples.writer]
-        for channel, column in zip(samples.channels, samples.columns, strict=True):
-            name = f"{channel.name} ({channel.unit})" if channel.unit else channel.name
-            for at_ns, value in zip(samples.at_ns, column, strict=True):
-                found += _counter(name, value, at_ns, pid)
-    found.sort(key=lambda each: (each[0], -each[1].get("dur", 0.0)))
-    for at_ns, each in found:
-        each["ts"] = (at_ns - begin_ns) / 1e3
     start = datetime.fromtimestamp(begin_ns / 1e9, UTC).isoformat()
-    # One event a line, so that a person can look for something in it.
-    lines = ",\n".join(json.dumps(each) for each in [*_names(log, pids), *(each for _, each in found)])
+    # One event a line, so that a person can look for something in it; made one by one, since a day has millions.
+    lines = ",\n".join(map(json.dumps, chain(_names(log, pids), _timed(log, pids, begin_ns))))
     return f'{{"displayTimeUnit": "ms", "otherData": {{"start": "{start}"}}, "traceEvents": [\n{lines}\n]}}\n'
+
+
+def _timed(log: Log, pids: dict[Writer, int], begin_ns: int) -> Iterator[dict[str, Any]]:
+    """Yield everything that happened, in order of time, a span before what lies within it."""
+    parts: list[Iterable[_Timed]] = [_complete(spans, pid) for pid, spans in _by_process(log.spans, pids)]
+    parts.append(_instants(log.events, pids))
+    metrics = sorted(log.metrics, key=lambda logged: logged.at_ns)
+    parts.append(found for each in metrics for found in _counter(each.name, each.value, each.at_ns, pids[each.writer]))
+    parts += [_levels(samples, pids[samples.writer]) for samples in log.samples]
+    for at_ns, each in merge(*parts, key=lambda found: (found[0], -found[1].get("dur", 0.0))):
+        yield {**each, "ts": (at_ns - begin_ns) / 1e3}
+
+
+def _instants(events: Iterable[Event], pids: dict[Writer, int]) -> Iterator[_Timed]:
+    for event in sorted(events, key=lambda event: event.at_ns):
+        told = {"name": event.name, "cat": "event", "ph": "i", "s": "p", "pid": pids[event.writer], "tid": 0}
+        yield event.at_ns, {**told, "args": _finite(event.attributes)}
+
+
+def _levels(samples: Samples, pid: int) -> Iterator[_Timed]:
+    names = [f"{each.name} ({each.unit})" if each.unit else each.name for each in samples.channels]
+    for row in sorted(range(len(samples.at_ns)), key=samples.at_ns.__getitem__):
+        for name, column in zip(names, samples.columns, strict=True):
+            yield from _counter(name, column[row], samples.at_ns[row], pid)
 
 
 def _begin_ns(log: Log) -> int:
@@ -89,7 +99,7 @@ def _by_process(all_spans: Iterable[Spans], pids: dict[Writer, int]) -> Iterator
         yield pid, found
 
 
-def _complete(threads_spans: list[Spans], pid: int) -> list[tuple[int, dict[str, Any]]]:
+def _complete(threads_spans: list[Spans], pid: int) -> list[_Timed]:
     """Return the spans of one thread as complete events.
 
     Blocks of one thread lie inside each other; what only overlaps (tasks of asyncio) goes to a lane of its own, since
@@ -125,7 +135,7 @@ def _lane(lanes: list[list[int]], start: int, end: int) -> int:
     return len(lanes) - 1
 
 
-def _counter(name: str, value: float | None, at_ns: int, pid: int) -> list[tuple[int, dict[str, Any]]]:
+def _counter(name: str, value: float | None, at_ns: int, pid: int) -> list[_Timed]:
     if value is None or not math.isfinite(value):
         return []  # neither JSON nor a curve has a place for it
     return [(at_ns, {"name": name, "ph": "C", "pid": pid, "tid": 0, "args": {"value": value}})]

@@ -17,12 +17,14 @@ from typing import Self
 
 from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import SystemFailure, UsageError
-from fairmile.meter.lines import Channel, Samples, Writer, channels_line
+from fairmile.meter.lines import Channel, Column, Samples, Writer, channels_line
+from fairmile.meter.meter import Meter
 from fairmile.meter.sources import SOURCES, Found, Source, find_sources
 
 _SHORTEST_S = 0.001
 _PATIENCE_S = 10.0
 _LOOK_S = 0.2
+_MOST_FAILURES = 50
 # What the reading of a source, or who listens, may raise: it costs that sample and nothing else.
 _FAULTS = (OSError, ValueError, ArithmeticError, LookupError, RuntimeError, AttributeError, TypeError)
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -34,18 +36,20 @@ class Watch:
     """Samples sources each `period_s` in a thread of its own, from `start` to `stop`.
 
     Sample k is due at start + k periods; one that is late is left out, so samples neither drift nor bunch. The first is
-    taken within `start`, the last within `stop`. With `file` each sample is appended to that log as one whole line.
-    Nothing that fails here, be it a reading, the disk or `on_sample`, reaches the program: `failures` tells of it.
-    The sources are closed with the end of the watch.
+    taken within `start`, the last within `stop`. With `log`, a file or the meter that writes it, each sample becomes
+    one line of it; without `keep` it is nowhere else, so that a watch of many days needs no memory. Nothing that fails
+    here, be it a reading, the disk or `on_sample`, reaches the program: `failures` tells of it. The sources are closed
+    with the end of the watch.
     """
 
     def __init__(
         self,
         sources: Iterable[Source],
-        file: Path | None = None,
+        log: Path | Meter | None = None,
         *,
         period_s: float = 1.0,
         on_sample: Callable[[Watch, Values], object] | None = None,
+        keep: bool = True,
     ) -> None:
         if not _SHORTEST_S <= period_s < float("inf"):
             raise UsageError(f"a period of {period_s!r} s cannot be kept", hint=f"{_SHORTEST_S:g} s is the shortest")
@@ -55,33 +59,30 @@ class Watch:
         self.skipped = 0
         self.cpu_s = 0.0  # what the thread itself used
         self.failures: dict[str, int] = {}  # what went wrong, and how often
-        self._due_s: dict[str, float] = {}  # when a source that is dear to read is read again
+        self._due_s = [0.0] * len(self._sources)  # when a source that is dear to read is read again
         self._on_sample = on_sample
-        self._file = file
-        self._fd = -1
-        self._torn = False
+        self._keep = keep
+        self._meter = log if isinstance(log, Meter) else Meter(log)
+        self._owns_meter = not isinstance(log, Meter)
         self._at = array("q")
-        self._columns = [array("d") for _ in self.channels]
+        self._columns = [Column() for _ in self.channels]
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
-        self._writer = Writer(os.uname().nodename, self._pid, None, time.time_ns(), time.monotonic_ns())
+        self._pid = 0
+        self._writer = self._me()
         self._began_ns = 0
         self._tail = ""
-        self._head = ""
 
     def start(self) -> Self:
         """Take the first sample and go on sampling until `stop`."""
         if self._thread is not None:
             raise UsageError("this watch was started already", hint="make a new one")
-        self._writer = replace(self._writer, wall_ns=time.time_ns(), clock_ns=time.monotonic_ns())
-        writer = self._writer
-        said = {"host": writer.host, "rank": None, "boot": _boot(), "wall_ns": writer.wall_ns}
-        line = {"writer": {**said, "clock_ns": writer.clock_ns}, "p": self._pid}
-        name = f"{self._pid}-{self._writer.clock_ns}"
-        self._head = json.dumps(line) + "\n" + channels_line(self.channels, name, self._pid)
-        self._tail = f', "watch": "{name}", "p": {self._pid}}}\n'
+        self._writer = self._me()  # which may be another process by now
+        self._pid = self._writer.pid
         self._began_ns = time.monotonic_ns()
+        name = f"{self._pid}-{self._began_ns}"
+        self._meter.append(channels_line(self.channels, name, self._pid))
+        self._tail = f', "watch": "{name}", "p": {self._pid}}}\n'
         self._sample(first_or_last=True)
         self._thread = threading.Thread(target=self._run, name="fairmile-watch", daemon=True)
         self._thread.start()
@@ -101,9 +102,11 @@ class Watch:
         self._sample(first_or_last=True)
         for source in self._sources:
             source.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._owns_meter:
+            self._meter.close()
+            if self._meter.failures:
+                what = f"cannot write {self._meter.file}: {self._meter.failure}"
+                self.failures[what] = self._meter.failures
         return self.measured()
 
     def __enter__(self) -> Self:
@@ -113,11 +116,13 @@ class Watch:
         self.stop()
 
     def measured(self) -> Samples:
-        """Return what was measured so far."""
+        """Return what was measured so far, nothing where it is not kept."""
         count = len(self._at)
         at = array("q", (self._writer.wall(each) for each in self._at[:count]))
-        columns = [[None if value != value else value for value in column[:count]] for column in self._columns]
-        return Samples(self.channels, self._writer, at, columns)
+        return Samples(self.channels, self._writer, at, [column[:count] for column in self._columns])
+
+    def _me(self) -> Writer:
+        return Writer(self._meter.host, os.getpid(), self._meter.rank, *self._meter.began)
 
     def _run(self) -> None:
         # The signals of a program are for its main thread.
@@ -129,7 +134,7 @@ class Watch:
             self.skipped += due - number - 1
             number = due
             left_s = (self._began_ns + number * period_ns - time.monotonic_ns()) / 1e9
-            if self._stop.wait(max(left_s, 0.0)):
+            if self._stop.wait(min(max(left_s, 0.0), threading.TIMEOUT_MAX)):
                 return
             self._sample()
             self.cpu_s = time.thread_time()
@@ -137,28 +142,30 @@ class Watch:
     def _sample(self, *, first_or_last: bool = False) -> None:
         before_ns = time.monotonic_ns()
         values: list[float | None] = []
-        for source in self._sources:
-            values += self._read(source, first_or_last=first_or_last)
+        for place in range(len(self._sources)):
+            values += self._read(place, first_or_last=first_or_last)
         # The middle of the reading is the moment that fits all values best.
         at_ns = (before_ns + time.monotonic_ns()) // 2
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(float("nan") if value is None else value)
-        self._at.append(at_ns)  # last, so that a reader never sees half a sample
-        if self._file is not None:
-            self._write(f'{{"sample": {json.dumps(values)}, "at": {at_ns}{self._tail}')
+        if self._keep:
+            for column, value in zip(self._columns, values, strict=True):
+                column.append(value)
+            self._at.append(at_ns)  # last, so that a reader never sees half a sample
+        if self._meter.file is not None:
+            self._meter.append(f'{{"sample": {json.dumps(values)}, "at": {at_ns}{self._tail}')
         if self._on_sample is not None:
             try:
                 self._on_sample(self, values)
             except _FAULTS as error:
                 self._failed(f"on_sample: {error!r}")
 
-    def _read(self, source: Source, *, first_or_last: bool) -> list[float | None]:
+    def _read(self, place: int, *, first_or_last: bool) -> list[float | None]:
+        source = self._sources[place]
         width = len(source.channels())
         now_s = time.monotonic()
-        if not first_or_last and now_s < self._due_s.get(source.name, 0.0):
+        if not first_or_last and now_s < self._due_s[place]:
             return [None] * width
         # A little early is as good as on time: what is due at this sample must not wait for the next one.
-        self._due_s[source.name] = now_s + getattr(source, "every_s", 0.0) - self.period_s / 2
+        self._due_s[place] = now_s + getattr(source, "every_s", 0.0) - self.period_s / 2
         try:
             values = source.read()
         except _FAULTS as error:
@@ -169,33 +176,10 @@ class Watch:
             return [None] * width
         return [None if value is None or not math.isfinite(value) else value for value in values]
 
-    def _write(self, line: str) -> None:
-        try:
-            if self._fd < 0 and self._file is not None:
-                self._fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            data = f"{chr(10) if self._torn else ''}{self._head}{line}".encode()
-            written = os.write(self._fd, data)
-        except OSError as error:
-            self._failed(f"cannot write {self._file}: {os.strerror(error.errno or 0)}")
-            return
-        # A full disk may take half a line: the next begins on a new one, and what says who writes is said again.
-        self._torn = written < len(data)
-        if self._torn:
-            self._failed(f"cannot write {self._file}: it took only a part of a line")
-        else:
-            self._head = ""
-
     def _failed(self, what: str) -> None:
+        if what not in self.failures and len(self.failures) >= _MOST_FAILURES:
+            what = "others"
         self.failures[what] = self.failures.get(what, 0) + 1
-
-
-def _boot() -> str:
-    """Return what tells one start of the system from another, so that the clocks of its processes are compared."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            return stream.read().strip()
-    except OSError:
-        return ""
 
 
 def _unique_channels(sources: Sequence[Source]) -> tuple[Channel, ...]:
@@ -203,7 +187,9 @@ def _unique_channels(sources: Sequence[Source]) -> tuple[Channel, ...]:
     found: dict[str, Channel] = {}
     for source in sources:
         for channel in source.channels():
-            name = channel.name if channel.name not in found else f"{source.name}.{channel.name}"
+            name = channel.name
+            while name in found:
+                name = f"{source.name}.{name}"
             found[name] = replace(channel, name=name)
     return tuple(found.values())
 
@@ -288,7 +274,7 @@ def watch_for(
     watch = Watch(found.sources, file, period_s=period_s, on_sample=on_sample).start()
     began_ns, interrupted = time.monotonic_ns(), False
     try:
-        threading.Event().wait(seconds)
+        threading.Event().wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
     except KeyboardInterrupt:
         interrupted = True
     return replace(_watched(watch, found, time.monotonic_ns() - began_ns), interrupted=interrupted)

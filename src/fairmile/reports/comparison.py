@@ -9,10 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.meter.lines import number_text
 from fairmile.reports.differences import Difference, differences, inner_differences
-from fairmile.reports.measures import Measure, interval, known_names, measures, percent, title, unknown_metric
+from fairmile.reports.measures import (
+    Measure,
+    deviation,
+    interval,
+    known_names,
+    measures,
+    percent,
+    title,
+    unknown_metric,
+)
 from fairmile.reports.statistics import CONFIDENCE, Effect, Estimate, effect, estimate, holm
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.wording import Better, better_of
@@ -64,16 +73,21 @@ class Comparison:
     confidence: float = CONFIDENCE
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return headings and rows: a row for each metric and group."""
-        columns = ["metric", "group", "runs", "mean", "to the first", "verdict", "why"]
+        """Return headings and rows: a row for each metric and group; of one group alone nothing is judged."""
+        columns = ["metric", "group", "runs", f"mean ± {self.confidence * 100:g} %", "sd"]
+        columns += ["verdict", "to the first", "why"] if len(self.groups) > 1 else ["why"]
         rows = []
         for row in self.rows:
+            base = row.cells[0].estimate
             for at, cell in enumerate(row.cells):
-                runs = "" if cell.estimate is None else str(cell.estimate.count)
-                verdict = cell.verdict or "" if at else _arrow(row.better)
                 name = title(row.metric) if at == 0 else ""
-                shown = [_mean(cell.estimate, row.unit), effect_text(cell.effect)]
-                rows.append([name, cell.group, runs, *shown, str(verdict), cell.why])
+                runs = "" if cell.estimate is None else str(cell.estimate.count)
+                sd = "" if cell.estimate is None else deviation(cell.estimate.sd, cell.estimate.mean, row.unit)
+                judged = [str(cell.verdict or "" if at else _arrow(row.better)), _to_first(base, cell) if at else ""]
+                judged = judged if len(self.groups) > 1 else []
+                rows.append([name, cell.group, runs, _mean(cell.estimate, row.unit), sd, *judged, cell.why])
+        if not any(row[-1] for row in rows):
+            return columns[:-1], [row[:-1] for row in rows]
         return columns, rows
 
     def document(self) -> dict[str, Any]:
@@ -123,6 +137,11 @@ def compare(
         raise UsageError("there is nothing to compare", hint="name two runs, groups or names of runs")
     counting = {name: [run for run in runs if run.state is RunState.DONE] for name, runs in groups.items()}
     everything = [run for runs in counting.values() for run in runs]
+    if not everything:
+        raise NotFound(
+            "none of these runs is done, so there is nothing to compare",
+            hint=f"`fairmile runs show {next(run.id for runs in groups.values() for run in runs)}` tells what happened",
+        )
     known = known_names(everything)
     if metrics and (missing := [name for name in metrics if name not in known]):
         raise unknown_metric(missing[0], known)
@@ -142,9 +161,16 @@ def effect_text(found: Effect | None) -> str:
         return ""
     if found.relative is None:
         return f"{found.difference:+.4g}"
-    if found.relative_low is None or found.relative_high is None:
+    if found.relative_low is None or found.relative_high is None or found.relative_low == found.relative_high:
         return percent(found.relative)
     return f"{percent(found.relative)} ({percent(found.relative_low)} … {percent(found.relative_high)})"
+
+
+def _to_first(base: Estimate | None, cell: Cell) -> str:
+    """Return how far a group lies from the first; one run each has a difference, if no interval for it."""
+    if cell.verdict is not Verdict.TOO_FEW or base is None or cell.estimate is None or not base.mean:
+        return effect_text(cell.effect)
+    return percent((cell.estimate.mean - base.mean) / abs(base.mean))
 
 
 def json_value(value: Any) -> Any:
@@ -237,7 +263,9 @@ def _judged(base: Cell, cell: Cell, trouble: str, better: Better, tolerance: flo
     if not better:
         return replace(cell, effect=found, verdict=Verdict.DIFFERS, why="no direction is declared better", p=found.p)
     is_better = (found.difference < 0) == (better == "lower")
-    return replace(cell, effect=found, verdict=Verdict.BETTER if is_better else Verdict.WORSE, p=found.p)
+    # What is computed alike each time, as with one seed for all, varies less than it would among other seeds.
+    why = "identical repeats: no noise seen" if found.g is None and not found.p else ""
+    return replace(cell, effect=found, verdict=Verdict.BETTER if is_better else Verdict.WORSE, why=why, p=found.p)
 
 
 def _settled(rows: Sequence[Row], confidence: float) -> list[Row]:

@@ -214,7 +214,11 @@ def _segments(phases: Sequence[Phase]) -> tuple[tuple[float, float, str], ...]:
 def _traces(samples: Samples) -> list[Trace]:
     """Return one trace for each scope of each source: a power where it is measured, else what a counter tells."""
     found: dict[tuple[str, str], Trace] = {}
-    ranked = sorted(zip(samples.channels, samples.columns, strict=True), key=lambda each: each[0].unit != "W")
+    # A reading of the moment goes before a running mean, which shows a phase a second too late.
+    ranked = sorted(
+        zip(samples.channels, samples.columns, strict=True),
+        key=lambda each: (each[0].unit != "W", not each[0].name.endswith("_instant")),
+    )
     for channel, column in ranked:
         scope = (channel.source, channel.scope)
         points = [

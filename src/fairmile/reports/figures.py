@@ -38,6 +38,7 @@ INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _WIDTH = 7.0  # inches; 700 pixels on the web
 _MOST_LINES = 8
+_MOST_BESIDE = 4
 _MOST_LABEL = 48
 MEASURED_AS = {"memory_bytes": "max_rss_bytes"}
 _STYLE: dict[str, Any] = {
@@ -149,6 +150,7 @@ def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
     shown = {name: each for name, each in list(found.items())[:_MOST_LINES] if each}
     if not any(len(curve.xs) > 1 for each in shown.values() for curve in each):
         raise NotFound(f"none of these runs logged {metric!r} more than once")
+    crowded = len(shown) > _MOST_BESIDE  # then a legend among the curves would hide them
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
@@ -156,11 +158,17 @@ def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
             xs, means, lows, highs = _band(each)
             axis.plot(xs, means, color=COLOURS[at], label=_label(f"{name} ({len(each)})"), **_mark(at, xs))
             axis.fill_between(xs, lows, highs, color=COLOURS[at], alpha=0.2, linewidth=0)
-        _finish(axis, "step", _axis_name(metric, _unit(groups, metric)))
+        _finish(axis, "step", _axis_name(metric, _unit(groups, metric)), legend=not crowded)
+        if crowded:
+            figure.legend(loc="outside lower left", ncols=2)
+        axis.xaxis.set_major_locator(_whole_numbers())
 
     left_out = len([each for each in found.values() if each]) - len(shown)
     note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval."
-    return Picture(f"band-{_file(metric)}", f"{title(metric)} over repeats", draw, note=note + _more(left_out))
+    if broken := sum(curve.not_finite for each in shown.values() for curve in each):
+        note += f" Not shown: {broken} that {'is' if broken == 1 else 'are'} NaN or infinite."
+    height = 3.1 + (0.2 * math.ceil(len(shown) / 2) if crowded else 0)
+    return Picture(f"band-{_file(metric)}", f"{title(metric)} over repeats", draw, height, note + _more(left_out))
 
 
 def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: str = "") -> Picture:
@@ -307,24 +315,30 @@ def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None) ->
         raise NotFound("none of these runs logged a metric more than once")
     name = names[0]
 
+    timed = {id: epoch for id, log in logs.items() if (epoch := epochs(log))}
+
     def draw(figure: Figure) -> None:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-        for at, (id, log) in enumerate(logs.items()):
-            curve, epoch = known[id].get(name), epochs(log)
+        panels = figure.subplots(2 if timed else 1, 1, sharex=True, squeeze=False,
+                                 height_ratios=[2, 1] if timed else [1])[:, 0]  # fmt: skip
+        for at, id in enumerate(logs):
+            curve, epoch = known[id].get(name), timed.get(id)
             if curve is not None:
                 epoch = _aligned(epoch, curve) if epoch else None
                 placed = over_epochs(curve, epoch) if epoch else curve
                 xs, ys = thinned(placed.xs, [y if math.isfinite(y) else math.nan for y in placed.ys])
-                upper.plot(xs, ys, color=COLOURS[at], label=_label(id), **_mark(at, xs))
+                panels[0].plot(xs, ys, color=COLOURS[at], label=_label(id), **_mark(at, xs))
             if epoch is not None:
-                lower.plot(*thinned(epoch.xs, epoch.ys), color=COLOURS[at], **_mark(at, epoch.xs))
-        upper.legend(loc="upper right", ncols=2)
-        upper.set_ylabel(_label(name))
-        lower.set_ylabel("time per epoch (s)")
-        lower.set_ylim(bottom=0)
-        lower.set_xlabel("epoch")
+                panels[-1].plot(*thinned(epoch.xs, epoch.ys), color=COLOURS[at], **_mark(at, epoch.xs))
+        panels[0].legend(loc="upper right", ncols=2)
+        panels[0].set_ylabel(_label(name))
+        panels[-1].set_xlabel("epoch" if timed else "step")
+        panels[-1].xaxis.set_major_locator(_whole_numbers())
+        if timed:
+            panels[-1].set_ylabel("time per epoch (s)")
+            panels[-1].set_ylim(bottom=0)
 
-    return Picture("learning-curves", f"{title(name)} and time per epoch", draw, 4.2, _more(len(runs) - len(logs)))
+    about = f"{title(name)} and time per epoch" if timed else f"{title(name)} of each run"
+    return Picture("learning-curves", about, draw, 4.2 if timed else 3.1, _more(len(runs) - len(logs)))
 
 
 def _draw_phases(axis: Axes, found: Timeline, colour: Mapping[str, str]) -> None:

@@ -113,7 +113,7 @@ def leaderboard(runs: Sequence[Run], metric: str, *, n: int = 10, where: Where |
     estimates = {label: estimate([values[run.id].value for run in each]) for label, each in groups.items()}
     order = sorted(groups, key=lambda label: _key(estimates[label], better))
     shown = order[:n]
-    verdicts = _verdicts([estimates[label] for label in shown])
+    verdicts = _verdicts([estimates[label] for label in shown], next(iter(values.values())).tolerance)
     places: list[Place] = []
     for at, label in enumerate(shown):
         tied = at > 0 and estimates[label].mean == estimates[shown[at - 1]].mean
@@ -244,8 +244,11 @@ def _key(found: Estimate, better: Better) -> tuple[bool, float]:
     return broken, -mean if better == "higher" else mean
 
 
-def _verdicts(found: Sequence[Estimate]) -> list[Verdict | None]:
-    """Return how each stands to the first, taken together so that many places make no false winner."""
+def _verdicts(found: Sequence[Estimate], tolerance: float | None) -> list[Verdict | None]:
+    """Return how each stands to the first, taken together so that many places make no false winner.
+
+    What lies within the tolerance of the metric is the same, as in a comparison.
+    """
     verdicts: list[Verdict | None] = [None]
     chances: dict[int, float] = {}
     for at, each in enumerate(found[1:], 1):
@@ -253,7 +256,9 @@ def _verdicts(found: Sequence[Estimate]) -> list[Verdict | None]:
         if each.not_finite or found[0].not_finite:
             verdicts[at] = Verdict.NOT_COMPARABLE
         elif each.sd is not None and found[0].sd is not None:
-            chances[at] = effect(found[0], each).p
+            to_first = effect(found[0], each)
+            within = tolerance is not None and to_first.relative is not None and abs(to_first.relative) <= tolerance
+            chances[at] = 1.0 if within else to_first.p
     for at, chance in zip(chances, holm(list(chances.values())), strict=True):
         verdicts[at] = Verdict.WORSE if chance < 1 - found[0].confidence else Verdict.SAME
     return verdicts

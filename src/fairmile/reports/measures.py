@@ -103,13 +103,32 @@ def interval(mean: float, half_width: float | None, unit: str = "") -> str:
     return f"{mean:,.{places}f} ± {half:,.{places}f} {word}".strip().replace("-", "−")
 
 
+def between(low: float | None, high: float | None, unit: str = "") -> str:
+    """Return "low … high" in one unit; nothing where either end is not known."""
+    if low is None or high is None:
+        return ""
+    largest = max(abs(low), abs(high))
+    size, word = _size_unit(largest, unit) if math.isfinite(largest) else (1.0, unit)
+    if (unit == "s" and largest >= 120) or not math.isfinite(largest):
+        return f"{number(low, unit)} … {number(high, unit)}"
+    return f"{_plain(low / size, 4)} … {_plain(high / size, 4)} {word}".strip()
+
+
+def deviation(sd: float | None, mean: float, unit: str = "") -> str:
+    """Return a standard deviation with two digits, in the unit that its mean is told in."""
+    if sd is None:
+        return ""
+    size, word = _size_unit(max(abs(mean), sd), unit)
+    return f"{_plain(sd / size, 2)} {word}".strip()
+
+
 def percent(value: float | None, *, signed: bool = True) -> str:
     """Return a fraction as a percentage with three digits."""
     if value is None or not math.isfinite(value):
         return ""
     if value == 0:
         return "0 %"
-    text = f"{value * 100:{'+' if signed else ''}.3g}" if abs(value) < 100 else f"{value * 100:+,.0f}"
+    text = f"{value * 100:{'+' if signed else ''}{'.3g' if abs(value) < 9.995 else ',.0f'}}"
     return re.sub(r"e\+?(-?)0*(\d+)$", r"e\1\2", text).replace("-", "−") + " %"
 
 

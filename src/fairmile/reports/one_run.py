@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -33,7 +34,7 @@ from fairmile.reports.blocks import (
 )
 from fairmile.reports.differences import hardware_lines, storage_lines
 from fairmile.reports.figures import MEASURED_AS, Picture
-from fairmile.reports.measures import Measure, measures, number, percent, title, unit_of
+from fairmile.reports.measures import Measure, between, measures, number, percent, title, unit_of
 from fairmile.runs.layout import OUTPUT
 from fairmile.runs.model import Run, RunState
 
@@ -148,6 +149,8 @@ def _ending(run: Run) -> Iterator[Block]:
             yield Text(hint)
     elif not run.state.is_end:
         yield Note(f"This run is {run.state}: what follows is what is known so far.", "warn")
+    if broken := [name for name, each in run.metrics.items() if not math.isfinite(each.value)]:
+        yield Note(f"The last value of {', '.join(broken)} is NaN or infinite.", "warn")
     if run.packed:
         line = f"fairmile runs unpack {run.id}"
         yield Note(f"This run is packed: curves, phases and output are shown after `{line}`.", "dim")
@@ -162,7 +165,8 @@ def _metrics(run: Run) -> Iterator[Block]:
     rows: list[Row] = []
     for name, each in run.metrics.items():
         values = (each.value, each.best, each.first, each.mean, each.min, each.max)
-        cells = [Cell(number(value, each.unit), sort=value if value == value else None) for value in values]
+        cells = [Cell(number(value, each.unit), sort=value if math.isfinite(value) else None) for value in values]
+        cells[1] = cells[1] if each.better else Cell("")
         better = {"lower": "↓ lower", "higher": "↑ higher"}.get(each.better, "")
         rows.append([name, *cells, Cell(f"{each.count:,}", sort=each.count), better])
     columns = ["metric", "last", "best", "first", "mean", "lowest", "highest", "values", "better"]
@@ -218,9 +222,7 @@ def _prediction(run: Run) -> Iterator[Block]:
     for name, said in run.prediction.items():
         unit, value, measured = unit_of(name), float(said["value"]), _measured(run, name)
         low, high = said.get("low"), said.get("high")
-        span = (
-            f"{number(float(low), unit)} … {number(float(high), unit)}" if low is not None and high is not None else ""
-        )
+        span = between(float(low), float(high), unit) if low is not None and high is not None else ""
         off = percent((measured - value) / value) if measured is not None and value else ""
         tone: Tone = ""
         if measured is not None and low is not None and high is not None:

@@ -15,7 +15,7 @@ from fairmile.reports.comparison import Comparison, Verdict, compare, group_runs
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import Picture
 from fairmile.reports.leaderboard import Leaderboard, leaderboard
-from fairmile.reports.measures import ALWAYS, known_names, measures, number, percent, title
+from fairmile.reports.measures import ALWAYS, between, deviation, known_names, measures, number, percent, title
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
 from fairmile.runs.model import Run, RunState
 
@@ -111,6 +111,8 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
         board = leaderboard(runs, main, n=_TOP)
         data["leaderboard"] = board.document()
         blocks += _ranked(board)
+        # Where not all can be drawn, the best are.
+        groups = {each.label: groups[each.label] for each in board.places if each.label in groups} | groups
     blocks += _curves(groups, done, main, metrics)
     blocks += _failures(failed)
     blocks += [Heading("Runs"), *_listed(runs)]
@@ -127,13 +129,14 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     for row, verdict in zip(rows, verdicts, strict=True):
         metric = row[0] or metric  # each line says it, since a reader may sort them
         tone: Tone = _TONES.get(verdict, "dim") if verdict else "dim"
-        shown = [metric, *row[1:]]
-        cells.append([Cell(text, tone=tone if at >= columns.index("verdict") else "") for at, text in enumerate(shown)])
-    yield table(columns, cells, numbers=["runs", "mean", "to the first"])
+        tones: dict[str, Tone] = {"verdict": tone, "to the first": "dim", "why": "warn" if tone == "warn" else "dim"}
+        shown = zip(columns, [metric, *row[1:]], strict=True)
+        cells.append([Cell(text, tone=tones.get(name, "")) for name, text in shown])
+    yield table(columns, cells, numbers=[*columns[2:5], "to the first"])
     yield Text(
-        f"Means with their {comparison.confidence * 100:g} % confidence intervals; differences to the first group by "
-        "Welch’s t, with theirs. A group is called better or worse only where noise alone would seldom make such a "
-        "difference over all lines of this table (Holm’s rule)."
+        f"Means with their {comparison.confidence * 100:g} % confidence intervals, and standard deviations (sd); "
+        "differences to the first group by Welch’s t, with their intervals. A group is called better or worse only "
+        "where noise alone would seldom make such a difference over all lines of this table (Holm’s rule)."
     )
     yield from (Note(note) for note in comparison.notes)
 
@@ -169,9 +172,13 @@ def _repeated(comparison: Comparison) -> Iterator[Block]:
         found, why = row.cells[0].estimate, row.cells[0].why
         if found is None:
             continue
-        low, high = number(found.low, row.unit), number(found.high, row.unit)
         spread = percent(found.sd / abs(found.mean), signed=False) if found.sd is not None and found.mean else ""
-        shown = [number(found.mean, row.unit), number(found.sd, row.unit), spread, f"{low} … {high}" if low else ""]
+        shown = [
+            number(found.mean, row.unit),
+            deviation(found.sd, found.mean, row.unit),
+            spread,
+            between(found.low, found.high, row.unit),
+        ]
         rows.append([title(row.metric), *shown, str(found.count), Cell(why, tone="warn")])
     interval = f"{comparison.confidence * 100:g} % interval of the mean"
     columns = ["metric", "mean", "standard deviation", "of the mean", interval, "runs", ""]
@@ -244,10 +251,16 @@ def _listed(runs: Sequence[Run]) -> Iterator[Block]:
         state = Cell(str(run.state), tone=state_tone(run.state) if run.state is not RunState.DONE else "")
         rows.append([run.id, state, run.system, params, *cells, Cell(when(run.created)[:16], run.created)])
     columns = ["run", "state", "system", "parameters", *map(title, names), "created (UTC)"]
-    yield table(columns, rows, numbers=[title(name) for name in names])
+    said = [at for at in range(len(columns)) if any(_said(row[at]) for row in rows)]
+    shown: list[Row] = [[row[at] for at in said] for row in rows]
+    yield table([columns[at] for at in said], shown, numbers=[title(name) for name in names])
     if len(runs) > _MOST_RUNS:
         yield Text(f"The first {_MOST_RUNS} of {len(runs):,}.")
     yield Text("fairmile rerun RUN does one of them again from its record alone.")
+
+
+def _said(cell: str | Cell) -> str:
+    return cell.text if isinstance(cell, Cell) else cell
 
 
 def _machines(runs: Sequence[Run]) -> Iterator[Block]:

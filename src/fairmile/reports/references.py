@@ -23,7 +23,7 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, RunFailed, 
 from fairmile.base.words import did_you_mean
 from fairmile.base.yaml import Located, load_located
 from fairmile.reports.comparison import json_value
-from fairmile.reports.measures import Measure, interval, measures, number, percent, title
+from fairmile.reports.measures import Measure, between, interval, measures, number, percent, title
 from fairmile.reports.statistics import Estimate, estimate
 from fairmile.runs.model import Run, RunState
 
@@ -186,7 +186,9 @@ def _bounds(reference: Reference) -> str:
     low, high = number(reference.low, reference.unit), number(reference.high, reference.unit)
     if reference.lower_tolerance is None:
         return f"≤ {high}"
-    return f"≥ {low}" if reference.upper_tolerance is None else f"{low} … {high}"
+    if reference.upper_tolerance is None:
+        return f"≥ {low}"
+    return between(reference.low, reference.high, reference.unit)
 
 
 class _Reading:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from fairmile.base.errors import UsageError
-from fairmile.base.statistics import t_quantile
+from fairmile.base.statistics import t_cdf, t_quantile
 
 CONFIDENCE = 0.95
-_MOST_ROUNDS = 500
-_NORMAL_FROM = 1e7  # degrees of freedom; from there on lgamma loses more digits than the normal distribution is off by
-_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -43,9 +39,9 @@ class Effect:
     """How far a mean lies from another: second minus first, each number with its confidence interval.
 
     `relative` is the difference as a fraction of the first mean's size, with Fieller's interval, which holds zero
-    exactly when `low … high` does; it is None where the first mean is zero, and its interval where that mean cannot be
-    told from zero. `g` is Hedges' g, the difference in pooled standard deviations; None where nothing varies.
-    `p` is the chance that noise alone gives so large a difference.
+    exactly when `low … high` does; it is None where the first mean is zero or next to it, and its interval where that
+    mean cannot be told from zero. `g` is Hedges' g, the difference in pooled standard deviations; None where nothing
+    varies. `p` is the chance that noise alone gives so large a difference.
     """
 
     difference: float
@@ -92,6 +88,7 @@ def effect(first: Estimate, second: Estimate) -> Effect:
     degrees, t, p = float(first.count + second.count - 2), 0.0, 1.0 if abs(second.mean - first.mean) <= least else 0.0
     if variance:
         degrees = variance**2 / (variance_a**2 / (first.count - 1) + variance_b**2 / (second.count - 1))
+        degrees = max(degrees, min(first.count, second.count) - 1.0)  # never less, but for rounding
         t = t_quantile((1 + confidence) / 2, degrees)
         p = min(1.0, 2 * t_cdf(-abs(b - a) / math.sqrt(variance), degrees))
     half = t * math.sqrt(variance)
@@ -116,18 +113,6 @@ def holm(chances: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def t_cdf(t: float, degrees: float) -> float:
-    """Return the chance that a t-distributed number with so many degrees of freedom is at most `t`."""
-    if degrees <= 0 or math.isnan(t):
-        raise UsageError(f"no t distribution has {degrees:g} degrees of freedom at {t:g}")
-    if math.isinf(t):
-        return 0.0 if t < 0 else 1.0
-    if degrees > _NORMAL_FROM:
-        return NormalDist().cdf(t)
-    tail = 0.5 * _beta_fraction(degrees / (degrees + t * t), t * t / (degrees + t * t), degrees / 2, 0.5)
-    return tail if t <= 0 else 1 - tail
-
-
 def _check(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1, not at {confidence:g}", hint="write 0.95 for 95 %")
@@ -149,16 +134,17 @@ def _relative(
     a: float, b: float, variance_a: float, variance_b: float, t: float
 ) -> tuple[float | None, float | None, float | None]:
     """Return (b - a)/|a| with the interval of Fieller's theorem for the ratio of two means."""
-    if a == 0:
+    relative = (b - a) / abs(a) if a else math.inf
+    if math.isinf(relative):
         return None, None, None
-    relative = (b - a) / abs(a)
-    spread = t * t * variance_a / (a * a)
+    # Errors are taken in units of the first mean before they are squared: a square of that mean could vanish.
+    error_a, error_b, ratio = t * math.sqrt(variance_a) / a, t * math.sqrt(variance_b) / a, b / a
+    spread = error_a * error_a
     if spread >= 1:  # the first mean might be zero: any ratio is possible
         return relative, None, None
-    ratio = b / a
-    root = math.sqrt(max(0.0, (1 - spread) * t * t * variance_b + t * t * variance_a * ratio * ratio)) / abs(a)
+    root = math.hypot(math.sqrt(1 - spread) * error_b, error_a * ratio)
     ends = sorted(math.copysign(1, a) * ((ratio + sign * root) / (1 - spread) - 1) for sign in (-1, 1))
-    return relative, ends[0], ends[1]
+    return (relative, ends[0], ends[1]) if math.isfinite(ends[1] - ends[0]) else (relative, None, None)
 
 
 def _hedges(
@@ -175,36 +161,3 @@ def _hedges(
     error = math.sqrt(count / (first.count * second.count) + g * g / (2 * count))
     half = t_quantile((1 + min(first.confidence, second.confidence)) / 2, degrees) * error
     return g, g - half, g + half
-
-
-def _beta_fraction(x: float, rest: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function at `x`, where `rest` is 1 - x without its rounding error."""
-    if x <= 0:
-        return 0.0
-    if rest <= 0:
-        return 1.0
-    front = math.exp(a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
-    if x < (a + 1) / (a + b + 2):
-        return front * _continued(x, a, b) / a
-    return 1 - front * _continued(rest, b, a) / b
-
-
-def _continued(x: float, a: float, b: float) -> float:
-    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
-    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
-    value = d
-    for m in range(1, _MOST_ROUNDS):
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / _away_from_zero(1 + term * d)
-            c = _away_from_zero(1 + term / c)
-            value *= c * d
-        if abs(c * d - 1) < 1e-16:
-            break
-    return value
-
-
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY

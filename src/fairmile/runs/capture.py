@@ -56,6 +56,8 @@ _NOT_CODE = frozenset({".git", "__pycache__"})
 _SYSTEM_PROGRAMS = ("/usr/", "/bin/", "/sbin/", "/lib")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _PYTHON_IN_SHELL = re.compile(r"(?:^|[\s;&|(])((?:[\w./~-]*/)?python[0-9.]*)(?=\s|$)", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+(?: as \w+)?(?:\s*,\s*[\w.]+(?: as \w+)?)*)", re.MULTILINE)
+_MOST_IMPORTED = 500
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 # Programs that start the one that is meant.
 _LAUNCHERS = _SHELLS | {
@@ -351,7 +353,8 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     """Return what program this is: the state of its git repository, and the digest of each file that is part of it.
 
     Files are those that words of the command name, also as in --config=FILE, a module after `-m` that lies in
-    `folder`, and `extra` files and folders. The repository is that of `extra`, else of `folder`, else of the files.
+    `folder`, `extra` files and folders, and outside of a repository the modules that a script imports from beside it.
+    The repository is that of `extra`, else of `folder`, else of the files.
     """
     digests = _Digests()
     files: dict[str, dict[str, Any]] = {}
@@ -363,6 +366,10 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     named = {str(path): word for word, path in _named_files(argv, folder)}
     for path_text, word in named.items():
         _add_file(files, word, Path(path_text), digests)
+    if not any(map(_git_root, (os.path.abspath(folder), *(os.path.dirname(path) for path in named)))):
+        scripts = {Path(path): files[path]["name"] for path in named}
+        for name, file in _imported(scripts, folder):
+            _add_file(files, name, file, digests)
     starts = [*(Path(folder, each) for each in extra), folder, *(Path(path).parent for path in named)]
     found: dict[str, Any] = {"files": list(files.values())}
     roots = (root for start in starts if (root := _git_root(os.path.abspath(start))))
@@ -376,6 +383,11 @@ def _add_file(files: dict[str, dict[str, Any]], word: str, path: Path, digests: 
     if str(path) in files:
         return
     name = path.name if os.path.isabs(word) else os.path.normpath(word)
+    if name.startswith("..") or name == ".":
+        name = path.name
+    taken = {each["name"] for each in files.values()}
+    while name in taken:  # another file of that name, from another folder
+        name = f"more/{name}"
     if path.is_dir():
         digest, size, count = _tree(path, digests)
         files[str(path)] = {"name": name, "path": str(path), "sha256": digest, "size_bytes": size, "files": count}
@@ -400,6 +412,36 @@ def _named_files(argv: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]
             if path and "\0" not in path and _is_code(path, number):
                 yield text, Path(path)
                 break
+
+
+def _imported(scripts: Mapping[Path, str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the modules that Python scripts, given with their names, find beside them or in `folder` and import.
+
+    They are named as the scripts see them. What is imported by a computed name is not found.
+    """
+    waiting = [
+        (path, top, start)
+        for path, name in scripts.items()
+        for top, start in {path.parent: os.path.dirname(name), folder: ""}.items()
+        if path.suffix == ".py"
+    ]
+    seen = set(scripts)
+    while waiting and len(seen) < _MOST_IMPORTED:
+        file, top, start = waiting.pop()
+        for words in _IMPORT.findall(_read(file, _MOST_UNTRACKED_BYTES)):
+            for path in (each for word in words.split(",") for each in _module(top, word)):
+                if path not in seen:
+                    seen.add(path)
+                    waiting.append((path, top, start))
+                    yield os.path.join(start, path.relative_to(top)), path
+
+
+def _module(top: Path, word: str) -> list[Path]:
+    """Return the files of the module or package in a folder that an import names."""
+    name = word.strip().lstrip(".").partition(" ")[0].partition(".")[0]
+    if name and (top / f"{name}.py").is_file():
+        return [top / f"{name}.py"]
+    return sorted((top / name).rglob("*.py")) if name and (top / name / "__init__.py").is_file() else []
 
 
 def _is_code(path: str, number: int) -> bool:
@@ -528,7 +570,7 @@ def _remote(common: Path) -> dict[str, str]:
     urls = {key: value for key, value in settings.items() if re.fullmatch(r"remote\..+\.url", key)}
     url = urls.get("remote.origin.url") or next(iter(urls.values()), "")
     # A login or a token in the address is nobody's business.
-    url = re.sub(r"(?<=://)[^/\s@]*@", lambda match: "git@" if match[0] == "git@" else "", url.partition("?")[0])
+    url = re.sub(r"(?<=://)[^/\s]*@", lambda match: "git@" if match[0] == "git@" else "", url.partition("?")[0])
     return {"remote": url} if url else {}
 
 

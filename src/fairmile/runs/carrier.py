@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -18,10 +20,11 @@ from typing import Any
 import pynvml
 
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
-from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.files import safe_join, write_atomic, write_failure
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
+from fairmile.runs.crate import INPUTS
 from fairmile.runs.layout import OUTPUT, PACK, RECORD, WORK, read_record
 from fairmile.runs.model import Run
 from fairmile.runs.recorder import Ending, finish
@@ -30,6 +33,7 @@ from fairmile.runs.spec import RunSpec
 _FOLDER = "run"  # of the run in the folder of its job
 _RECORDER = "fairmile-recorder.pyz"
 _START = "record.sh"
+TRAVEL = "work.tar.gz"  # what goes along, until it has arrived
 _MOST_BYTES = 1 << 30
 # What the recorder consists of when it travels: pure Python that needs only the standard library.
 _PACKAGES = {"": ("__init__",), "base": (), "meter": (), "meter/sources": (), "runs": ()}
@@ -44,6 +48,8 @@ sys.exit(start(sys.argv[1:]))
 # A machine whose Python is too old runs the program all the same; its scheduler then tells how that ended.
 _START_TEXT = f"""\
 #!/bin/sh
+cd "$FAIRMILE_JOB_FOLDER" || exit 3
+if [ -f {TRAVEL} ]; then tar -xzf {TRAVEL} && rm -f {TRAVEL} || exit 3; fi
 for python in python3 python3.13 python3.12 python3.11; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         exec "$python" "$FAIRMILE_JOB_FOLDER/{_RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" --pack -- "$@"
@@ -69,16 +75,45 @@ def near_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> JobS
 
 
 def far_job(
-    spec: RunSpec, argv: Sequence[str], document: Mapping[str, Any], recorder: Path, key: str, code: Mapping[str, Path]
+    spec: RunSpec, argv: Sequence[str], document: Mapping[str, Any], recorder: Path, key: str, folder: Path
 ) -> JobSpec:
-    """Return the job that executes a run elsewhere: its record, its code and its recorder travel with it."""
-    if spec.folder:
-        document = {**document, "spec": {**document["spec"], "folder": ""}}
-    inputs = {f"{_FOLDER}/{WORK}/{name}": str(path) for name, path in code.items()}
+    """Return the job that executes a run elsewhere: record, recorder, the folder it works in and inputs travel."""
+    going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in _travelling_inputs(document)}
+    inputs = {name: path for name, path in going.items() if not os.path.isdir(path)}
+    folders = {name: path for name, path in going.items() if name not in inputs}
+    if (folder / WORK).is_dir():
+        folders[f"{_FOLDER}/{WORK}"] = str(folder / WORK)
+    if folders:  # as one file, since each that is sent takes a call of its own
+        inputs[TRAVEL] = str(_tied(folder / TRAVEL, folders))
     texts = {f"{_FOLDER}/{RECORD}": json.dumps(document), _START: _START_TEXT}
     made = _job(spec, argv, key, around=("sh", _START), folder="")
     given = {"inputs": {**inputs, _RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
     return made.model_copy(update=given)
+
+
+def _tied(file: Path, folders: Mapping[str, str]) -> Path:
+    try:
+        with tarfile.open(file, "w:gz", dereference=True) as archive:
+            for name, path in folders.items():
+                archive.add(path, name)
+    except OSError as error:
+        raise write_failure(str(file), error) from error
+    return file
+
+
+def far_values(document: dict[str, Any]) -> dict[str, str]:
+    """Return what placeholders stand for elsewhere, as seen from where the program starts; the record notes inputs."""
+    up = os.path.relpath(WORK, os.path.join(WORK, document["spec"].get("subfolder", "")))
+    values = {"source": up, "run": os.path.join(up, "..")}
+    for name, _ in _travelling_inputs(document):
+        there = os.path.join(up, "..", INPUTS, name)
+        document["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"] = there
+    return values
+
+
+def _travelling_inputs(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = document["captured"].get("inputs") or {}
+    return [(name, each["path"]) for name, each in found.items() if each.get("path") and "place" not in each]
 
 
 def _job(spec: RunSpec, argv: Sequence[str], key: str, *, around: tuple[str, ...], folder: str) -> JobSpec:

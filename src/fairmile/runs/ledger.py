@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_failure
 from fairmile.base.words import did_you_mean
+from fairmile.meter.lines import number_text
 from fairmile.runs.layout import FORMAT, RECORD, read_record, write_record
+from fairmile.runs.machine import looks_secret
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.packing import SUFFIX, pack, read_packed, unpack
 from fairmile.runs.wording import Value
@@ -75,7 +77,7 @@ class Ledger:
         while True:
             id = f"{spec.name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
             folder = self.root / id
-            if folder.with_suffix(SUFFIX).exists():
+            if folder.with_name(id + SUFFIX).exists():
                 continue
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
@@ -85,15 +87,16 @@ class Ledger:
             except OSError as error:
                 raise write_failure(str(folder), error) from error
             break
-        said = spec.model_dump(mode="json", exclude_defaults=True)
+        said = recorded_spec(spec)
         return folder, {"format": FORMAT, "id": id, "created": time.time(), "spec": said, **document}
 
     def write(self, folder: Path, document: Mapping[str, Any]) -> None:
-        """Keep the record of a run that does not run yet."""
+        """Keep the record of a run that does not run yet; of one that is new nothing stays where that fails."""
         try:
             write_record(folder, document)
         except DiskFailure:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not document.get("attempts"):
+                shutil.rmtree(folder, ignore_errors=True)
             raise
 
     def get(self, reference: str) -> Run:
@@ -151,12 +154,13 @@ class Ledger:
         with self._index() as index:
             return {RunState(state): n for state, n in index.execute("SELECT state, count(*) FROM runs GROUP BY state")}
 
-    def known(self, identity: str) -> Run | None:
-        """Return the newest run that succeeded with exactly this that went in."""
-        if not identity:
-            return None
-        rows = self.rows(identity=identity, states=[RunState.DONE], limit=1)
-        return self.get(rows[0].id) if rows else None
+    def known(self, identity: str, suits: Callable[[Run], bool] = lambda _: True) -> Run | None:
+        """Return the newest run that succeeded with exactly this that went in and suits."""
+        for row in self.rows(identity=identity, states=[RunState.DONE]) if identity else ():
+            with contextlib.suppress(NotFound):  # removed meanwhile
+                if suits(run := self.get(row.id)):
+                    return run
+        return None
 
     def with_jobs(self) -> list[str]:
         """Return the ids of runs that have not ended and are carried by a job."""
@@ -186,18 +190,30 @@ class Ledger:
 
     def remove(self, references: Iterable[str]) -> list[str]:
         """Forget runs that have ended."""
-        runs = [self.get(reference) for reference in references]
+        runs = list({run.id: run for run in map(self.get, references)}.values())
         for run in runs:
             if run.folder.parent != self.root:
                 raise UsageError(f"{run.folder} is not among the runs of this workspace", hint="remove it by hand")
             if not self.standing(run).is_end:
                 raise Conflict(f"run {run.id} is {self.standing(run)}", hint="it can be removed when it has ended")
         for run in runs:
-            if run.packed:
-                run.folder.unlink()
-            else:
-                shutil.rmtree(run.folder)
+            try:
+                # It loses its name first, so that nobody ever finds half a run.
+                gone = self.root / f".{run.id}.removed-{secrets.token_hex(6)}"
+                run.folder.rename(gone)
+                if run.packed:
+                    gone.unlink()
+                else:
+                    shutil.rmtree(gone)
+            except FileNotFoundError:  # another process did it
+                continue
+            except OSError as error:
+                raise write_failure(str(run.folder), error) from error
         return [run.id for run in runs]
+
+    def is_packed(self, path: Path) -> bool:
+        """Tell whether a file is a packed run of this workspace, and no crate."""
+        return path.absolute().parent == self.root and path.is_file()
 
     def standing(self, run: Run) -> RunState:
         """Return where a run stands: one whose recorder is gone without a word was interrupted."""
@@ -211,7 +227,7 @@ class Ledger:
             if path.suffix == SUFFIX and path.is_file():
                 return Run(read_packed(path), path, packed=True)
             return Run(read_record(path), path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{path} is no run: there is no {RECORD} in it") from None
 
     def _read(self, id: str) -> Run | None:
@@ -268,9 +284,11 @@ class Ledger:
         try:
             connection = self._open(self.root / _INDEX)
             self._refresh(connection)
-        except (sqlite3.Error, OSError):
-            with contextlib.suppress(OSError):
-                (self.root / _INDEX).unlink()
+        except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorname", "") not in ("SQLITE_BUSY", "SQLITE_LOCKED"):  # others work with it
+                for name in (f"{_INDEX}-journal", _INDEX):
+                    with contextlib.suppress(OSError):
+                        (self.root / name).unlink()
             connection = self._open(None)
             self._refresh(connection)
         try:
@@ -314,7 +332,10 @@ class Ledger:
         marks = ", ".join("?" * len(alive))
         running = connection.execute(f"SELECT id FROM runs WHERE state IN ({marks})", sorted(alive)).fetchall()
         for (id,) in running:
-            run = self._read(id) if id in there and id not in changed_ids else None
+            try:
+                run = self._read(id) if id in there and id not in changed_ids else None
+            except SystemFailure:  # it is just being replaced, and read the next time
+                continue
             if run is not None and str(state := self.standing(run)) not in alive:
                 changed.append(_of_document(id, known[id], run.document, state))
         gone = [(id,) for id in known.keys() - there]
@@ -325,6 +346,14 @@ class Ledger:
         marks = ", ".join("?" * len(_COLUMNS))
         connection.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", changed)
         connection.execute("COMMIT")
+
+
+def recorded_spec(spec: RunSpec) -> dict[str, Any]:
+    """Return a specification as a record holds it: without variables that look like secrets."""
+    said = spec.model_dump(mode="json", exclude_defaults=True)
+    if said.get("env"):
+        said["env"] = {name: text for name, text in said["env"].items() if not looks_secret(name, text)}
+    return said
 
 
 def _stamp(entry: os.DirEntry[str]) -> str:
@@ -356,7 +385,7 @@ _EMPTY: dict[str, Any] = {"elapsed_s": None, "energy_j": None, "params": "{}", "
 def _of_document(id: str, stamp: str, document: Mapping[str, Any], state: RunState) -> tuple[Any, ...]:
     run = Run(document, Path())
     spec, result = document["spec"], run.result
-    metrics = {name: each["value"] for name, each in (result.get("metrics") or {}).items()}
+    metrics = {name: number_text(float(each["value"])) for name, each in (result.get("metrics") or {}).items()}
     values = {
         "id": id,
         "stamp": stamp,

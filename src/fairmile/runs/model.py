@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.errors import UsageError
 from fairmile.base.registry import Plugin, Registry
-from fairmile.meter.lines import Log, event_files, read_log
+from fairmile.meter.lines import FILES, Log, event_files, read_log
+from fairmile.runs.packing import extract
 from fairmile.runs.wording import Better, Value
 
 if TYPE_CHECKING:
@@ -142,9 +143,11 @@ class Run:
 
     def log(self) -> Log:
         """Read spans, metrics and samples in full."""
-        if self.packed:
-            raise UsageError(f"run {self.id} is packed", hint=f"`fairmile runs unpack {self.id}` brings its files back")
-        return read_log(event_files(self.folder))
+        if not self.packed:
+            return read_log(event_files(self.folder))
+        with TemporaryDirectory(prefix="fairmile-run-") as scratch:
+            extract(self.folder, Path(scratch) / self.id, only=FILES)
+            return read_log(event_files(Path(scratch) / self.id))
 
 
 def _metric(said: Mapping[str, Any]) -> Metric:

@@ -17,6 +17,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,14 +116,16 @@ def read_packed(file: Path) -> dict[str, Any]:
     return document
 
 
-def extract(file: Path, folder: Path, *, most_bytes: int | None = None) -> list[str]:
+def extract(file: Path, folder: Path, *, most_bytes: int | None = None, only: str = "*") -> list[str]:
     """Unpack a zip file into a new folder and return the names of its files; nothing in it is trusted.
 
     Names stay inside the folder, only files and folders are made, and what is written is bounded by `most_bytes`, by
-    the free space, and for each file by the size that the directory of the zip file states.
+    the free space, and for each file by the size that the directory of the zip file states. Only members whose names
+    match `only` are unpacked.
     """
     names = []
-    with opened(file) as (packed, members):
+    with opened(file) as (packed, every):
+        members = [member for member in every if fnmatchcase(member.filename, only)]
         _check_size(members, file, folder, most_bytes)
         try:
             folder.mkdir(parents=True)

@@ -58,6 +58,11 @@ def project(
         raise UsageError(f"{level} is no level of confidence between 0 and 1", hint="0.9 is a good one")
     warnings = [*_check_alike(runs, steps_param)]
     timed = [each for each in (_timed(run, steps_param, span) for run in runs) if each is not None]
+    if not timed:
+        raise UsageError(
+            "none of these runs succeeded, so they tell nothing about a longer one",
+            hint=f"make a short one first: -p {steps_param}=2",
+        )
     if len(timed) < len(runs):
         warnings.append(f"{len(runs) - len(timed)} of {len(runs)} runs did not succeed and are left out")
     stepped = [each for each in timed if len(each.steps_s) > 1]

@@ -6,6 +6,7 @@ It needs nothing but the standard library, `base` and `meter`, so that it can tr
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairmile.base.digest import sha256_file
-from fairmile.base.errors import FairmileError
+from fairmile.base.errors import DiskFailure, FairmileError
 from fairmile.base.files import Holder, write_atomic, write_failure
 from fairmile.meter.energy import energies, total
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, Log, event_files, read_log
@@ -45,7 +46,8 @@ _LONGEST_LINE = 64 << 10
 _MOST_OUTPUTS = 10_000
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_COULD_NOT_START = {FileNotFoundError: 127, NotADirectoryError: 127, PermissionError: 126, OSError: 126}
+# The kernel takes no variable above 128 KiB; who has longer parameters finds them in the record.
+_LONGEST_VARIABLE = 100_000
 
 Document = dict[str, Any]
 
@@ -110,17 +112,28 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
     if trouble:
         document["result"]["notes"] = [trouble]
     document["state"] = ending.state
-    write_record(folder, document)
-    # The card can be made again from the record, so it need not survive a power cut.
-    write_atomic(folder / CARD, card_text(document, folder), sync=False)
+    try:
+        write_record(folder, document)
+    except DiskFailure:  # rather an end without its lists than none
+        document["result"] |= {
+            "spans": {},
+            "outputs": {},
+            "notes": ["the disk was full: spans and outputs are left out"],
+        }
+        write_record(folder, document)
+    # The card can be made again from the record, so it need not survive a power cut, nor find room.
+    with contextlib.suppress(DiskFailure):
+        write_atomic(folder / CARD, card_text(document, folder), sync=False)
 
 
 def _keep_room(folder: Path) -> None:
     """Keep room for the end of the record, which must be written also when the program filled the disk."""
     with contextlib.suppress(OSError):
+        # The new record lies beside the old one for a moment.
+        room_bytes = _ROOM_BYTES + 2 * (folder / RECORD).stat().st_size
         descriptor = os.open(folder / _ROOM, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, _ROOM_BYTES)
+            os.posix_fallocate(descriptor, 0, room_bytes)
         finally:
             os.close(descriptor)
 
@@ -174,7 +187,7 @@ class _Program:
                 self._reader.attach(printed, stated)
                 try:
                     process = self._start(output, metrics)
-                except OSError as error:
+                except (OSError, ValueError) as error:  # there is no such program, or a word holds a NUL
                     return _not_started(self.argv, self.work, error), time.monotonic() - begins
                 ending = self._follow(process, begins)
                 elapsed_s = time.monotonic() - begins
@@ -204,13 +217,13 @@ class _Program:
 
     def _follow(self, process: subprocess.Popen[bytes], begins: float) -> Ending:
         """Wait for the end; an interruption ends the program first."""
-        self._meter.event("started", pid=process.pid)
         timeout_s = self.spec.get("timeout_s")
         limit = begins + timeout_s if timeout_s else None
         watch_s = self.spec.get("watch_s", 1.0)
         watch_at = begins + _WATCH_AFTER_S if watch_s else None
         with _Child(process) as child, self._passing_signals(process):
             try:
+                self._meter.event("started", pid=process.pid)
                 while not child.wait(self._pause(limit, watch_at)):
                     self._reader.look()
                     child.look()
@@ -253,7 +266,8 @@ class _Program:
         before: dict[int, Any] = {}
         try:
             for number in _FORWARDED:
-                before[number] = signal.signal(number, forward)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+                    before[number] = signal.signal(number, forward)
         except ValueError:
             pass
         try:
@@ -267,7 +281,8 @@ class _Program:
         if code is None:  # somebody else collected it
             return Ending("interrupted", reason="how it ended is not known")
         name = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else ""
-        if not state and self._forwarded and code != 0:
+        # Also with exit code 0: who saves his state and goes has not come to the end.
+        if not state and self._forwarded:
             state, reason = "cancelled", f"it was ended by {self._forwarded}"
         if not state:
             state = "done" if code == 0 else "failed"
@@ -348,8 +363,9 @@ class _Child:
         for number in (first, signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
-            if self.wait(_GRACE_S if number is not signal.SIGKILL else None):
-                break
+            with contextlib.suppress(KeyboardInterrupt):  # somebody does not want to wait that long
+                if self.wait(_GRACE_S if number is not signal.SIGKILL else None):
+                    break
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)  # what it left behind
 
@@ -435,23 +451,26 @@ def run_variables(folder: Path, document: Document) -> dict[str, str]:
         FILE_VARIABLE: str(folder / FILE),
         HOST_VARIABLE: os.uname().nodename,
     }
-    if spec.get("params"):
-        found["FAIRMILE_PARAMS"] = json.dumps(spec["params"])
+    if spec.get("params") and len(text := json.dumps(spec["params"])) <= _LONGEST_VARIABLE:
+        found["FAIRMILE_PARAMS"] = text
     if spec.get("seed") is not None:
         found["FAIRMILE_SEED"] = str(spec["seed"])
     for name, each in document.get("captured", {}).get("inputs", {}).items():
         word = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
-        if each.get("path"):
-            found[f"FAIRMILE_INPUT_{word}"] = each["path"]
+        if each.get("there") or each.get("path"):
+            found[f"FAIRMILE_INPUT_{word}"] = each.get("there") or each["path"]
     return found
 
 
-def _not_started(argv: Sequence[str], work: Path, error: OSError) -> Ending:
-    code = next(code for kind, code in _COULD_NOT_START.items() if isinstance(error, kind))
+def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -> Ending:
+    code = 127 if isinstance(error, FileNotFoundError | NotADirectoryError) else 126
     if not work.is_dir():
         return Ending("failed", code, reason=f"its folder {work} is not there")
-    reason = f"{argv[0]!r} could not be started: {error.strerror}"
-    return Ending("failed", code, reason=reason, hint="check the name of the program and the environment")
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    hint = "check the name of the program and the environment"
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        hint = "give long values in a file"
+    return Ending("failed", code, reason=f"{argv[0]!r} could not be started: {why}", hint=hint)
 
 
 def _outputs(work: Path, patterns: Sequence[str]) -> tuple[dict[str, Any], str]:

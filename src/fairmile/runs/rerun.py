@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairmile.runs import capture
 from fairmile.runs.model import Metric, Run
 from fairmile.runs.spec import Input, RunSpec
 
@@ -50,11 +51,21 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
     root = Path(code["git"]["root"]) if code.get("git") else None
     files = {each["path"]: each["name"] for each in code.get("files", [])}
     argv = tuple(_moved(word, before, root, files, kept) for word in spec.argv)
-    subfolder = ""
+    subfolder = spec.subfolder
     if before is not None and root is not None and before.is_relative_to(root):
         subfolder = str(before.relative_to(root))
     changes = {"folder": "", "subfolder": "" if subfolder == "." else subfolder, "argv": argv, "inputs": inputs}
     return spec.model_copy(update=changes)
+
+
+def rerun_identity(original: Run, captured: Mapping[str, Any]) -> str:
+    """Return the identity of the same run with what was found now: that of the original where nothing differs.
+
+    The words of a record name its code where it lay, or where it was laid; so two records are not compared as such.
+    """
+    spec = original.document["spec"]
+    before, now = (capture.identity({"spec": spec, "captured": each}) for each in (original.captured, captured))
+    return original.identity if before == now else now
 
 
 def _moved(word: str, before: Path | None, root: Path | None, files: Mapping[str, str], kept: Collection[str]) -> str:
@@ -64,8 +75,12 @@ def _moved(word: str, before: Path | None, root: Path | None, files: Mapping[str
         name = str(Path(path).relative_to(root))
         if name not in kept and "/" in word and os.path.isfile(path):
             return path
-        return f"{{source}}/{name}" if word.startswith("/") else word
-    return f"{{source}}/{files[path]}" if path in files else word
+        if word.startswith("/"):
+            return f"{{source}}/{name}"
+    elif path in files:
+        return f"{{source}}/{files[path]}"
+    option, equals, value = word.partition("=")
+    return f"{option}={_moved(value, before, root, files, kept)}" if equals and value else word
 
 
 def verdicts(original: Run, again: Run, tolerance: float | None = None) -> tuple[Verdict, ...]:
@@ -120,6 +135,8 @@ def _inputs(original: Run, again: Run) -> Iterator[Verdict]:
 
 def _environment(original: Run, again: Run) -> Verdict:
     before, now = (run.captured.get("environment") or {} for run in (original, again))
+    if before.get("digest") and before["digest"] == now.get("digest"):
+        return Verdict("environment", True, f"{now.get('name')} {before['digest'][:12]}")
     if not before.get("lock") and not before.get("python"):
         return Verdict("environment", None, "the program is of no environment that could be read")
     changes = _package_changes(before.get("lock") or [], now.get("lock") or [])

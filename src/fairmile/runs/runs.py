@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, Transient, UsageError
-from fairmile.base.files import safe_join, write_failure
+from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Transient, UsageError
+from fairmile.base.files import Lock, safe_join, write_failure
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
+from fairmile.envs.spec import parse_spec
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import Standing
 from fairmile.jobs.queue import Jobs
@@ -32,13 +34,13 @@ from fairmile.meter.meter import Meter
 from fairmile.runs import capture, carrier, sabath
 from fairmile.runs.crate import CODE, INPUTS
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
-from fairmile.runs.layout import OUTPUT, WORK, read_record, work_folder, write_record
-from fairmile.runs.ledger import Ledger
+from fairmile.runs.layout import OUTPUT, RECORD, WORK, read_record, write_record
+from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import PREDICTORS, predict
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, execute, finish
-from fairmile.runs.rerun import Rerun, rerun_spec, verdicts
+from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
 from fairmile.runs.snapshot import keep_code, keep_folder, lay_code
 from fairmile.runs.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.targets import (
@@ -49,6 +51,7 @@ from fairmile.runs.targets import (
     file_target,
     filled,
     is_run_file,
+    lasting,
     value_texts,
 )
 from fairmile.runs.wording import Value
@@ -56,6 +59,7 @@ from fairmile.store.store import Store
 
 _HISTORY = 20
 _TAIL_BYTES = 64 << 10
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Runs(Ledger):
         one.
         """
         target, sabath_plan = self._target(what, dataset, command_set, changes)
-        spec = target.spec
+        spec = lasting(target.spec)
         steps, notes = list(self._bringing(target)), list(target.notes)
         if sabath_plan is not None:
             steps += [Step(verb, text, size) for verb, text, size in sabath_plan.steps(self._around.assets())]
@@ -213,14 +217,17 @@ class Runs(Ledger):
         return self.execute(self.plan(what, dataset, **changes), again=again, echo=echo, on_step=on_step)
 
     def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> list[Run]:
-        """Execute a plan several times, as one group."""
+        """Execute a plan several times, as one group; whoever cancels one cancels those that are left."""
         if count < 1:
             raise UsageError(f"a run cannot be repeated {count} times")
         folder, document = self.create(plan.spec, {})
         folder.rmdir()
         group = plan.spec.group or str(document["id"])
         plan = replace(plan, spec=plan.spec.model_copy(update={"group": group}))
-        return [self.execute(plan, echo=echo) for _ in range(count)]
+        found: list[Run] = []
+        while len(found) < count and not (found and found[-1].state is RunState.CANCELLED):
+            found.append(self.execute(plan, echo=echo))
+        return found
 
     def execute(
         self,
@@ -235,43 +242,52 @@ class Runs(Ledger):
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
-        prepared = self._prepare(plan)
-        asked = plan.original.spec if plan.original is not None else spec
-        identity = capture.identity({"spec": _said(asked), "captured": prepared.captured})
+        captured = self._prepare(plan)
+        identity = capture.identity({"spec": recorded_spec(spec), "captured": captured})
+        if plan.original is not None:
+            identity = rerun_identity(plan.original, captured)
         document: dict[str, Any] = {
             "identity": identity,
-            "captured": prepared.captured,
+            "captured": captured,
             "prediction": dict(plan.prediction),
             "job": None,
         }
         if plan.original is not None:
             document["rerun_of"] = plan.original.id
-        if not again and (known := self.known(identity)) is not None and _is_carried_alike(known.spec, spec):
+        if not again and (known := self.known(identity, lambda run: _is_carried_alike(run.spec, spec))) is not None:
+            on_step(Step("known", f"run {known.id} had exactly the same inputs; --again runs it anyway"))
             return known
         folder, document = self.create(spec, document)
-        work = work_folder(folder, document["spec"])
-        values = self._lay(plan, prepared, folder)
-        values |= {"run": str(folder), "source": str(folder / WORK) if not spec.folder else str(work)}
-        values |= {f"inputs.{name}": each.get("path", "") for name, each in prepared.captured["inputs"].items()}
-        argv = filled(prepared.argv, values)
-        if spec.system:
-            return self._submit(folder, document, spec, argv)
-        done = Run(self._execute(folder, document, spec, argv, echo), folder)
+        try:
+            if spec.system:
+                return self._submit(folder, document, spec, again=plan.original is not None)
+            values = self._lay(document, folder, code=plan.original is not None)
+            done = Run(self._execute(folder, document, spec, values, echo), folder)
+        except (FairmileError, OSError):
+            if not (folder / RECORD).exists():  # it never began
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         if done.state is RunState.DONE and spec.name in self._recent:
             self._recent[spec.name].appendleft(done)
         return done
 
     def _execute(
-        self, folder: Path, document: dict[str, Any], spec: RunSpec, argv: Sequence[str], echo: BinaryIO | None
+        self,
+        folder: Path,
+        document: dict[str, Any],
+        spec: RunSpec,
+        values: Mapping[str, str],
+        echo: BinaryIO | None,
     ) -> dict[str, Any]:
-        env = dict(self._environ)
+        argv = filled(spec.argv, {**values, **value_texts(spec)})
+        env = {**self._environ, **spec.env}
         if spec.environment:
-            command = self._around.envs().shell(spec.environment, argv)
-            argv, env = command.argv, env | dict(command.env)
+            command = self._around.envs().shell(document["captured"]["environment"]["digest"], argv)
+            argv, env = command.argv, {**self._environ, **command.env, **spec.env}
         document["argv"] = list(argv)
         return execute(folder, document, argv=argv, env=env, echo=echo)
 
-    def _prepare(self, plan: RunPlan) -> _Prepared:
+    def _prepare(self, plan: RunPlan) -> dict[str, Any]:
         """Bring what a run needs and find out what goes in."""
         spec = plan.spec
         inputs: dict[str, Any] = {}
@@ -291,9 +307,12 @@ class Runs(Ledger):
         sources = [(name, self._around.assets().fetch(name)[0].root) for name in plan.sources]
         lock: Sequence[str] | None = None
         digest = ""
+        definition: Mapping[str, Any] = {}
         if spec.environment:
-            environment = self._around.envs().build(spec.environment)
-            lock, digest = _lock_lines(environment), environment.digest
+            before = plan.original.captured.get("environment") or {} if plan.original is not None else {}
+            wanted = parse_spec(before["definition"]) if before.get("definition") else spec.environment
+            environment = self._around.envs().build(wanted)
+            lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
         argv = filled(spec.argv, value_texts(spec))
         work = Path(spec.folder) if spec.folder else None
         if plan.original is not None:
@@ -306,28 +325,34 @@ class Runs(Ledger):
             code["snapshot"], trouble = keep_code(self._around.store(), code)
             if trouble:
                 code["trouble"] = trouble
-        captured = {
+        captured: dict[str, Any] = {
             "code": code,
             "inputs": inputs,
             "environment": {
                 **capture.environment(argv, self._environ, lock),
                 "name": spec.environment,
                 "digest": digest,
+                **({"definition": dict(definition)} if definition else {}),
             },
             "agent": capture.agent(),
         }
-        return _Prepared(captured, argv, tuple(root for _, root in sources))
+        return captured
 
-    def _lay(self, plan: RunPlan, prepared: _Prepared, folder: Path) -> dict[str, str]:
-        """Put the files that a run works on into its folder, and return what placeholders stand for them."""
-        work = Path(plan.spec.folder or folder / WORK)
-        for root in prepared.sources:
-            self._around.store().lay(root, work)
-        snapshot = prepared.captured["code"].get("snapshot")
-        if plan.original is not None and snapshot:
-            lay_code(self._around.store(), snapshot, work)
-        placed = {name: each for name, each in prepared.captured["inputs"].items() if "place" in each}
-        return sabath.lay(placed, self._around.assets(), work) if placed else {}
+    def _lay(self, document: Mapping[str, Any], folder: Path, *, code: bool) -> dict[str, str]:
+        """Put the files that a run works on into its folder, and return what placeholders stand for.
+
+        With `code` that means also the snapshot of a program which is not where it was, or not what it was.
+        """
+        given, captured = document["spec"].get("folder"), document["captured"]
+        work = Path(given or folder / WORK)
+        for each in captured["code"].get("sources", ()):
+            self._around.store().lay(each["sha256"], work)
+        if code and not given and captured["code"].get("snapshot"):
+            lay_code(self._around.store(), captured["code"]["snapshot"], work)
+        placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
+        values = sabath.lay(placed, self._around.assets(), work) if placed else {}
+        values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
+        return {**values, "run": str(folder), "source": str(work)}
 
     @contextlib.contextmanager
     def recording(
@@ -354,37 +379,75 @@ class Runs(Ledger):
 
     # On a system
 
-    def _submit(self, folder: Path, document: dict[str, Any], spec: RunSpec, argv: Sequence[str]) -> Run:
+    def _submit(self, folder: Path, document: dict[str, Any], spec: RunSpec, *, again: bool = False) -> Run:
         """Hand a run over to a system; its record, written before, says how to find it again."""
         jobs = self._around.jobs()
+        before = copy.deepcopy(document)
         key = f"{document['id']}-{len(document.get('attempts', []))}"
         document |= {"state": str(RunState.QUEUED), "result": None, "job": {"key": key, "system": spec.system}}
-        if jobs.machines[spec.system].reach.host:
-            code = {each["name"]: Path(each["path"]) for each in document["captured"]["code"].get("files", [])}
-            job = carrier.far_job(spec, argv, document, carrier.recorder_file(self.root / ".recorder"), key, code)
+        is_far = bool(jobs.machines[spec.system].reach.host)
+        if is_far:
+            spec = self._travelling(folder, document, spec)
+            values = {**self._lay(document, folder, code=True), **carrier.far_values(document)}
+            argv = filled(spec.argv, {**values, **value_texts(spec)})
+            recorder = carrier.recorder_file(self.root / ".recorder")
+            job = carrier.far_job(spec, argv, document, recorder, key, folder)
         else:
-            job = carrier.near_job(spec, argv, folder, key)
+            if "argv" not in document:  # else it goes on with what lies there
+                values = {**self._lay(document, folder, code=again), **value_texts(spec)}
+                document["argv"] = list(filled(spec.argv, values))
+            job = carrier.near_job(spec, document["argv"], folder, key)
         if spec.environment:
-            job = jobs.equipped(job, self._around.envs(), spec.environment, on=spec.system)
+            digest = document["captured"]["environment"]["digest"]
+            job = jobs.equipped(job, self._around.envs(), digest, on=spec.system)
         self.write(folder, document)
         try:
             jobs.submit(job, on=spec.system)
         except FairmileError as error:
             if isinstance(error, Transient):  # it may have arrived: whoever asks for the run finds out
                 raise
-            if not document.get("attempts"):
+            if before.get("attempts"):
+                write_record(folder, before)
+            else:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+        if is_far:
+            shutil.rmtree(folder / WORK, ignore_errors=True)  # it went there
+            (folder / carrier.TRAVEL).unlink(missing_ok=True)
         return Run(read_record(folder), folder)
 
-    def refresh(self) -> list[Run]:
-        """Look after runs on systems: bring what has ended, and say of the others where they stand."""
-        return [self.collect(id) for id in self.with_jobs()]
+    def _travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
+        """Return a specification for a machine that sees no file of this one; the record gets it, too."""
+        if not spec.folder:
+            return spec
+        code = document["captured"]["code"]
+        if (code.get("git") or code["files"]) and not code.get("snapshot"):
+            raise UsageError(f"its code cannot go to {spec.system}: {code.get('trouble') or 'it was not kept'}")
+        kept = {entry.path for entry in self._around.store().tree(code["snapshot"])} if code.get("snapshot") else set()
+        moved = rerun_spec(Run(document, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
+        document["spec"] = recorded_spec(moved)
+        return moved
+
+    def refresh(self, on_problem: Callable[[str], None] = lambda _: None) -> list[Run]:
+        """Look after runs on systems: bring what has ended, and say of the others where they stand.
+
+        One that cannot be asked, since its system does not answer, stays as it is.
+        """
+        found = []
+        for id in self.with_jobs():
+            try:
+                found.append(self.collect(id))
+            except FairmileError as error:
+                on_problem(f"run {id}: {error}")
+        return found
 
     def collect(self, reference: str) -> Run:
-        """Return a run; one that a job carries is brought up to date."""
+        """Return a run; one that a job carries, or whose recorder is gone, is brought up to date."""
         run = self.get(reference)
-        return carrier.collect(run, self._around.jobs()) if run.document.get("job") and not run.result else run
+        if run.document.get("job") and not run.result:
+            return carrier.collect(run, self._around.jobs())
+        state = self.standing(run)
+        return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
@@ -415,30 +478,51 @@ class Runs(Ledger):
 
     def resume(self, reference: str, *, echo: BinaryIO | None = None) -> Run:
         """Go on with a run that did not end well, in its own folder, with what it left there."""
+        run = self.resumable(reference)
+        try:
+            with Lock(self.root / f".{run.id}.resume", timeout_s=0.5):
+                run = self.resumable(run.id)  # another process may have been faster
+                document = copy.deepcopy(dict(run.document))
+                if run.spec.system:
+                    return self._submit(run.folder, document, run.spec)
+                env = self._resumed(run)
+                argv = document.get("argv") or run.spec.argv
+                return Run(execute(run.folder, document, argv=argv, env=env, echo=echo), run.folder)
+        except SystemFailure as error:
+            if "is locked by" not in str(error):
+                raise
+            raise Conflict(f"run {run.id} is being resumed by another process") from error
+
+    def resumable(self, reference: str) -> Run:
+        """Return a run that can go on, or raise why it cannot."""
         run = self.collect(reference)
-        state = self.standing(run)
+        state = run.state
         if state is RunState.DONE:
             raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` does it again in a fresh folder")
         if not state.is_end:
             raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
         if run.packed or run.folder.parent != self.root:
             raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
+        if run.document.get("imported"):
+            raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
         _check_no_orphan(run)
-        document = dict(run.document)
-        argv = document.get("argv") or run.spec.argv
-        if run.spec.system:
-            return self._submit(run.folder, document, run.spec, argv)
-        return Run(execute(run.folder, document, argv=argv, env=self._resumed(run.spec), echo=echo), run.folder)
+        return run
 
-    def _resumed(self, spec: RunSpec) -> dict[str, str]:
+    def _resumed(self, run: Run) -> dict[str, str]:
         env = {**self._environ, "FAIRMILE_RESUME": "1"}
-        return env | dict(self._around.envs().shell(spec.environment).env) if spec.environment else env
+        name = (run.captured.get("environment") or {}).get("digest") if run.spec.environment else ""
+        return env | dict(self._around.envs().shell(name).env) if name else env
 
     def rerun_plan(self, reference: str, **changes: Any) -> RunPlan:
         """Return what doing a run again would do."""
         original = self.collect(reference)
-        if not original.state.is_end or not original.result:
-            raise Conflict(f"run {original.id} is {self.standing(original)}", hint="wait for its end, then do it again")
+        if not original.result:
+            hint = (
+                f"`fairmile run --resume {original.id}` goes on with it"
+                if original.state.is_end
+                else "wait for its end"
+            )
+            raise Conflict(f"run {original.id} is {original.state}", hint=hint)
         code = original.captured.get("code") or {}
         snapshot = code.get("snapshot")
         kept = {entry.path for entry in self._around.store().tree(snapshot)} if snapshot else set()
@@ -471,7 +555,7 @@ class Runs(Ledger):
         """Write a run in another form, with its code where the form has a place for it, and return the files."""
         run = self.collect(reference)
         if not run.state.is_end:
-            raise Conflict(f"run {run.id} is {self.standing(run)}", hint="export it when it has ended")
+            raise Conflict(f"run {run.id} is {run.state}", hint="export it when it has ended")
         snapshot = (run.captured.get("code") or {}).get("snapshot")
         most_bytes = sys.maxsize if with_inputs else 0
         with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
@@ -485,6 +569,8 @@ class Runs(Ledger):
         """Take in the runs that a file or folder of another form holds; one that is here already is left as it is."""
         found = []
         for each in EXCHANGES[format].read(Path(source)):
+            if not _ID.fullmatch(each.id):
+                raise UsageError(f"{source}: {each.id!r} is no id of a run")
             known = self._read(each.id)
             if known is not None and known.document.get("result") != each.document.get("result"):
                 raise Conflict(
@@ -505,7 +591,7 @@ class Runs(Ledger):
             if (fresh / CODE).is_dir():
                 captured.setdefault("code", {"files": []})["snapshot"] = keep_folder(self._around.store(), fresh / CODE)
             for name, each in (captured.get("inputs") or {}).items():
-                if (fresh / INPUTS / name).exists():
+                if safe_join(fresh, f"{INPUTS}/{name}").exists():
                     each["path"] = str(folder / INPUTS / name)
             document["imported"] = {"from": imported.source, "time": time.time()}
             document["job"] = None
@@ -540,7 +626,9 @@ class Runs(Ledger):
             result.get("signal", ""),
         )
         said = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
-        return diagnose(standing, said, JobSpec(argv=run.spec.argv))
+        found = diagnose(standing, said, JobSpec(argv=run.spec.argv))
+        advice = found.advice.replace("fairmile job log JOB --err", f"fairmile runs log {run.id}")
+        return replace(found, advice=advice)
 
     def _inputs_again(self, original: Run) -> dict[str, Input]:
         """Return where what went into a run can be had now: where it was, or in the store."""
@@ -566,15 +654,6 @@ class Runs(Ledger):
         raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """What was found and brought before a run starts."""
-
-    captured: dict[str, Any]
-    argv: tuple[str, ...]
-    sources: tuple[str, ...]
-
-
 def need_success(runs: Sequence[Run]) -> None:
     """Raise RunFailed for the first run that did not succeed."""
     for run in runs:
@@ -592,8 +671,8 @@ def _made(folder: Path) -> Path:
 
 
 def _is_carried_alike(one: RunSpec, other: RunSpec) -> bool:
-    """Tell whether two runs are executed in the same way, so that one's result stands for the other's."""
-    fields = ("system", "resources", "software", "launch")
+    """Tell whether two runs are executed and looked at in the same way, so that one's result stands for the other's."""
+    fields = ("system", "resources", "software", "launch", "metrics", "outputs")
     return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 

@@ -15,6 +15,7 @@ from fairmile.store.store import Store
 
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 5_000
+_IS_NO_CODE = frozenset({".git", "__pycache__"})
 
 
 def keep_code(store: Store, code: Mapping[str, Any]) -> tuple[str, str]:
@@ -81,8 +82,13 @@ def _files(code: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
                 yield name, path
     for each in code.get("files", []):
         path = Path(each["path"])
-        if path.is_file() and not (root is not None and path.is_relative_to(root)):
+        if root is not None and path.is_relative_to(root):
+            continue
+        if path.is_file():
             yield each["name"], path
+        for file in path.rglob("*") if path.is_dir() else ():
+            if file.is_file() and not file.is_symlink() and not _IS_NO_CODE.intersection(file.parts):
+                yield f"{each['name']}/{file.relative_to(path)}", file
 
 
 def _listed(root: Path) -> list[str]:

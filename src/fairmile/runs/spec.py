@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated
@@ -22,7 +23,9 @@ class MetricSpec(_Part):
     pattern: str = ""  # finds it in the output: the group named `value`, or the first one; `step` is optional
     unit: str = ""
     better: Better = ""
-    tolerance: Annotated[float, Field(ge=0)] | None = None  # relative; within it a rerun counts as the same
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = (
+        None  # relative; within it a rerun counts as the same
+    )
 
     @field_validator("pattern")
     @classmethod
@@ -64,9 +67,17 @@ class RunSpec(_Part):
     resources: Resources = Resources()
     software: tuple[str, ...] = ()
     launch: Launch | None = None
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
-    watch_s: Annotated[float, Field(ge=0)] = 1.0  # period of the samples; 0: none
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    watch_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # period of the samples; 0: none
     asset: str = ""  # handle of the benchmark, model or workflow it executes
     dataset: str = ""
     group: str = ""  # runs that belong together: repeats, the points of a sweep
     tags: tuple[str, ...] = ()
+
+    @field_validator("params")
+    @classmethod
+    def _are_values_that_json_has(cls, params: Mapping[str, Value]) -> Mapping[str, Value]:
+        for name, value in params.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}, which a record cannot hold as a number: write it as a text")
+        return params

@@ -61,6 +61,12 @@ class Place:
     lifetime: str  # in words; empty: files stay
     is_memory: bool
 
+    def shares(self, other: Place) -> bool:
+        """Tell whether both lie on one disk or export, so that their speeds differ by chance only."""
+        # Others than these are called `tmpfs` or `overlay`, however many there are.
+        is_one = ("/" in self.device or ":" in self.device) and not speed.is_parallel(self.file_system)
+        return is_one and (self.device, self.file_system) == (other.device, other.file_system)
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON can say it."""
         return asdict(self)
@@ -333,8 +339,8 @@ def _method(place: Place, direct: bool, read_from: speed.ReadFrom, written: int,
             "unknown": "after this host was asked to drop it from its memory",
         }[read_from]
     return (
-        f"one process, one request at a time; {written} bytes in blocks of 4 MiB, read {way}; pages of 4096 bytes at"
-        f" random; {files} files of 4096 bytes, looked up and read right after they were made"
+        f"one process, one request at a time; {format_size(written)} in blocks of 4 MiB, read {way}; 4 KiB at random;"
+        f" {files} files of 4 KiB, looked up and read right after they were made"
     )
 
 
@@ -420,22 +426,25 @@ def _advice(use: _Use, usable: Sequence[Measured]) -> Advice:
         usable = lasting
     ranked = sorted(usable, key=lambda each: (use.standing(each), -use.score(each)))
     first = ranked[0]
-    equals = [
-        each
-        for each in ranked
-        if use.standing(each) == use.standing(first) and use.score(each) >= _EQUAL * use.score(first)
-    ]
+    equals = [each for each in ranked if use.standing(each) == use.standing(first) and _is_as_fast(use, each, first)]
     # Inside what one measurement can tell, other things decide.
     best = max(equals, key=lambda each: (use.stays == "better" and each in lasting, each.place.free_bytes))
     ranked = [best, *(each for each in ranked if each is not best)]
     return Advice(use.name, tuple(each.place.label for each in ranked), _why(use, best, equals, usable))
 
 
+def _is_as_fast(use: _Use, measured: Measured, first: Measured) -> bool:
+    return measured.place.shares(first.place) or use.score(measured) >= _EQUAL * use.score(first)
+
+
 def _why(use: _Use, best: Measured, equals: Sequence[Measured], usable: Sequence[Measured]) -> str:
     place = best.place
     parts = [f"{place.path}: {use.words(best)}", f"{format_size(place.free_bytes)} free", place.lifetime]
-    if others := [each.place.path for each in equals if each is not best]:
-        parts.append(f"{' and '.join(others)} about as fast")
+    others = [each.place for each in equals if each is not best]
+    if same := [each.path for each in others if each.shares(place)]:
+        parts.append(f"{' and '.join(same)} on the same file system")
+    if near := [each.path for each in others if not each.shares(place)]:
+        parts.append(f"{' and '.join(near)} about as fast")
     if not use.is_known(best):
         parts.append("its reads came from this host's memory, so this is no measure of the storage")
     memory = max((each for each in usable if each.place.is_memory), key=use.score, default=best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,10 @@ from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import environment_of
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.wording import Value
+from fairmile.transfer.credentials import shown_address
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _FILES = (".yaml", ".yml")
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
@@ -83,6 +86,19 @@ def card_target(catalog: Catalog, card: Card, dataset: str, changes: Mapping[str
     return Target(checked_spec(_merged(said, changes)), _sources(card))
 
 
+def lasting(spec: RunSpec) -> RunSpec:
+    """Return a specification that means the same from every folder; an address with a secret in it is refused."""
+    for name, each in spec.inputs.items():
+        if shown_address(each.asset) != each.asset:
+            raise UsageError(
+                f"inputs.{name}: {shown_address(each.asset)} comes with a login or a key, which the record would keep",
+                hint="leave it out and put it into ~/.netrc",
+            )
+    if spec.environment.endswith(_FILES) and Path(spec.environment).is_file():
+        return spec.model_copy(update={"environment": str(Path(spec.environment).absolute())})
+    return spec
+
+
 def is_run_file(name: str) -> bool:
     """Tell whether a name is that of a file that describes a run."""
     return name.endswith(_FILES)
@@ -134,12 +150,9 @@ def _value(text: str) -> Value:
     words: dict[str, Value] = {"true": True, "false": False, "null": None}
     if text in words:
         return words[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    if len(text) > 300 or not _NUMBER.fullmatch(text):  # what Python also takes for one: 007, 1_000, nan
+        return text
+    return int(text) if text.lstrip("-").isdecimal() else number if math.isfinite(number := float(text)) else text
 
 
 def _text(value: Value) -> str:
@@ -149,9 +162,7 @@ def _text(value: Value) -> str:
 def _name_of(argv: Sequence[str]) -> str:
     """Return a name for a command: its script where an interpreter runs one, else its program."""
     names = [Path(word).name for word in argv if not word.startswith("-")]
-    is_interpreter = bool(names) and re.fullmatch(
-        r"(python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun)", names[0]
-    )
+    is_interpreter = bool(names) and _INTERPRETERS.fullmatch(names[0])
     script = next((name for name in names[1:] if re.search(r"\.[A-Za-z]{1,3}$", name)), "") if is_interpreter else ""
     return (slug(Path(script).stem if script else names[0] if names else "run") or "run")[:64]
 

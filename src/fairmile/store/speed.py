@@ -129,11 +129,16 @@ def is_memory(mount: Mount) -> bool:
     return mount.type in _MEMORY
 
 
+def is_parallel(file_system: str) -> bool:
+    """Tell whether files lie on many servers, so that two folders may differ in how they are spread over them."""
+    return file_system in _PARALLEL
+
+
 def kind_of(mount: Mount) -> str:
     """Return what sort of storage a file system is, as far as its type and device tell."""
     if is_memory(mount):
         return RAM_DISK
-    if mount.type in _PARALLEL:
+    if is_parallel(mount.type):
         return f"parallel file system ({mount.type})"
     if mount.type in _NETWORK:
         return f"network file system ({mount.type})"

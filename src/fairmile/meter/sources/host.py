@@ -78,7 +78,8 @@ class Host:
         before, self._before = self._before, now
         if before is None or now[0] <= before[0]:
             return None
-        return 100.0 * (1 - (now[1] - before[1]) / (now[0] - before[0]))
+        # The time of waiting for disks may fall (proc_stat(5)).
+        return 100.0 * min(max(1 - (now[1] - before[1]) / (now[0] - before[0]), 0.0), 1.0)
 
 
 def _memory_used(file: KeptFile) -> float | None:
@@ -97,7 +98,7 @@ def _sums(
     wanted = {name.encode() for name in names}
     first = second = 0
     try:
-        for line in file.read().split(b"\n"):
+        for line in file.read_all().split(b"\n"):
             fields = line.replace(b":", b" ", 1).split() if name_at == 0 else line.split()
             if len(fields) > second_at and fields[name_at] in wanted:
                 first += int(fields[first_at])
@@ -111,7 +112,9 @@ def _disk_names(file: KeptFile | None, blocks: Path) -> tuple[str, ...]:
     """Return the whole disks: partitions and what is built upon disks would count twice."""
     try:
         listed = (
-            [fields[2].decode() for line in file.read().split(b"\n") if len(fields := line.split()) > 9] if file else []
+            [fields[2].decode() for line in file.read_all().split(b"\n") if len(fields := line.split()) > 9]
+            if file
+            else []
         )
         whole = {path.name for path in blocks.iterdir()}
     except OSError:
@@ -122,7 +125,7 @@ def _disk_names(file: KeptFile | None, blocks: Path) -> tuple[str, ...]:
 def _interfaces(file: KeptFile | None, folder: Path) -> tuple[str, ...]:
     """Return the interfaces with a device; where none has one (in a container), all but the loopback."""
     try:
-        lines = file.read().split(b"\n")[2:] if file else []
+        lines = file.read_all().split(b"\n")[2:] if file else []
     except OSError:
         return ()
     names = [line.split(b":")[0].strip().decode() for line in lines if b":" in line]

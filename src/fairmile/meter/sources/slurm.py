@@ -45,7 +45,8 @@ class Slurm:
         return self._channels
 
     def read(self) -> list[float | None]:
-        said = self._ask("sstat", "--allsteps", "--noheader", "--parsable2", "--format=ConsumedEnergyRaw", self._job)
+        wanted = ("--allsteps", "--noheader", "--parsable2", "--format=ConsumedEnergyRaw")
+        said = self._ask("sstat", *wanted, "-j", self._job)
         counted = [int(line) for line in (said or "").split() if line.isdigit()]
         return [float(max(counted))] if counted else [None]
 
@@ -53,7 +54,6 @@ class Slurm:
         return
 
     def _ask(self, *argv: str) -> str | None:
-        argv = (*argv[:-1], "-j", argv[-1]) if argv[0] == "sstat" else argv
         try:
             result = self._runner.run(argv, timeout_s=_PATIENCE_S, check=False)
         except SystemFailure:

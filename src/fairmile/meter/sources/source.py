@@ -63,6 +63,13 @@ class KeptFile:
         """Return what the file says now; raise OSError where it says nothing any more."""
         return os.pread(self._fd, most_bytes, 0)
 
+    def read_all(self) -> bytes:
+        """Return all that a long table says now: the kernel gives a page of it at a time."""
+        found = b""
+        while part := os.pread(self._fd, _MOST_BYTES, len(found)):
+            found += part
+        return found
+
     def number(self) -> float | None:
         """Return the number that the file begins with, None where it has none."""
         try:

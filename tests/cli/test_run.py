@@ -1,0 +1,239 @@
+"""`fairmile run` and `fairmile rerun`: exit codes, what stands where, known results, going on, doing it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Fairmile = Callable[..., Any]
+
+PYTHON = sys.executable
+COMMAND = [PYTHON, "-m", "fairmile"]
+
+
+def run_ids(place: Path) -> list[str]:
+    return sorted(path.parent.name for path in (place.parent / "home" / "runs").glob("*/run.json"))
+
+
+class TestExitCodes:
+    def test_are_zero_for_success_and_one_for_a_failed_program(self, fairmile: Fairmile) -> None:
+        assert fairmile("run", "--", "true").code == 0
+        failed = fairmile("run", "--", "sh", "-c", "exit 7")
+        assert failed.code == 1
+        assert "exit code 7" in failed.err
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["run"],
+            ["run", "--data", "d", "--", "true"],
+            ["run", "-p", "x", "--", "true"],
+            ["run", "--resume", "nothing"],
+            ["rerun", "nothing"],
+            ["run", "--data", "d=./nothing.csv", "--", "true"],
+        ],
+    )
+    def test_are_two_for_what_cannot_be_meant(self, fairmile: Fairmile, place: Path, arguments: list[str]) -> None:
+        told = fairmile(*arguments)
+        assert (told.code, told.out) == (2, "")
+        assert told.err.startswith("error: ")
+        assert run_ids(place) == []
+
+    def test_are_one_and_recorded_for_a_program_that_is_not_there(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "--json", "--", "no-such-program")
+        assert told.code == 1
+        assert told.json["result"]["exit_code"] == 127
+
+    @pytest.mark.parametrize("trap", ["", "trap 'exit 0' INT; "])
+    def test_are_130_after_control_c_also_where_the_program_ends_with_zero(self, place: Path, trap: str) -> None:
+        """At a terminal; the program gets the signal once, from us, and those that were to follow do not start."""
+        script = f"{trap}echo started; sleep 60 & wait"
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(PYTHON, [*COMMAND, "run", "--repeat", "2", "--", "bash", "-c", script])
+        seen = b""
+        while b"started" not in seen:
+            seen += os.read(terminal, 4096)
+        os.write(terminal, b"\x03")
+        assert _exit_code(pid, terminal) == 130
+        (id,) = run_ids(place)
+        record = json.loads((place.parent / "home" / "runs" / id / "run.json").read_text())
+        assert (record["state"], record["result"]["reason"]) == ("cancelled", "it was ended by INT")
+
+    def test_are_three_for_a_folder_that_cannot_be_written(self, fairmile: Fairmile, place: Path) -> None:
+        (place.parent / "home" / "runs").write_text("a file where a folder is needed")
+        assert fairmile("run", "--", "true").code == 3
+
+
+def _exit_code(pid: int, terminal: int) -> int:
+    """Read what is printed to its end, so that nobody waits for us, and return how the process ended."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if select.select([terminal], [], [], 0.1)[0] and not os.read(terminal, 4096):
+                break
+        except OSError:
+            break
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class TestOutput:
+    def test_of_the_program_is_stdout_and_talk_is_stderr(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "--", "echo", "high tide")
+        assert told.out == "high tide\n"
+        assert ": done in " in told.err
+
+    def test_as_json_is_one_document_and_the_program_prints_to_stderr(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "--json", "--", "echo", "high tide")
+        assert told.json["result"]["state"] == "done"
+        assert "high tide" in told.err
+
+    def test_as_json_of_repeats_lists_them(self, fairmile: Fairmile) -> None:
+        found = fairmile("run", "--json", "--repeat", "2", "--", "true").json["runs"]
+        assert len({run["spec"]["group"] for run in found}) == 1
+
+    def test_as_json_says_numbers_that_are_none_as_texts(self, fairmile: Fairmile) -> None:
+        script = """echo '{"loss": NaN, "gain": -Infinity}' >> $FAIRMILE_METRICS"""
+        text = fairmile("run", "--json", "--", "sh", "-c", script).out
+        assert "NaN" in text
+        strict = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        assert strict["result"]["metrics"]["gain"]["value"] == "-Infinity"
+
+    def test_that_is_no_utf_8_passes_through(self, place: Path) -> None:
+        (place / "bytes").write_bytes(b"\xff\xfe\n")
+        done = subprocess.run([*COMMAND, "run", "--", "cat", "bytes"], capture_output=True)
+        assert done.stdout == b"\xff\xfe\n"
+
+
+class TestParameters:
+    def test_fill_placeholders_once_and_as_they_were_written(self, fairmile: Fairmile) -> None:
+        given = {"id": "007", "big": "1_000", "none": "nan", "word": "{run}", "rate": "0.5"}
+        options = [option for name, value in given.items() for option in ("-p", f"{name}={value}")]
+        told = fairmile("run", *options, "--", "echo", *(f"{{{name}}}" for name in given))
+        assert told.out.split() == list(given.values())
+
+    def test_that_are_longer_than_a_variable_may_be_stop_nothing(self, fairmile: Fairmile) -> None:
+        assert fairmile("run", "-p", f"a={'x' * 100_000}", "-p", f"b={'y' * 100_000}", "--", "true").code == 0
+
+
+class TestSecrets:
+    def test_in_variables_reach_the_program_and_no_file(self, fairmile: Fairmile, place: Path) -> None:
+        secret = "hf_" + "abcdefghij" * 2
+        told = fairmile("run", "--env", f"HF_TOKEN={secret}", "--", "sh", "-c", "echo ${#HF_TOKEN}")
+        assert told.out == f"{len(secret)}\n"
+        files = [path for path in (place.parent / "home" / "runs").rglob("*") if path.is_file()]
+        assert files
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+    def test_in_addresses_are_refused(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "--data", "d=https://me:word@127.0.0.1:9/x", "--", "true")
+        assert told.code == 2
+        assert "word" not in told.err
+
+
+class TestDryRun:
+    def test_shows_the_command_and_does_nothing(self, fairmile: Fairmile, place: Path) -> None:
+        told = fairmile("run", "--dry-run", "-p", "x=1", "--", "touch", "{x}")
+        assert "run     touch 1" in told.out
+        assert not (place / "1").exists()
+        assert run_ids(place) == []
+
+    def test_of_going_on_does_nothing(self, fairmile: Fairmile, place: Path) -> None:
+        fairmile("run", "--", "sh", "-c", "echo x >> count; exit 1")
+        assert fairmile("run", "--resume", "last", "--dry-run").code == 0
+        assert (place / "count").read_text() == "x\n"
+
+    def test_of_a_crate_takes_nothing_in(self, fairmile: Fairmile, place: Path) -> None:
+        fairmile("run", "--", "echo", "high")
+        fairmile("runs", "export", "last", "-o", "a.crate.zip")
+        fairmile("runs", "rm", "last")
+        told = fairmile("rerun", "a.crate.zip", "--dry-run")
+        assert (told.code, run_ids(place)) == (0, [])
+        assert "echo high" in told.out
+
+
+class TestKnown:
+    def test_results_are_offered_unless_again(self, fairmile: Fairmile, place: Path) -> None:
+        fairmile("run", "--", "echo", "high")
+        known = fairmile("run", "--name", "other", "--", "echo", "high")
+        assert "had exactly the same inputs; --again runs it anyway" in known.err
+        assert len(run_ids(place)) == 1
+        assert "same inputs" not in fairmile("run", "--again", "--", "echo", "high").err
+        assert len(run_ids(place)) == 2
+
+    def test_results_without_the_metric_that_is_asked_for_are_not(self, fairmile: Fairmile) -> None:
+        fairmile("run", "--", "echo", "level 2.5")
+        told = fairmile("run", "--json", "--metric", r"level=level ([\d.]+)", "--", "echo", "level 2.5")
+        assert told.json["result"]["metrics"]["level"]["value"] == 2.5
+
+
+class TestGoingOn:
+    def test_is_in_the_same_run(self, fairmile: Fairmile) -> None:
+        first = fairmile("run", "--json", "--", "sh", "-c", "[ -e half ] && echo went on || { touch half; exit 1; }")
+        again = fairmile("run", "--resume", "last", "--json")
+        assert (again.code, again.json["id"]) == (0, first.json["id"])
+        refused = fairmile("run", "--resume", "last", "--json")
+        assert (refused.code, refused.json["error"]["type"]) == (2, "Conflict")
+
+
+class TestRerun:
+    def test_tells_verdicts_as_a_table_and_as_data(self, fairmile: Fairmile) -> None:
+        fairmile("run", "--metric", r"level=level ([\d.]+)", "--", "echo", "level 2.5")
+        told = fairmile("rerun", "last")
+        assert told.code == 0
+        assert "metric level  same     2.5, exactly" in told.out
+        assert told.err.rstrip().endswith(": reproduced")
+        found = fairmile("rerun", "last", "--json").json
+        assert found["reproduced"] is True
+        assert {each["what"]: each["same"] for each in found["verdicts"]}["end"] is True
+
+    def test_ends_with_one_where_a_metric_is_off(self, fairmile: Fairmile, place: Path) -> None:
+        counter = place / "count"
+        script = f"echo x >> {counter}; echo level $(wc -l < {counter})"
+        fairmile("run", "--metric", r"level=level (\d+)", "--", "sh", "-c", script)
+        told = fairmile("rerun", "last")
+        assert told.code == 1
+        assert "metric level  differs" in told.out
+
+    def test_of_a_script_brings_the_modules_that_it_imports(self, fairmile: Fairmile, place: Path) -> None:
+        (place / "parts").mkdir()
+        (place / "parts" / "__init__.py").write_text("from .inner import y\n")
+        (place / "parts" / "inner.py").write_text("y = 2\n")
+        (place / "beside.py").write_text("import parts\nx = 1\n")
+        (place / "train.py").write_text("import os, beside as b\nprint('sum', b.x + b.parts.y)\n")
+        assert fairmile("run", "--", PYTHON, "train.py").out == "sum 3\n"
+        (place / "beside.py").write_text("import parts\nx = 7\n")
+        changed = fairmile("run", "--", PYTHON, "train.py")
+        assert changed.out == "sum 9\n"  # and not the known result of other code
+        for name in ("train.py", "beside.py", "parts/inner.py"):
+            (place / name).unlink()
+        again = fairmile("rerun", "last")
+        assert (again.code, again.out.splitlines()[0]) == (0, "sum 9")
+
+    def test_of_a_file_above_the_folder(self, fairmile: Fairmile, place: Path) -> None:
+        (place.parent / "above.sh").write_text("echo above\n")
+        assert fairmile("run", "--", "sh", "../above.sh").out == "above\n"
+        (place.parent / "above.sh").unlink()
+        assert fairmile("rerun", "last").code == 0
+
+    def test_of_a_packed_run(self, fairmile: Fairmile, place: Path) -> None:
+        fairmile("run", "--", "echo", "high")
+        packed = fairmile("runs", "pack", "last", "--json").json["done"][0]
+        assert fairmile("rerun", packed).code == 0
+
+    def test_in_an_environment_needs_no_file_of_it(self, fairmile: Fairmile, place: Path) -> None:
+        first = fairmile("run", "--environment", "tides.yaml", "--", "python", "-c", "print(1)")
+        assert first.code == 0, first.err
+        (place / "tides.yaml").unlink()
+        found = {each["what"]: each for each in fairmile("rerun", "last", "--json").json["verdicts"]}
+        assert found["environment"]["same"] is True

@@ -1,0 +1,133 @@
+"""`fairmile runs` and `fairmile status`: lists, records, packs and crates of what was executed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Fairmile = Callable[..., Any]
+
+
+@pytest.fixture
+def recorded(fairmile: Fairmile) -> str:
+    """A run with a metric and a parameter."""
+    script = """echo '{"level": 2.5}' >> $FAIRMILE_METRICS; echo printed"""
+    told = fairmile("run", "--json", "--name", "tides", "-p", "x=1", "--tag", "paper", "--", "sh", "-c", script)
+    return str(told.json["id"])
+
+
+class TestLs:
+    def test_lists_runs_with_their_metrics(self, fairmile: Fairmile, recorded: str) -> None:
+        assert "level 2.5" in fairmile("runs", "ls").out
+        (row,) = fairmile("runs", "ls", "--json", "--tag", "paper").json["runs"]
+        assert (row["id"], row["metrics"], row["params"]) == (recorded, {"level": 2.5}, {"x": 1})
+        assert fairmile("runs", "ls", "--json", "--state", "failed").json == {"runs": []}
+
+    def test_says_numbers_that_are_none_as_texts(self, fairmile: Fairmile) -> None:
+        fairmile("run", "--", "sh", "-c", """echo '{"loss": NaN}' >> $FAIRMILE_METRICS""")
+        text = fairmile("runs", "ls", "--json").out
+        json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+    def test_a_record_with_a_metric_that_is_none_hides_no_other(self, fairmile: Fairmile, recorded: str) -> None:
+        home = Path(os.environ["FAIRMILE_HOME"]) / "runs"
+        document = json.loads((home / recorded / "run.json").read_text())
+        document["result"]["metrics"]["level"]["value"] = None
+        (home / "odd-abcdef").mkdir()
+        (home / "odd-abcdef" / "run.json").write_text(json.dumps({**document, "id": "odd-abcdef"}))
+        found = {row["id"]: row["state"] for row in fairmile("runs", "ls", "--json").json["runs"]}
+        assert found == {recorded: "done", "odd-abcdef": "interrupted"}
+
+
+class TestShow:
+    def test_tells_what_a_run_was(self, fairmile: Fairmile, recorded: str) -> None:
+        told = fairmile("runs", "show", "last").out
+        assert told.startswith(f"{recorded}: done\n")
+        assert "params" in told
+        assert fairmile("runs", "show", recorded, "--json").json["id"] == recorded
+
+    def test_of_a_run_whose_recorder_is_gone_says_so(self, fairmile: Fairmile, recorded: str) -> None:
+        file = Path(os.environ["FAIRMILE_HOME"]) / "runs" / recorded / "run.json"
+        document = json.loads(file.read_text())
+        holder = document["attempts"][-1]["holder"]
+        document["attempts"][-1]["holder"] = holder.replace("started=", "started=0")
+        document |= {"state": "running", "result": None}
+        file.write_text(json.dumps(document))
+        assert fairmile("runs", "show", "last").out.startswith(f"{recorded}: interrupted")
+        assert fairmile("runs", "show", "last", "--json").json["state"] == "interrupted"
+
+    @pytest.mark.parametrize("reference", ["", "nothing", "./tides.yaml", "/dev/null", "last"])
+    def test_of_what_is_no_run_is_a_mistake_of_the_caller(self, fairmile: Fairmile, reference: str) -> None:
+        assert fairmile("runs", "show", reference).code == 2
+
+    def test_log_prints_what_it_printed(self, fairmile: Fairmile, recorded: str) -> None:
+        assert fairmile("runs", "log", recorded).out == "printed\n"
+        assert fairmile("runs", "log", recorded, "--json").json == {"output": "printed\n"}
+
+
+class TestPacks:
+    def test_serve_every_command_that_reads(self, fairmile: Fairmile, recorded: str) -> None:
+        assert fairmile("runs", "pack", recorded).code == 0
+        assert fairmile("runs", "show", recorded).code == 0
+        assert fairmile("runs", "log", recorded).out == "printed\n"
+        assert fairmile("runs", "export", recorded, "-o", "a.crate.zip").code == 0
+        assert fairmile("report", recorded, "-o", "a.html").code == 0
+        assert fairmile("rerun", recorded).code == 0
+        assert fairmile("runs", "unpack", recorded).code == 0
+        assert fairmile("runs", "show", recorded).code == 0
+
+
+class TestRemoving:
+    def test_says_first_what_it_would_do(self, fairmile: Fairmile, recorded: str) -> None:
+        assert fairmile("runs", "rm", "last", "--dry-run").out == f"would remove {recorded}\n"
+        assert fairmile("runs", "rm", recorded, "last").out == f"removed {recorded}\n"
+        assert fairmile("runs", "ls", "--json").json == {"runs": []}
+        left = [name for name in os.listdir(Path(os.environ["FAIRMILE_HOME"]) / "runs") if "tides" in name]
+        assert left == []
+
+
+class TestCrates:
+    def test_leave_and_come_back(self, fairmile: Fairmile, recorded: str) -> None:
+        assert fairmile("runs", "export", recorded, "-o", "a.crate.zip", "--dry-run").out == "would write a.crate.zip\n"
+        assert not Path("a.crate.zip").exists()
+        assert fairmile("runs", "export", recorded, "-o", "a.crate.zip").out == "wrote a.crate.zip\n"
+        fairmile("runs", "rm", recorded)
+        assert fairmile("runs", "import", "a.crate.zip", "--dry-run").out == f"would import {recorded}\n"
+        assert fairmile("runs", "ls", "--json").json == {"runs": []}
+        assert fairmile("runs", "import", "a.crate.zip").out == f"imported {recorded}\n"
+        assert fairmile("runs", "ls", "--json").json["runs"][0]["metrics"] == {"level": 2.5}
+
+    def test_of_failures_elsewhere_are_not_resumed_here(self, fairmile: Fairmile) -> None:
+        failed = fairmile("run", "--json", "--", "false").json["id"]
+        fairmile("runs", "export", failed, "-o", "a.crate.zip")
+        fairmile("runs", "rm", failed)
+        fairmile("runs", "import", "a.crate.zip")
+        told = fairmile("run", "--resume", failed)
+        assert told.code == 2
+        assert "ran elsewhere" in told.err
+
+
+class TestStatus:
+    def test_counts_states_and_lists_the_last(self, fairmile: Fairmile, recorded: str) -> None:
+        assert fairmile("status").out.startswith("runs: 1 done\n")
+        found = fairmile("status", "--json").json
+        assert (found["counts"], [row["id"] for row in found["last"]]) == ({"done": 1}, [recorded])
+
+    def test_of_nothing_says_so(self, fairmile: Fairmile) -> None:
+        assert fairmile("status").out == "runs: none yet\n"
+
+    def test_a_system_that_is_not_known_any_more_stops_nothing(self, fairmile: Fairmile, recorded: str) -> None:
+        file = Path(os.environ["FAIRMILE_HOME"]) / "runs" / recorded / "run.json"
+        document = json.loads(file.read_text())
+        document |= {"state": "queued", "result": None, "job": {"key": "k", "system": "gone-forever"}}
+        file.write_text(json.dumps(document))
+        told = fairmile("status")
+        assert (told.code, told.out.splitlines()[0]) == (0, "runs: 1 queued")
+        assert "gone-forever" in told.err
+
+    def test_reindex_counts_them(self, fairmile: Fairmile, recorded: str) -> None:
+        assert fairmile("runs", "reindex").out == "1 run indexed\n"
