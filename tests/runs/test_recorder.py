@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -48,8 +49,14 @@ class TestATrivialRun:
         assert run.result["usage"].get("max_rss_bytes", 0) < 100 << 20
 
     def test_says_how_much_memory_a_larger_program_used(self, runs: Runs) -> None:
-        run = runs.run(python("b = bytearray(400 << 20); b[::4096] = b'x' * len(b[::4096])"))
-        assert run.result["usage"]["max_rss_bytes"] > 400 << 20
+        size_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + (100 << 20)
+        run = runs.run(python(f"b = bytearray({size_bytes}); b[::4096] = b'x' * len(b[::4096])"))
+        assert run.result["usage"]["max_rss_bytes"] > size_bytes
+
+    def test_says_of_a_smaller_one_only_what_was_seen(self, runs: Runs) -> None:
+        run = runs.run(["sleep", "0.6"])
+        assert 0 < run.result["usage"]["seen_rss_bytes"] < 20 << 20
+        assert "max_rss_bytes" not in run.result["usage"]
 
     def test_has_no_energy_where_nothing_measured_it(self, runs: Runs) -> None:
         run = runs.run(["true"])
@@ -131,6 +138,11 @@ class TestMetrics:
         run = runs.run(python(text))
         assert run.spans["epoch"]["count"] == 4
 
+    def test_one_text_among_numbers_costs_no_number(self, runs: Runs) -> None:
+        run = runs.run(["sh", "-c", """echo '{"ok": 1, "name": "abc"}' >> $FAIRMILE_METRICS"""])
+        assert run.metrics["ok"].value == 1
+        assert "1 stated as metrics could not be read" in run.result["notes"][0]
+
     def test_a_line_that_is_none_is_noted_and_harms_nothing(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", """echo 'oops' >> $FAIRMILE_METRICS; echo '{"a": 1}' >> $FAIRMILE_METRICS"""])
         assert run.metrics["a"].value == 1
@@ -163,6 +175,11 @@ class TestBadDays:
         with pytest.raises(Conflict, match=f"still runs as process {started}"):
             runs.resume(found.name)
         os.killpg(int(str(started)), signal.SIGKILL)
+        _wait_until(lambda: not Path(f"/proc/{started}").exists() or _is_zombie(int(str(started))))
+        settled = runs.collect(found.name)
+        assert settled.state is RunState.INTERRUPTED
+        assert "killed" in settled.result["reason"]
+        assert runs.get(found.name).result["state"] == "interrupted"
 
     def test_a_program_that_fills_the_disk_is_recorded_to_its_end(self, small_disk: Path) -> None:
         environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}
@@ -296,3 +313,7 @@ def _wait_until(is_so: object) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("it never came")
+
+
+def _is_zombie(pid: int) -> bool:
+    return b") Z" in Path(f"/proc/{pid}/stat").read_bytes()

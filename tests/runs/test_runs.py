@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -350,3 +351,62 @@ class TestPrediction:
         predicted = runs.run(["true"]).prediction["elapsed_s"]
         assert predicted["value"] > 0
         assert "earlier run" in predicted["source"]
+
+
+class TestWhatIsKept:
+    def test_of_files_that_were_never_committed_only_programs_are_taken(self, runs: Runs, script: Path) -> None:
+        subprocess.run(["git", "init", "-q"], check=True)
+        subprocess.run(["git", "add", "train.py"], check=True)
+        for name in (".env", "id_rsa", "token.txt", "big.bin", "helper.py"):
+            Path(name).write_text("secret = 1")
+        run = runs.run(command())
+        (crate,) = runs.export(run.id, "rocrate", Path("out.zip"))
+        with zipfile.ZipFile(crate) as packed:
+            kept = {name for name in packed.namelist() if name.startswith("code/")}
+        assert kept == {"code/train.py", "code/helper.py"}
+
+    def test_a_changed_input_is_no_reproduction(self, runs: Runs) -> None:
+        Path("data.txt").write_text("1 2 3")
+        run = runs.run(["cat", "{inputs.data}"], inputs={"data": Input(path="data.txt")})
+        Path("data.txt").write_text("4 5 6")
+        assert not runs.rerun(run.id).reproduced
+
+    def test_without_metrics_the_bytes_of_outputs_decide(self, runs: Runs) -> None:
+        spec = RunSpec(argv=("sh", "-c", "date +%N > now.txt"), outputs=("now.txt",))
+        assert not runs.rerun(runs.run(spec).id).reproduced
+
+    def test_a_part_of_another_program_is_not_run_again_by_itself(self, runs: Runs) -> None:
+        with runs.recording("probe") as recording:
+            pass
+        with pytest.raises(UsageError, match="part of another program"):
+            runs.rerun(recording.id)
+
+    def test_seeds_of_repeats_count_up(self, runs: Runs) -> None:
+        found = runs.repeat(3, runs.plan(["echo", "{seed}"], seed=7))
+        assert [runs.output(run.id) for run in found] == [b"7\n", b"8\n", b"9\n"]
+
+
+class TestPlansOfBenchmarks:
+    def test_name_the_program_and_the_data_also_where_nobody_can_be_asked(self, runs: Runs) -> None:
+        plan = runs.plan("benchmark/cosmoflow", "dataset/cosmouniverse-mini")
+        fetched = [step.what for step in plan.steps if step.verb == "fetch"]
+        assert any("program/cosmoflow" in what for what in fetched)
+        assert any("dataset/cosmouniverse-mini" in what for what in fetched)
+        assert plan.steps[-1].verb == "run"
+
+
+class TestTheTimeOfAJob:
+    def test_is_chosen_from_short_runs(self, runs: Runs) -> None:
+        text = "import fairmile as fm, time\nfor n in range({epochs}):\n  with fm.span('epoch'): time.sleep(0.01)"
+        argv = [sys.executable, "-c", text]
+        for epochs in (3, 6):
+            runs.run(argv, name="fit", params={"epochs": epochs})
+        asked = {"account": "me"}
+        plan = runs.plan(argv, name="fit", params={"epochs": 60_000}, system="jureca", resources=asked)
+        assert plan.spec.resources.time_s is not None
+        assert 600 <= plan.spec.resources.time_s < 4 * 3600
+        assert any("was chosen from earlier runs" in note for note in plan.notes)
+        assert "#SBATCH --time=" in plan.script
+        too_long = runs.plan(argv, name="fit", params={"epochs": 10**9}, system="jureca", resources=asked)
+        assert too_long.spec.resources.time_s is None
+        assert any("was not chosen" in note and "fit" in note for note in too_long.notes)

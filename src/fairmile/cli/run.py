@@ -13,10 +13,11 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.out import Out, count, json_option
+from fairmile.jobs.spec import Resources
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.rerun import Rerun
 from fairmile.runs.runs import RunPlan, Runs, Step
-from fairmile.runs.spec import Input, MetricSpec
+from fairmile.runs.spec import Input
 from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 
@@ -97,7 +98,9 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
 
 @click.command()
 @click.argument("reference", metavar="RUN|CRATE")
-@click.option("--tolerance", type=float, help="How far a metric may be off.  [default: as declared, or 0.05]")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), help="How far a metric may be off.  [default: as declared, or 0.05]"
+)
 @click.option("--on", default="", metavar="SYSTEM", help="Where it runs.  [default: as before]")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")
 @json_option
@@ -154,7 +157,7 @@ def _changes(options: Mapping[str, Any]) -> dict[str, Any]:
         "env": dict(job.env),
         "inputs": {key: _input(value) for key, value in _pairs("--data", options["inputs"])},
         "outputs": tuple(options["outputs"]),
-        "metrics": {key: MetricSpec(pattern=value) for key, value in _pairs("--metric", options["metrics"])},
+        "metrics": {key: {"pattern": value} for key, value in _pairs("--metric", options["metrics"])},
         "code": tuple(options["code"]),
         "tags": tuple(options["tags"]),
         "environment": options["environment"],
@@ -165,7 +168,10 @@ def _changes(options: Mapping[str, Any]) -> dict[str, Any]:
         "launch": job.launch,
         "name": options.get("name"),
     }
-    kept = {name: value for name, value in found.items() if value}
+    kept = {name: value for name, value in found.items() if value and value != Resources()}
+    useless = [name for name in ("resources", "software", "launch") if name in kept and "system" not in kept]
+    if useless:
+        raise UsageError("nodes, time and software are asked of a system", hint="name one with --on, or leave them out")
     if options["seed"] is not None:
         kept["seed"] = options["seed"]
     if (period_s := parse_duration(options["every"])) != 1.0:
@@ -244,6 +250,8 @@ def _tell(out: Out, runs: Runs, run: Run) -> None:
     out.say(f"run {run.id}: {out.colour(str(run.state), _COLOURS.get(run.state, 'red'))}{took}")
     for name, metric in run.metrics.items():
         out.say(f"  {name} {metric.value:.6g}{' ' + metric.unit if metric.unit else ''}")
+    for note in run.result.get("notes", []):
+        out.say(f"  note: {note}")
     if run.energy_j is not None:
         out.say(f"  energy {run.energy_j:.4g} J")
     why = runs.explain(run)

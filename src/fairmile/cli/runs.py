@@ -279,6 +279,8 @@ def _used(usage: Mapping[str, float]) -> list[str]:
         found.append(f"CPU {format_duration(usage['cpu_s'])}")
     if "max_rss_bytes" in usage:
         found.append(f"memory {format_size(int(usage['max_rss_bytes']))}")
+    elif "seen_rss_bytes" in usage:
+        found.append(f"memory at least {format_size(int(usage['seen_rss_bytes']))}")
     return found
 
 
@@ -306,11 +308,13 @@ def _show(out: Out, run: Run) -> None:
         how = f"{part['method']} ({part['source']}, {part['error']})"
         pairs.append(("energy", f"{part['joules']:.5g} J of {part['scope']}, {how}"))
     if result and run.energy_j is None:
-        pairs.append(("energy", "not measured: " + "; ".join((result.get("energy") or {}).get("missing", {}).values())))
+        why = "; ".join((result.get("energy") or {}).get("missing", {}).values())
+        pairs.append(("energy", f"not measured: {why}" if why else "not measured"))
     for what, each in run.prediction.items():
         pairs.append(("predicted", f"{what} {each['value']:.4g} ({each['source']})"))
     if result.get("reason"):
         pairs.append(("reason", result["reason"]))
+    pairs += [("note", note) for note in [*result.get("notes", []), run.document.get("trouble", "")] if note]
     out.items(pairs)
     metrics = [[n, f"{m.value:.6g}", f"{m.best:.6g}", m.count, m.unit, m.better] for n, m in run.metrics.items()]
     out.table(["metric", "last", "best", "values", "unit", "better"], metrics)

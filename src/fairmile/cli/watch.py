@@ -208,7 +208,9 @@ def _conclusion(summary: Summary, facts: dict[str, Any]) -> list[str]:
 
 def _tell_trouble(out: Out, watched: Watched) -> None:
     if watched.skipped:
-        out.say(f"note: {count(watched.skipped, 'sample')} left out, since the one before took too long; look less often")
+        out.say(
+            f"note: {count(watched.skipped, 'sample')} left out, since the one before took too long; look less often"
+        )
     for what, times in watched.failures.items():
         out.say(f"note: {what} ({count(times, 'time')})")
 

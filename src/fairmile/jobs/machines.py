@@ -72,6 +72,11 @@ class Machine:
         """Tell whether somebody queues jobs here and knows why they ended; plain processes have nobody."""
         return self.scheduler.name != "shell"
 
+    def limit_s(self, partition: str = "") -> float | None:
+        """Return the longest time that a partition, or the default one, gives; None where nobody knows."""
+        found = self.system.partitions.get(partition or self.reach.partition or self.system.default_partition)
+        return found.max_time if found is not None else None
+
     def modules(self, *software: str, partition: str = "") -> Block:
         """Return the module block of some software."""
         return module_block(self.system, software, partition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -264,11 +264,11 @@ class _Curve:
         self.notes: tuple[str, ...] = ()
         self.error = channel.error
         self._values = values
-        self._shape: _Curve | None = None
         steps = self._counted() if self.method == "counter" else self._integrated()
         self._joules = array("d", [0.0])
         for step in steps:
             self._joules.append(self._joules[-1] + step)
+        self._curve_at_ns, self._curve_j = at_ns, self._joules
         self.sampling_s = _median_step_s(at_ns)
         self.period_s = self._period_s()
 
@@ -288,7 +288,8 @@ class _Curve:
         if power is not None and power.sampling_s < self.period_s:
             between = f"between two values, {format_duration(self.period_s)} apart, shared out by {power.channel.name}"
             self.error = "; ".join(filter(None, (self.error, between)))
-            self._shape, self.period_s = power, power.sampling_s
+            self._curve_at_ns, self._curve_j = self._shared_out(power)
+            self.period_s = power.sampling_s
 
     def covers(self, start_ns: int, end_ns: int) -> bool:
         return self.at_ns[0] <= start_ns and end_ns <= self.at_ns[-1]
@@ -328,26 +329,35 @@ class _Curve:
         )
 
     def _at(self, time_ns: int) -> float:
-        if time_ns <= self.at_ns[0]:
+        at_ns, joules = self._curve_at_ns, self._curve_j
+        if time_ns <= at_ns[0]:
             return 0.0
-        if time_ns >= self.at_ns[-1]:
-            return self._joules[-1]
-        place = bisect_right(self.at_ns, time_ns) - 1
-        into, whole = time_ns - self.at_ns[place], self.at_ns[place + 1] - self.at_ns[place]
+        if time_ns >= at_ns[-1]:
+            return joules[-1]
+        place = bisect_right(at_ns, time_ns) - 1
+        into, whole = time_ns - at_ns[place], at_ns[place + 1] - at_ns[place]
         if self.method == "counter":
-            step = self._joules[place + 1] - self._joules[place]
-            return self._joules[place] + step * self._share(place, time_ns, into / whole)
+            return joules[place] + (joules[place + 1] - joules[place]) * into / whole
         before, after = self._values[place], self._values[place + 1]
         here = before + (after - before) * into / whole
-        return self._joules[place] + (before + here) / 2 * into / 1e9
+        return joules[place] + (before + here) / 2 * into / 1e9
 
-    def _share(self, place: int, time_ns: int, even: float) -> float:
-        """Return the share of the joules between two values that is counted by then."""
-        start, end = self.at_ns[place], self.at_ns[place + 1]
-        if self._shape is None or not self._shape.covers(start, end):
-            return even
-        whole = self._shape.between(start, end)
-        return self._shape.between(start, time_ns) / whole if whole > 0 else even
+    def _shared_out(self, power: _Curve) -> tuple[array[int], array[float]]:
+        """Return times and joules of this counter with those of a power in between."""
+        at_ns, joules = array("q"), array("d")
+        for place, (start, end) in enumerate(pairwise(self.at_ns)):
+            at_ns.append(start)
+            joules.append(self._joules[place])
+            before_j = power.between(power.at_ns[0], start)
+            whole_j = power.between(start, end) if power.covers(start, end) else 0.0
+            if whole_j > 0:
+                first, last = bisect_right(power.at_ns, start), bisect_left(power.at_ns, end)
+                scale = (self._joules[place + 1] - self._joules[place]) / whole_j
+                at_ns.extend(power.at_ns[first:last])
+                joules.extend(self._joules[place] + (each - before_j) * scale for each in power._joules[first:last])
+        at_ns.append(self.at_ns[-1])
+        joules.append(self._joules[-1])
+        return at_ns, joules
 
     def _counted(self) -> Iterable[float]:
         steps, resets = counted(self._values, self.channel.wraps_at)

@@ -36,6 +36,7 @@ __all__ = [
     "hardware",
     "identity",
     "inputs",
+    "is_source",
     "scheduler",
     "software",
     "variables",
@@ -526,7 +527,7 @@ def _git_state(root: Path, own: Path, common: Path, digests: _Digests) -> dict[s
 def _untracked(root: Path, names: Sequence[str], digests: _Digests) -> list[dict[str, Any]]:
     """Return the small files that git does not know, those that look like programs first."""
     found: list[dict[str, Any]] = []
-    ordered = sorted(names, key=lambda name: (not _is_source(name), name))
+    ordered = sorted(names, key=lambda name: (not is_source(name), name))
     for name in ordered[:_MOST_UNTRACKED]:
         path = root / name
         try:
@@ -539,7 +540,8 @@ def _untracked(root: Path, names: Sequence[str], digests: _Digests) -> list[dict
     return found
 
 
-def _is_source(name: str) -> bool:
+def is_source(name: str) -> bool:
+    """Tell whether a file that nobody committed looks like a part of a program, by its name."""
     return _SOURCE.fullmatch(os.path.splitext(name)[1]) is not None
 
 
@@ -647,7 +649,7 @@ def _placeless(word: str, replaced: Sequence[tuple[str, str]], number: int = -1)
 def _code_material(program: Mapping[str, Any]) -> dict[str, Any]:
     git = program.get("git") or {}
     # Outputs often lie beside the code, unknown to git: only what looks like a program counts.
-    new = {each["name"]: each["sha256"] for each in git.get("untracked") or () if _is_source(each["name"])}
+    new = {each["name"]: each["sha256"] for each in git.get("untracked") or () if is_source(each["name"])}
     return {
         "commit": git.get("commit") or "",
         "diff": git.get("diff_sha256") or "",

@@ -57,7 +57,13 @@ _ABOUT = {
     "events.jsonl": "spans, metrics and samples, one JSON object a line",
     OUTPUT: "what the program printed",
 }
-_USAGE_UNITS = {"cpu_s": "s", "max_rss_bytes": "bytes", "read_bytes": "bytes", "written_bytes": "bytes"}
+_USAGE_UNITS = {
+    "cpu_s": "s",
+    "max_rss_bytes": "bytes",
+    "seen_rss_bytes": "bytes",
+    "read_bytes": "bytes",
+    "written_bytes": "bytes",
+}
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _DIGESTED_BYTES = 1 << 20  # larger logs are named without their digest: reading them would delay the end of a run
 

@@ -158,7 +158,8 @@ class Ledger:
         """Return the newest run that succeeded with exactly this that went in and suits."""
         for row in self.rows(identity=identity, states=[RunState.DONE]) if identity else ():
             with contextlib.suppress(NotFound):  # removed meanwhile
-                if suits(run := self.get(row.id)):
+                run = self.get(row.id)
+                if not run.result.get("notes") and suits(run):  # one that lost something is no result to offer
                     return run
         return None
 

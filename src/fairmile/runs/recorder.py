@@ -109,8 +109,9 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
         "outputs": outputs,
         "damaged_lines": log.damaged,
     }
-    if trouble:
-        document["result"]["notes"] = [trouble]
+    notes = [trouble, *_losses(log)]
+    if any(notes):
+        document["result"]["notes"] = [note for note in notes if note]
     document["state"] = ending.state
     try:
         write_record(folder, document)
@@ -124,6 +125,17 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
     # The card can be made again from the record, so it need not survive a power cut, nor find room.
     with contextlib.suppress(DiskFailure):
         write_atomic(folder / CARD, card_text(document, folder), sync=False)
+
+
+def _losses(log: Log) -> Iterator[str]:
+    """Yield what of the log is not there, in words."""
+    failed = sum(event.name == "meter.write_failed" for event in log.events)
+    if failed or log.damaged:
+        lines = f", {log.damaged} damaged" if log.damaged else ""
+        yield f"a part of its log could not be written, as on a full disk{lines}: values may be missing"
+    unreadable = sum(event.name == "unreadable metric" for event in log.events)
+    if unreadable:
+        yield f"{unreadable} stated as metrics could not be read as numbers; `events.jsonl` has them"
 
 
 def _keep_room(folder: Path) -> None:
@@ -250,7 +262,7 @@ class _Program:
     def _measure(self, pid: int, period_s: float) -> None:
         found = find_sources(pid=pid)
         self.missing = found.missing
-        self._watch = Watch(found.sources, self.folder / FILE, period_s=period_s)
+        self._watch = Watch(found.sources, self._meter, period_s=period_s, keep=False)
         self._watch.start()
 
     @contextlib.contextmanager
@@ -347,9 +359,10 @@ class _Child:
             "written_bytes": used.ru_oublock * 512,
         }
         counted_bytes = used.ru_maxrss * _RSS_UNIT
-        peak_bytes = counted_bytes if counted_bytes > self._inherited_bytes else self._seen_bytes
-        if peak_bytes:
-            self.usage["max_rss_bytes"] = peak_bytes
+        if counted_bytes > self._inherited_bytes:
+            self.usage["max_rss_bytes"] = counted_bytes
+        elif self._seen_bytes:  # it may have been more behind our back
+            self.usage["seen_rss_bytes"] = self._seen_bytes
         return True
 
     def look(self) -> None:
@@ -435,9 +448,15 @@ class _OutputReader:
         try:
             stated = json.loads(line)
             step = stated.pop("step", None)
-            self._meter.log(step=None if step is None else float(step), **{k: float(v) for k, v in stated.items()})
+            step = None if step is None else float(step)
         except (ValueError, TypeError, AttributeError):
             self._meter.event("unreadable metric", line=line[:200].decode(errors="replace"))
+            return
+        for name, value in stated.items():
+            try:
+                self._meter.log(step=step, **{name: float(value)})
+            except (ValueError, TypeError):
+                self._meter.event("unreadable metric", name=name, value=str(value)[:200])
 
 
 def run_variables(folder: Path, document: Document) -> dict[str, str]:
@@ -476,6 +495,8 @@ def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -
 def _outputs(work: Path, patterns: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return the digests of the files that patterns match below a folder."""
     found: dict[str, Any] = {}
+    if patterns and not work.is_dir():
+        return found, f"its folder {work} is gone, and its outputs with it"
     for pattern in patterns:
         try:
             paths = sorted(work.glob(pattern))

@@ -37,8 +37,14 @@ class Rerun:
 
     @property
     def reproduced(self) -> bool:
-        """Whether it ended as before, with metrics within their tolerance."""
-        return all(each.same is not False for each in self.verdicts if each.what in ("end",) or "metric" in each.what)
+        """Whether the same went in, and it ended as before with metrics within their tolerance.
+
+        Where there is no metric, the bytes of the outputs decide.
+        """
+        judged = ["code", "end", "input ", "metric "]
+        if not any(each.what.startswith("metric ") for each in self.verdicts):
+            judged.append("output ")
+        return all(each.same is not False for each in self.verdicts if each.what.startswith(tuple(judged)))
 
 
 def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]) -> RunSpec:

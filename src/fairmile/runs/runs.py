@@ -17,8 +17,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Transient, UsageError
+from fairmile.base.errors import (
+    Conflict,
+    FairmileError,
+    NotFound,
+    RunFailed,
+    SystemFailure,
+    Transient,
+    Unsupported,
+    UsageError,
+)
 from fairmile.base.files import Lock, safe_join, write_failure
+from fairmile.base.units import format_duration
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
 from fairmile.envs.envs import Envs
@@ -58,6 +68,7 @@ from fairmile.runs.wording import Value
 from fairmile.store.store import Store
 
 _HISTORY = 20
+_STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _TAIL_BYTES = 64 << 10
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -147,18 +158,39 @@ class Runs(Ledger):
                 notes.append(planned.trouble)
         command = " ".join(filled(spec.argv, value_texts(spec)))
         script = ""
+        if spec.system and spec.resources.time_s is None:
+            spec, chosen = self._with_time(spec)
+            notes += chosen
         if spec.system:
             machine = self._around.jobs().machines[spec.system]
             made = machine.script(carrier.near_job(spec, spec.argv, self.root / "RUN", ""))
             script, notes = made.text, [*notes, *made.notes]
             steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect})"))
-        steps.append(Step("run", command))
+        where = f"in {spec.folder or 'a folder of its own'}" + ("" if spec.system else " on this machine")
+        steps.append(Step("run", f"{command} {where}"))
         prediction: Mapping[str, Any] = {}
         try:
             prediction = predict(PREDICTORS, spec, self._history(spec))
         except FairmileError as error:  # a plug-in that breaks stops no run
             notes.append(str(error))
         return RunPlan(spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan)
+
+    def _with_time(self, spec: RunSpec) -> tuple[RunSpec, list[str]]:
+        """Return a job with the time that earlier runs let expect, where they do, and how that was found."""
+        history = self._history(spec)
+        param = next((name for name in _STEPS if isinstance(spec.params.get(name), int)), "")
+        machine = self._around.jobs().machines[spec.system]
+        if not history or not param or not machine.has_scheduler:
+            return spec, []
+        try:
+            projection = project(history, to=int(str(spec.params[param])), steps_param=param)
+            time_s = walltime(projection, limit_s=machine.limit_s(spec.resources.partition))
+        except FairmileError as error:
+            advice = f"; {error.hint}" if error.hint else ""
+            return spec, [f"the time was not chosen from earlier runs: {error}{advice}"]
+        resources = spec.resources.model_copy(update={"time_s": float(time_s)})
+        told = f"the time of {format_duration(time_s)} was chosen from earlier runs: {projection.basis}"
+        return spec.model_copy(update={"resources": resources}), [told]
 
     def _target(
         self, what: str | Sequence[str] | RunSpec, dataset: str, command_set: str, changes: Mapping[str, Any]
@@ -184,8 +216,12 @@ class Runs(Ledger):
 
     def _bringing(self, target: Target) -> Iterator[Step]:
         names = [*target.sources, *(each.asset for each in target.spec.inputs.values() if each.asset)]
-        for planned in self._around.assets().plan(names) if names else ():
-            yield Step("fetch", planned.describe(), planned.need_bytes)
+        for name in names:
+            try:
+                (planned,) = self._around.assets().plan(name)
+                yield Step("fetch", planned.describe(), planned.need_bytes)
+            except (SystemFailure, Transient, Unsupported) as error:
+                yield Step("fetch", f"{name} (cannot be asked now: {error})")
 
     def _history(self, spec: RunSpec) -> list[Run]:
         """Return earlier runs of that name; they are looked for once in the life of a process."""
@@ -217,16 +253,19 @@ class Runs(Ledger):
         return self.execute(self.plan(what, dataset, **changes), again=again, echo=echo, on_step=on_step)
 
     def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> list[Run]:
-        """Execute a plan several times, as one group; whoever cancels one cancels those that are left."""
+        """Execute a plan several times, as one group; whoever cancels one cancels those that are left.
+
+        A seed counts up from one to the next.
+        """
         if count < 1:
             raise UsageError(f"a run cannot be repeated {count} times")
         folder, document = self.create(plan.spec, {})
         folder.rmdir()
-        group = plan.spec.group or str(document["id"])
-        plan = replace(plan, spec=plan.spec.model_copy(update={"group": group}))
+        group, seed = plan.spec.group or str(document["id"]), plan.spec.seed
         found: list[Run] = []
         while len(found) < count and not (found and found[-1].state is RunState.CANCELLED):
-            found.append(self.execute(plan, echo=echo))
+            changes = {"group": group, "seed": None if seed is None else seed + len(found)}
+            found.append(self.execute(replace(plan, spec=plan.spec.model_copy(update=changes)), echo=echo))
         return found
 
     def execute(
@@ -360,7 +399,8 @@ class Runs(Ledger):
     ) -> Iterator[Recording]:
         """Record the block as a run: what it logs, how long it takes, and how it ends."""
         spec = RunSpec(name=name, argv=(name,), params=params or {}, metrics=metrics or {}, watch_s=0)
-        folder, document = self.create(spec, {"captured": {"agent": capture.agent()}, "job": None})
+        inside = {"captured": {"agent": capture.agent()}, "job": None, "inside": True}
+        folder, document = self.create(spec, inside)
         begin(folder, document, self._environ)
         recording = Recording(folder, document)
         begins = time.monotonic()
@@ -447,7 +487,24 @@ class Runs(Ledger):
         if run.document.get("job") and not run.result:
             return carrier.collect(run, self._around.jobs())
         state = self.standing(run)
+        if state is RunState.INTERRUPTED and not run.result and not run.packed and run.folder.parent == self.root:
+            return self._settled(run)
         return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
+
+    def _settled(self, run: Run) -> Run:
+        """Write the end of a run whose recorder was killed, from all that was written until then."""
+        document = copy.deepcopy(dict(run.document))
+        try:
+            _check_no_orphan(run)
+        except Conflict as error:
+            return replace(run, document=document | {"state": str(RunState.INTERRUPTED), "trouble": str(error)})
+        started = document["attempts"][-1]["started"]
+        last = max((file.stat().st_mtime for file in run.folder.glob("*.*")), default=started)
+        ending = Ending(
+            str(RunState.INTERRUPTED), reason="its recorder was ended without a word: killed, or a power cut"
+        )
+        finish(run.folder, document, ending, max(last - started, 0.0), {"watch": "it was cut short"})
+        return Run(document, run.folder)
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
@@ -523,6 +580,8 @@ class Runs(Ledger):
                 else "wait for its end"
             )
             raise Conflict(f"run {original.id} is {original.state}", hint=hint)
+        if original.document.get("inside"):
+            raise UsageError(f"run {original.id} is a part of another program", hint="start that program again")
         code = original.captured.get("code") or {}
         snapshot = code.get("snapshot")
         kept = {entry.path for entry in self._around.store().tree(snapshot)} if snapshot else set()
@@ -685,12 +744,17 @@ def _check_no_orphan(run: Run) -> None:
     started = [event for event in read_log(event_files(run.folder)).events if event.name == "started"]
     if started and started[-1].writer.host == os.uname().nodename:
         pid = int(started[-1].attributes.get("pid", 0))
-        with contextlib.suppress(OSError):
-            group = os.getpgid(pid)
-            if group == pid:
-                raise Conflict(
-                    f"the program of run {run.id} still runs as process {pid}", hint="end it, or wait for it"
-                )
+        if _leads_a_group(pid):
+            raise Conflict(f"the program of run {run.id} still runs as process {pid}", hint="end it, or wait for it")
+
+
+def _leads_a_group(pid: int) -> bool:
+    """Tell whether a process lives, zombies apart, and leads a group of its own, as programs of runs do."""
+    try:
+        state, _, group = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False
+    return state not in (b"Z", b"X") and int(group) == pid
 
 
 def _lock_lines(environment: Environment) -> list[str]:

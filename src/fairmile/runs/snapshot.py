@@ -10,6 +10,7 @@ from typing import Any
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import ManifestEntry, sha256_hex
+from fairmile.runs.capture import is_source
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 
@@ -76,7 +77,9 @@ def _files(code: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     git = code.get("git")
     root = Path(git["root"]) if git else None
     if root is not None and git and "dirty" in git:  # else git was not asked, as in the repository of another user
-        for name in _listed(root):
+        # Of what was never committed only programs are kept: a key or a token may lie beside them.
+        loose = [each["name"] for each in git.get("untracked", []) if is_source(each["name"])]
+        for name in [*_listed(root), *loose]:
             path = root / name
             if path.is_file() and not path.is_symlink():
                 yield name, path
@@ -92,7 +95,7 @@ def _files(code: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def _listed(root: Path) -> list[str]:
-    """Return the files of a work tree that git knows or would add."""
+    """Return the files of a work tree that git knows."""
     argv = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", str(root), "ls-files", "-z"]
-    done = Here().run([*argv, "--cached", "--others", "--exclude-standard"], timeout_s=60, check=False)
+    done = Here().run([*argv, "--cached"], timeout_s=60, check=False)
     return [name for name in done.stdout.split("\0") if name] if not done.exit_code else []

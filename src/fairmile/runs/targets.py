@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
@@ -25,6 +26,7 @@ from fairmile.transfer.credentials import shown_address
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
+_PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
 
@@ -83,7 +85,7 @@ def card_target(catalog: Catalog, card: Card, dataset: str, changes: Mapping[str
     environment = environment_of(catalog, str(card.handle))
     if environment is not None:
         said["environment"] = str(card.handle)
-    return Target(checked_spec(_merged(said, changes)), _sources(card))
+    return Target(checked_spec(_merged(said, changes)), _sources(catalog, card))
 
 
 def lasting(spec: RunSpec) -> RunSpec:
@@ -208,5 +210,13 @@ def _data_of(catalog: Catalog, card: Card) -> str:
     return found[0] if found else ""
 
 
-def _sources(card: Card) -> tuple[str, ...]:
-    return (str(card.handle),) if card.files or card.text("codeRepository") else ()
+def _sources(catalog: Catalog, card: Card) -> tuple[str, ...]:
+    """Return what brings the files of a card's command: the card itself, or the programs that it links to."""
+    if card.files or card.text("codeRepository"):
+        return (str(card.handle),)
+    found = []
+    for key, target in card.links:
+        with contextlib.suppress(NotFound, UsageError):
+            if key in _PROGRAM_LINKS and (program := catalog.get(target)).kind == "program":
+                found.append(str(program.handle))
+    return tuple(dict.fromkeys(found))
