@@ -55,6 +55,6 @@ step "Another person takes the crate, does it again from the record alone, and i
 run runs export last -o "$work/tide.crate.zip"
 run rerun "$work/tide.crate.zip"
 step "Is a larger rate better, or is it noise?"
-run run --name slow --repeat 3 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.2 20 >/dev/null
-run run --name fast --repeat 3 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.6 20 >/dev/null
+run run --name slow --repeat 3 --seed 1 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.2 20 {seed} >/dev/null
+run run --name fast --repeat 3 --seed 1 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.6 20 {seed} >/dev/null
 run compare slow fast --metric loss

@@ -17,7 +17,7 @@ cosine = sine = 0.0
 for epoch in range(epochs):
     with fm.span("epoch", n=epoch):
         error = loss = gain_c = gain_s = 0.0
-        for t, level in zip(hours, levels):
+        for t, level in zip(hours, levels, strict=True):
             c, s = math.cos(2 * math.pi * t / 12.42), math.sin(2 * math.pi * t / 12.42)
             error = cosine * c + sine * s - level
             loss += error * error / len(hours)
