@@ -87,7 +87,7 @@ def test_a_page_tells_all_of_a_system(fairmile: Fairmile, cluster: Path) -> None
     assert ["scratch", "/scratch", "scratch", "files", "not", "read", "for", "60", "days", "are", "removed"] in lines
     assert "  partition gpu, tasks per node 1, GPUs per node 4\n  ml CUDA/12\n  note: Others say 4 tasks." in result.out
     assert (
-        "verified    2026-11-15, against the sources below\nunverified  partitions.gpu.nodes\nsource      https://cluster"
+        f"verified    {TODAY}, against the sources below\nunverified  partitions.gpu.nodes\nsource      https://cluster"
         in result.out
     )
 

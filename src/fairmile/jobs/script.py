@@ -41,6 +41,7 @@ fairmile_clock() {
 }
 fairmile_end() {
     fairmile_code=${1:-$?}
+    if [ "$BASHPID" != $$ ]; then return; fi # a part of this script that a signal ended before it became a program
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     fairmile_clock
@@ -54,8 +55,9 @@ if [ -e "$fairmile_started" ]; then
 fi
 fairmile_clock
 printf '{"host": "%%s", "time": %%s, "attempt": %%s, "job": "%%s"}\\n' "$HOSTNAME" \\
-    "$fairmile_time" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
-trap fairmile_end EXIT"""
+    "$fairmile_time" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started\""""
+# Behind the traps of signals: bash runs it also when one without a trap ends it, and then knows no code.
+_NOTED_EXIT = "trap fairmile_end EXIT"
 
 _SIGNALS = """\
 # A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
@@ -150,7 +152,7 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
     if files.folder:
         parts.append([_NOTES % {"suffix": ".$FAIRMILE_ARRAY_INDEX" if request.array is not None else ""}])
     if waits:
-        parts.append([_SIGNALS])
+        parts.append([_SIGNALS, *([_NOTED_EXIT] if files.folder else [])])
     if request.lines:
         parts.append([_GUARD, *request.lines, _END_OF_GUARD])
     launch = make_launch(request, system)

@@ -31,6 +31,7 @@ fairmile_clock() {
 }
 fairmile_end() {
     fairmile_code=${1:-$?}
+    if [ "$BASHPID" != $$ ]; then return; fi # a part of this script that a signal ended before it became a program
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
     fairmile_clock
@@ -45,7 +46,6 @@ fi
 fairmile_clock
 printf '{"host": "%s", "time": %s, "attempt": %s, "job": "%s"}\n' "$HOSTNAME" \
     "$fairmile_time" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
-trap fairmile_end EXIT
 
 # A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
 # job were signalled, and the program must not get the signal twice.
@@ -74,6 +74,7 @@ fairmile_pass() {
 for fairmile_word in TERM INT HUP USR1 USR2; do
     trap "fairmile_pass $fairmile_word" "$fairmile_word"
 done
+trap fairmile_end EXIT
 
 cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 
