@@ -36,8 +36,14 @@ _START = "record.sh"
 TRAVEL = "work.tar.gz"  # what goes along, until it has arrived
 _MOST_BYTES = 1 << 30
 # What the recorder consists of when it travels: pure Python that needs only the standard library.
-_PACKAGES = {"": ("__init__",), "base": (), "meter": (), "meter/sources": (), "runs": ()}
-_LEFT_OUT = {"runs": ("__init__", "recorder", "capture", "crate", "layout", "machine", "wording")}
+# Of a package without names all modules go.
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    "": ("__init__",),
+    "base": (),
+    "meter": (),
+    "meter/sources": (),
+    "runs": ("__init__", "recorder", "capture", "crate", "layout", "machine", "wording"),
+}
 _MAIN = """\
 import sys
 
@@ -138,10 +144,9 @@ def recorder_bytes() -> bytes:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package, modules in _PACKAGES.items():
             folder = own.joinpath(package) if package else own
-            wanted = modules or _LEFT_OUT.get(package)
             for entry in folder.iterdir():
                 stem, _, suffix = entry.name.partition(".")
-                if suffix == "py" and (wanted is None or stem in wanted):
+                if suffix == "py" and (not modules or stem in modules):
                     archive.writestr(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
         archive.writestr("__main__.py", _MAIN)
         archive.writestr("pynvml.py", Path(pynvml.__file__).read_bytes())  # to measure NVIDIA GPUs, where there are any

@@ -21,7 +21,6 @@ from fairmile.base.errors import (
     Conflict,
     FairmileError,
     NotFound,
-    RunFailed,
     SystemFailure,
     Transient,
     Unsupported,
@@ -711,14 +710,6 @@ class Runs(Ledger):
             store.lay(digest, kept)
             return Input(path=str(kept))
         raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
-
-
-def need_success(runs: Sequence[Run]) -> None:
-    """Raise RunFailed for the first run that did not succeed."""
-    for run in runs:
-        if run.state.is_end and run.state is not RunState.DONE:
-            reason = run.result.get("reason") or str(run.state)
-            raise RunFailed(f"run {run.id}: {reason}", hint=f"`fairmile run --resume {run.id}` goes on with it")
 
 
 def _made(folder: Path) -> Path:
