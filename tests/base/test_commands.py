@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -79,6 +80,15 @@ def test_the_given_variables_come_on_top_of_those_that_are_there(runner: Runner)
 def test_input_is_fed_completely(runner: Runner, data: str | bytes) -> None:
     size = len(data.encode() if isinstance(data, str) else data)
     assert runner.run(["wc", "-c"], input=data).stdout.strip() == str(size)
+
+
+def test_what_a_c_library_put_into_the_environment_of_this_process_stays_here() -> None:
+    libc = ctypes.CDLL(None)
+    libc.setenv(b"SET_BY_MPI", b"1", 1)
+    try:
+        assert Here().run(sh("echo ${SET_BY_MPI:-unset}")).stdout == "unset\n"
+    finally:
+        libc.unsetenv(b"SET_BY_MPI")
 
 
 def test_without_input_a_program_reads_the_end_at_once(runner: Runner) -> None:

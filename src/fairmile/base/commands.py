@@ -500,6 +500,9 @@ class _Process:
 def _popen(
     argv: Sequence[str], cwd: str | Path | None, env: Mapping[str, str] | None, streams: int
 ) -> subprocess.Popen[bytes]:
+    # What a C library such as MPI put into the environment of this process is meant for this process alone: os.environ
+    # does not have it, while a program started without an environment would.
+    env = os.environ if env is None else env
     try:
         return subprocess.Popen(
             argv, cwd=cwd, env=env, stdin=streams, stdout=streams, stderr=streams, start_new_session=True
