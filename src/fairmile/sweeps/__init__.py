@@ -1,0 +1,1 @@
+"""Sweeps and tuning: thousands of runs from one small file."""

@@ -1,0 +1,103 @@
+"""What every tuning engine does, whoever chooses the trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from fairmile.runs.wording import Value
+from fairmile.sweeps.model import Objective
+
+TrialState = Literal["running", "done", "pruned", "failed"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One proposal of an engine, to be executed as a run.
+
+    `checkpoint` is the folder that a trial of a population goes on from (empty: from the start), `until` the step at
+    which its next generation ends.
+    """
+
+    number: int
+    params: Mapping[str, Value]
+    generation: int = 0
+    checkpoint: str = ""
+    until: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended: one value for each objective where it is done; for a pruned one the last values, or none."""
+
+    state: TrialState
+    values: tuple[float, ...] = ()
+    reason: str = ""
+    run: str = ""  # id of its run
+    checkpoint: str = ""  # folder that it left for others to go on from
+
+
+# Called with each new value of the first objective while a trial runs: (step, value) → why to stop it, or "".
+Report = Callable[[float, float], str]
+# Executes a trial as a run, to its end, and tells values through `report` on the way.
+Execute = Callable[[Trial, Report], Outcome]
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What a study knows of a trial, finished or not; times are seconds since the epoch."""
+
+    number: int
+    state: TrialState
+    params: Mapping[str, Value]
+    values: tuple[float, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()  # (step, value) of the first objective
+    started: float = 0.0
+    ended: float | None = None
+    worker: str = ""  # who executes it: Holder text, and the job where one carries it
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a study is done; the `tuning` section of a file, checked."""
+
+    engine: str = "optuna"  # optuna, ray, deephyper
+    sampler: str = "tpe"  # random, grid, tpe, gp, cma-es, nsga-ii, pbt
+    pruner: str = ""  # asha, hyperband, median, or none
+    trials: int | None = None
+    time_s: float | None = None
+    node_hours: float | None = None
+    energy_j: float | None = None
+    seed: int | None = None
+    steps: int | None = None  # the largest step that a trial reaches, where pruners need it
+    min_steps: int = 1  # before this step no trial is stopped
+    reduction: int = 3  # of ASHA and Hyperband: one of so many goes on
+    startup: int = 5  # trials before medians and extrapolations are believed
+    extrapolate: str = ""  # least-squares, svr: stop by the curve so far
+    population: int = 4  # of PBT
+    interval: int = 1  # of PBT: steps between exchanges
+    options: Mapping[str, Value] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Chooses trials. `work` asks, executes and tells until the budget is spent or `stop` says so.
+
+    Where `shares` is true any number of processes on any hosts may call `work` on the same folder at once; else one
+    process does, with `at_once` trials together.
+    """
+
+    shares: bool
+
+    def work(self, execute: Execute, *, at_once: int, worker: str, stop: Callable[[], bool]) -> None: ...
+
+    def trials(self) -> Sequence[TrialRecord]: ...
+
+    def reap(self, is_alive: Callable[[str], bool]) -> int:
+        """Mark trials as failed whose worker is dead, and return how many."""
+
+
+# Makes the engine over a study's folder: new where nothing is there yet, else the one that is.
+MakeEngine = Callable[[Path, Mapping[str, Mapping[str, object]], Sequence[Objective], Settings], Engine]
