@@ -153,9 +153,14 @@ def recorder_bytes() -> bytes:
     return target.getvalue()
 
 
-def collect(run: Run, jobs: Jobs) -> Run:
-    """Return a run that a job carries as it stands now; where it has ended, its record is here and complete."""
+def collect(run: Run, jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
+    """Return a run that a job carries as it stands now; where it has ended, its record is here and complete.
+
+    `arrays` are the job arrays that were asked for before, by their keys.
+    """
     said = run.document["job"]
+    if "task" in said:
+        return _of_array(run, said, jobs, arrays)
     job = jobs.find(said["key"])
     is_far = bool(jobs.machines[said["system"]].reach.host)
     if job is None:
@@ -170,6 +175,28 @@ def collect(run: Run, jobs: Jobs) -> Run:
         state = "running" if job.state is State.RUNNING else "queued"
         return Run({**document, "state": state}, run.folder)
     _complete(run.folder, document, job, jobs)
+    return Run(document, run.folder)
+
+
+def _of_array(run: Run, said: Mapping[str, Any], jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
+    """Return a run that a task of a job array executes: its recorder wrote its end, or died with the task."""
+    if said["key"] not in arrays:
+        arrays[said["key"]] = jobs.find(said["key"])
+    job = arrays[said["key"]]
+    standing = job.tasks.get(said["task"], job.standing) if job is not None else None
+    if standing is not None and not standing.state.is_end:
+        return run
+    document = read_record(run.folder)  # it may have ended since it was read
+    if document.get("result"):
+        return Run(document, run.folder)
+    state = _STATES.get(standing.state, "interrupted") if standing is not None else "interrupted"
+    state = "interrupted" if state == "done" else state  # the task went on without it
+    reason = "the job that carried it is gone" if standing is None else f"its task ended: {standing.sentence}"
+    began = document["attempts"][-1]["started"] if document.get("attempts") else document["created"]
+    ended = standing.ended if standing is not None and standing.ended else began
+    document.setdefault("attempts", [{"started": began, "host": said["system"], "pid": 0}])
+    ending = Ending(state, standing.exit_code if standing is not None else None, "", reason)
+    finish(run.folder, document, ending, max(ended - began, 0.0), {"watch": "the recorder did not live to its end"})
     return Run(document, run.folder)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairmile.base.digest import sha256_file
-from fairmile.base.errors import DiskFailure, FairmileError
+from fairmile.base.errors import Conflict, DiskFailure, FairmileError
 from fairmile.base.files import Holder, write_atomic, write_failure
 from fairmile.meter.energy import energies, total
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, Log, event_files, read_log
@@ -151,17 +151,31 @@ def _keep_room(folder: Path) -> None:
 
 
 def execute(
-    folder: Path, document: Document, *, argv: Sequence[str], env: Mapping[str, str], echo: BinaryIO | None = None
+    folder: Path,
+    document: Document,
+    *,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    echo: BinaryIO | None = None,
+    look: Callable[[], str] | None = None,
+    then: Callable[[Document], None] | None = None,
 ) -> Document:
-    """Run a program to its end and return its record, which is in the folder by then; what it prints goes to `echo`."""
+    """Run a program to its end and return its record, which is in the folder by then; what it prints goes to `echo`.
+
+    `look` is called again and again while it runs: as soon as that returns a reason, the program is stopped, politely
+    first. `then` may add to the record what the end shows, before it is written.
+    """
     work = work_folder(folder, document["spec"])
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_failure(str(work), error) from error
     begin(folder, document, env)
-    program = _Program(folder, document, argv, env, work, echo)
+    program = _Program(folder, document, argv, env, work, echo, look)
     ending, elapsed_s = program.run()
+    if then is not None:
+        document["state"] = ending.state
+        then(document)
     finish(folder, document, ending, elapsed_s, program.missing)
     return document
 
@@ -177,6 +191,7 @@ class _Program:
         env: Mapping[str, str],
         work: Path,
         echo: BinaryIO | None,
+        look: Callable[[], str] | None,
     ) -> None:
         self.folder, self.spec, self.argv, self.work = folder, document["spec"], argv, work
         self.env = {**env, **self.spec.get("env", {}), **run_variables(folder, document)}
@@ -184,7 +199,8 @@ class _Program:
         self._meter = Meter(folder / FILE)
         patterns = {name: each["pattern"] for name, each in self.spec.get("metrics", {}).items() if each.get("pattern")}
         self._reader = _OutputReader(self._meter, patterns, echo)
-        self._looks = bool(patterns) or echo is not None
+        self._look = look
+        self._looks = bool(patterns) or echo is not None or look is not None
         self._watch: Watch | None = None
         self._forwarded = ""
 
@@ -246,6 +262,9 @@ class _Program:
                     if limit is not None and now >= limit:
                         child.end()
                         return self._judged(child, f"it took longer than {timeout_s:g} s", state="timeout")
+                    if self._look is not None and (why := self._look()):
+                        child.end()
+                        return self._judged(child, why, state="cancelled")
             except BaseException:
                 self._forwarded = "INT"
                 child.end(first=signal.SIGINT)
@@ -457,6 +476,24 @@ class _OutputReader:
                 self._meter.log(step=step, **{name: float(value)})
             except (ValueError, TypeError):
                 self._meter.event("unreadable metric", name=name, value=str(value)[:200])
+
+
+def check_no_orphan(folder: Path, id: str) -> None:
+    """Raise Conflict while the program of a run still lives although its recorder does not."""
+    started = [event for event in read_log(event_files(folder)).events if event.name == "started"]
+    if started and started[-1].writer.host == os.uname().nodename:
+        pid = int(started[-1].attributes.get("pid", 0))
+        if _leads_a_group(pid):
+            raise Conflict(f"the program of run {id} still runs as process {pid}", hint="end it, or wait for it")
+
+
+def _leads_a_group(pid: int) -> bool:
+    """Tell whether a process lives, zombies apart, and leads a group of its own, as programs of runs do."""
+    try:
+        state, _, group = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False
+    return state not in (b"Z", b"X") and int(group) == pid
 
 
 def run_variables(folder: Path, document: Document) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import re
 import shutil
 import sys
@@ -35,12 +34,13 @@ from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import Standing
-from fairmile.jobs.queue import Jobs
-from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.jobs.states import State
-from fairmile.meter.lines import FILE, event_files, read_log
+from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.runs import capture, carrier, sabath
+from fairmile.runs.batches import Frozen, array_job, write_frozen
 from fairmile.runs.crate import CODE, INPUTS
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.layout import OUTPUT, RECORD, WORK, read_record, write_record
@@ -48,7 +48,7 @@ from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import PREDICTORS, predict
 from fairmile.runs.projection import Projection, project, walltime
-from fairmile.runs.recorder import Ending, begin, execute, finish
+from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
 from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
 from fairmile.runs.snapshot import keep_code, keep_folder, lay_code
 from fairmile.runs.spec import Input, MetricSpec, RunSpec
@@ -64,6 +64,7 @@ from fairmile.runs.targets import (
     value_texts,
 )
 from fairmile.runs.wording import Value
+from fairmile.runs.worker import MEMBER
 from fairmile.store.store import Store
 
 _HISTORY = 20
@@ -455,6 +456,75 @@ class Runs(Ledger):
             (folder / carrier.TRAVEL).unlink(missing_ok=True)
         return Run(read_record(folder), folder)
 
+    # Many at once
+
+    def freeze(self, plan: RunPlan, folder: Path, *, in_place: bool = False) -> Frozen:
+        """Prepare once what many runs share, below a folder: inputs, environment, and a copy of the code.
+
+        Each of them has a folder of its own to work in, unless `in_place` has all work in that of the specification.
+        """
+        spec = plan.spec
+        captured = self._prepare(plan)
+        prediction = dict(plan.prediction)
+        document: dict[str, Any] = {"id": folder.name, "spec": recorded_spec(spec), "captured": captured}
+        if spec.folder and not in_place:
+            spec = self._travelling(folder, document, spec)
+        values = self._lay(document, folder, code=True)
+        frozen = Frozen(folder, spec, {name: text for name, text in values.items() if name not in ("run", "source")})
+        code = folder / WORK
+        env = dict(spec.env)
+        around: tuple[str, ...] = (MEMBER,)
+        if spec.environment and not spec.system:
+            command = self._around.envs().shell(captured["environment"]["digest"], [MEMBER])
+            env, around = {**command.env, **env}, tuple(command.argv)
+        shared = {"spec": document["spec"], "captured": captured, "prediction": prediction, "job": None}
+        is_there = code.is_dir() and not spec.folder
+        write_frozen(frozen, shared, self.root, env=env, around=around, code=str(code) if is_there else "")
+        _made(self.root)
+        return frozen
+
+    def submit_array(
+        self,
+        frozen: Frozen,
+        worker: Sequence[str],
+        count: int,
+        key: str,
+        *,
+        at_once: int | None = None,
+        resources: Resources | None = None,
+    ) -> JobStatus:
+        """Submit a job array whose tasks execute members of a batch; the same key never becomes two.
+
+        `worker` are the words that make Python the worker of a task.
+        """
+        jobs, spec = self._around.jobs(), frozen.spec
+        if jobs.machines[spec.system].reach.host:
+            raise Unsupported(
+                f"{spec.system} is reached over ssh, where this workspace is not",
+                hint=f"start it there: `ssh {jobs.machines[spec.system].reach.host}`",
+            )
+        job = array_job(spec, worker, count=count, at_once=at_once, resources=resources or spec.resources, key=key)
+        if spec.environment:
+            digest = self._around.envs().build(spec.environment).digest
+            job = jobs.equipped(job, self._around.envs(), digest, on=spec.system)
+        return jobs.submit(job, on=spec.system)
+
+    def array(self, key: str) -> JobStatus | None:
+        """Return where the job array with a key stands; None where it was never submitted."""
+        return self._around.jobs().find(key)
+
+    def cancel_array(self, key: str) -> None:
+        """End a job array, where there is one."""
+        job = self.array(key)
+        if job is not None and not job.is_over:
+            self._around.jobs().cancel([job.id])
+
+    def limits(self, system: str, partition: str = "") -> tuple[float | None, int]:
+        """Return the longest time that a system gives a job, and how many cores one of its nodes has (0: unknown)."""
+        machine = self._around.jobs().machines[system]
+        found = machine.system.partitions.get(partition or machine.reach.partition or machine.system.default_partition)
+        return machine.limit_s(partition), (found.cores if found is not None else None) or 0
+
     def _travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
         """Return a specification for a machine that sees no file of this one; the record gets it, too."""
         if not spec.folder:
@@ -473,18 +543,22 @@ class Runs(Ledger):
         One that cannot be asked, since its system does not answer, stays as it is.
         """
         found = []
+        arrays: dict[str, JobStatus | None] = {}
         for id in self.with_jobs():
             try:
-                found.append(self.collect(id))
+                found.append(self.collect(id, arrays))
             except FairmileError as error:
                 on_problem(f"run {id}: {error}")
         return found
 
-    def collect(self, reference: str) -> Run:
-        """Return a run; one that a job carries, or whose recorder is gone, is brought up to date."""
+    def collect(self, reference: str, arrays: dict[str, JobStatus | None] | None = None) -> Run:
+        """Return a run; one that a job carries, or whose recorder is gone, is brought up to date.
+
+        `arrays` keeps, from one call to the next, where job arrays stand, each of which carries many runs.
+        """
         run = self.get(reference)
         if run.document.get("job") and not run.result:
-            return carrier.collect(run, self._around.jobs())
+            return carrier.collect(run, self._around.jobs(), arrays if arrays is not None else {})
         state = self.standing(run)
         if state is RunState.INTERRUPTED and not run.result and not run.packed and run.folder.parent == self.root:
             return self._settled(run)
@@ -494,7 +568,7 @@ class Runs(Ledger):
         """Write the end of a run whose recorder was killed, from all that was written until then."""
         document = copy.deepcopy(dict(run.document))
         try:
-            _check_no_orphan(run)
+            check_no_orphan(run.folder, run.id)
         except Conflict as error:
             return replace(run, document=document | {"state": str(RunState.INTERRUPTED), "trouble": str(error)})
         started = document["attempts"][-1]["started"]
@@ -561,7 +635,7 @@ class Runs(Ledger):
             raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
         if run.document.get("imported"):
             raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
-        _check_no_orphan(run)
+        check_no_orphan(run.folder, run.id)
         return run
 
     def _resumed(self, run: Run) -> dict[str, str]:
@@ -728,24 +802,6 @@ def _is_carried_alike(one: RunSpec, other: RunSpec) -> bool:
 
 def _said(spec: RunSpec) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude_defaults=True)
-
-
-def _check_no_orphan(run: Run) -> None:
-    """Raise Conflict while the program of a run still lives although its recorder does not."""
-    started = [event for event in read_log(event_files(run.folder)).events if event.name == "started"]
-    if started and started[-1].writer.host == os.uname().nodename:
-        pid = int(started[-1].attributes.get("pid", 0))
-        if _leads_a_group(pid):
-            raise Conflict(f"the program of run {run.id} still runs as process {pid}", hint="end it, or wait for it")
-
-
-def _leads_a_group(pid: int) -> bool:
-    """Tell whether a process lives, zombies apart, and leads a group of its own, as programs of runs do."""
-    try:
-        state, _, group = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:3]
-    except (OSError, ValueError):
-        return False
-    return state not in (b"Z", b"X") and int(group) == pid
 
 
 def _lock_lines(environment: Environment) -> list[str]:

@@ -1,0 +1,94 @@
+"""Many runs that are prepared once: what they share is frozen in a folder, for a pool here or for job arrays."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.files import write_atomic
+from fairmile.jobs.spec import Array, JobSpec, Resources
+from fairmile.runs.ledger import recorded_spec
+from fairmile.runs.spec import RunSpec
+from fairmile.runs.targets import filled, value_texts
+from fairmile.runs.worker import BATCH, MEMBER, MEMBERS
+
+_PRIVATE = 0o600  # variables of a program may be secrets
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What the runs of a batch share, as it lies in a folder; `values` are what placeholders of inputs stand for."""
+
+    folder: Path
+    spec: RunSpec
+    values: Mapping[str, str]
+
+    def member(self, id: str, **changes: Any) -> dict[str, Any]:
+        """Return one run of the batch; `changes` are fields of its specification that differ."""
+        spec = self.spec.model_copy(update=changes)
+        shared, own = recorded_spec(self.spec), recorded_spec(spec)
+        said: dict[str, Any] = {
+            "id": id,
+            "spec": {name: value for name, value in own.items() if shared.get(name) != value},
+            "argv": filled(spec.argv, {**self.values, **value_texts(spec)}),
+        }
+        if spec.env != self.spec.env:
+            said["env"] = dict(spec.env)
+        return said
+
+    def write_members(self, members: Iterable[Mapping[str, Any]]) -> None:
+        """Keep all members, in their order."""
+        text = "".join(f"{json.dumps(each)}\n" for each in members)
+        write_atomic(self.folder / MEMBERS, text, mode=_PRIVATE)
+
+
+def write_frozen(
+    frozen: Frozen, document: Mapping[str, Any], root: Path, *, env: Mapping[str, str], around: Sequence[str], code: str
+) -> None:
+    """Keep what all members of a batch share, where their workers find it."""
+    said = {"document": document, "root": str(root), "env": dict(env), "around": list(around), "code": code}
+    write_atomic(frozen.folder / BATCH, json.dumps(said), mode=_PRIVATE)
+
+
+def write_tasks(folder: Path, number: int, key: str, system: str, tasks: Sequence[Sequence[int]]) -> str:
+    """Keep which members each task of a job executes, and return the name of the file."""
+    name = f"tasks-{number}.json"
+    write_atomic(folder / name, json.dumps({"key": key, "system": system, "tasks": [list(each) for each in tasks]}))
+    return name
+
+
+def read_tasks(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the jobs of a batch, the oldest first: the key, the system and the members of each task."""
+    found = sorted(folder.glob("tasks-*.json"), key=lambda file: int(file.stem.removeprefix("tasks-")))
+    for file in found:
+        yield json.loads(file.read_bytes())
+
+
+def array_job(
+    spec: RunSpec,
+    worker: Sequence[str],
+    *,
+    count: int,
+    at_once: int | None,
+    resources: Resources,
+    key: str,
+) -> JobSpec:
+    """Return the job array whose tasks execute members; `worker` are the words that make Python their worker."""
+    is_one = (resources.nodes or 1) * (resources.tasks_per_node or 1) == 1
+    words = (sys.executable, "-P", *worker, "--")
+    return JobSpec(
+        argv=(MEMBER,),
+        name=spec.name,
+        env={},  # each member has its own
+        resources=resources,
+        software=spec.software,
+        # A program of one process needs no launcher, which could start only one at a time.
+        launch=spec.launch or ("plain" if is_one and not spec.software else None),
+        around=words,
+        array=Array(count=count, at_once=at_once),
+        key=key,
+    )

@@ -1,0 +1,361 @@
+"""Executes members of a batch: many runs whose code, inputs and environment were prepared once.
+
+A batch is a folder:
+
+    batch.json     what all of them share: the record as far as it is known, variables, where runs are kept
+    members.jsonl  one line a member: its id, what its specification says otherwise, its command, files of its own
+    tasks-N.json   which members each task of the N-th job executes
+
+The folder of a member's run is made when it starts, so that a member without one has not been begun. Like the recorder
+this needs nothing but the standard library, `base` and `meter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any
+
+from fairmile.base.errors import Conflict, FairmileError, SystemFailure
+from fairmile.base.files import Holder, write_failure
+from fairmile.runs import capture
+from fairmile.runs.layout import FORMAT, WORK, read_record
+from fairmile.runs.recorder import check_no_orphan, execute
+
+BATCH, MEMBERS = "batch.json", "members.jsonl"
+MEMBER = "FAIRMILE_MEMBER"  # stands in a launcher's command for that of a member
+_MOST_LINKS = 200  # files that are linked one by one into the folder of a member; of more code only the top
+_TAKEN = "taken"  # somebody else executes it at this moment
+_INTERRUPTED = 130
+
+Document = dict[str, Any]
+# Called while a member runs; it returns why the program is to be stopped, or nothing.
+Look = Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a member ended; `state` is that of its run, or `taken` where another process executes it."""
+
+    number: int
+    id: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the members of a batch share."""
+
+    folder: Path
+    document: Mapping[str, Any]  # the record of each of them, as far as it is the same
+    root: Path  # where runs are kept
+    env: Mapping[str, str]  # on top of what this process has
+    code: str  # a folder whose files each member finds where it starts; empty: none
+    around: tuple[str, ...] = (MEMBER,)
+
+    @classmethod
+    def read(cls, folder: Path) -> Batch:
+        """Read what was prepared in a folder."""
+        try:
+            said = json.loads((folder / BATCH).read_bytes())
+        except (OSError, ValueError) as error:
+            raise SystemFailure(f"cannot read {folder / BATCH}: {error}") from error
+        return cls(folder, said["document"], Path(said["root"]), said["env"], said["code"], tuple(said["around"]))
+
+    def members(self) -> list[Mapping[str, Any]]:
+        """Return all members; each has `id`, `spec` and `argv`."""
+        try:
+            return [json.loads(line) for line in (self.folder / MEMBERS).read_bytes().splitlines()]
+        except (OSError, ValueError) as error:
+            raise SystemFailure(f"cannot read {self.folder / MEMBERS}: {error}") from error
+
+    def execute(
+        self,
+        member: Mapping[str, Any],
+        *,
+        more: Mapping[str, Any] | None = None,
+        look: Look | None = None,
+        then: Callable[[Document], None] | None = None,
+    ) -> Document | None:
+        """Execute a member to its end and return its record; None where another process does so at this moment.
+
+        One that is done is left as it is; one that did not come to its end goes on in its folder. `more` goes into its
+        record, and `then` may add to it what the end shows, before that is written.
+        """
+        folder = self.root / member["id"]
+        document = self._claimed(folder, member, more or {})
+        if document is None or (document.get("result") or {}).get("state") == "done":
+            return document
+        work = folder / WORK
+        values = {"{run}": str(folder), "{source}": document["spec"].get("folder") or str(work)}
+        argv = [_filled(word, values) for word in member["argv"]]
+        argv = [word for part in self.around for word in (argv if part == MEMBER else [part])]
+        env = {**os.environ, **self.env, **member.get("env", {})}
+        if document.get("attempts"):
+            env["FAIRMILE_RESUME"] = "1"
+        if self.code and not document["spec"].get("folder"):
+            _link(Path(self.code), work)
+        _lay(member.get("files", {}), work)
+        document["argv"] = argv
+        return execute(folder, document, argv=argv, env=env, look=look, then=then)
+
+    def _claimed(self, folder: Path, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document | None:
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            return self._found(folder, member, more)
+        except OSError as error:
+            raise write_failure(str(folder), error) from error
+        return self._fresh(member, more)
+
+    def _fresh(self, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document:
+        shared = json.loads(json.dumps(self.document))  # each has a copy of its own
+        shared["spec"] |= member["spec"]
+        document = {"format": FORMAT, "id": member["id"], "created": time.time(), **shared, **more}
+        document["identity"] = capture.identity(document)
+        return document
+
+    def _found(self, folder: Path, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document | None:
+        """Return the record of a member that was begun before, or None while somebody is at it."""
+        try:
+            document = read_record(folder)
+        except FileNotFoundError:  # whoever made the folder is about to write it, or died before
+            age_s = time.time() - folder.stat().st_mtime
+            return None if age_s < 5 else self._fresh(member, more)
+        if (document.get("result") or {}).get("state") == "done":
+            return document
+        attempts = document.get("attempts") or []
+        if not document.get("result") and attempts:
+            holder = Holder.parse(attempts[-1].get("holder", ""), 0)
+            me = Holder.me()
+            is_elsewhere = (holder.host, holder.place) != (me.host, me.place)
+            started_again = bool(_job_of(more)) and _job_of(document) == _job_of(more)  # by its scheduler
+            if not holder.is_dead_here() and not (started_again and is_elsewhere):
+                return None
+        try:
+            check_no_orphan(folder, document["id"])
+        except Conflict:
+            return None
+        return document | dict(more)
+
+
+def _job_of(document: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    job = document.get("job") or {}
+    return (job["key"], job.get("task")) if "key" in job else None
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _link(code: Path, work: Path) -> None:
+    """Let a member find the code that was frozen for all of them; what it writes beside stays its own."""
+    names = [os.path.relpath(os.path.join(at, name), code) for at, _, files in os.walk(code) for name in files]
+    if len(names) > _MOST_LINKS:
+        names = os.listdir(code)
+    try:
+        for name in names:
+            target = work / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                target.symlink_to(code / name)
+    except OSError as error:
+        raise write_failure(str(work), error) from error
+
+
+def _lay(files: Mapping[str, str], work: Path) -> None:
+    """Write the files that are a member's own, such as its script."""
+    for name, text in files.items():
+        target = work / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)  # it may be a link to what all members share
+            target.write_text(text)
+            target.chmod(0o755 if text.startswith("#!") else 0o644)
+        except OSError as error:
+            raise write_failure(str(target), error) from error
+
+
+# A pool of processes on this machine
+
+
+def pool(folder: Path, numbers: Iterable[int], at_once: int, *, launch: Sequence[str] = ()) -> Iterator[Ended]:
+    """Execute members by their numbers, so many at once, each process one after the other; yield how each ended.
+
+    A process that dies takes only its member with it. Where this process dies, the others end what they are at, and
+    begin nothing more.
+    """
+    waiting = iter(numbers)
+    with DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        for _ in range(at_once):
+            number = next(waiting, None)
+            if number is None:
+                break
+            fed = stack.enter_context(_Fed(folder, launch))
+            fed.give(number)
+            selector.register(fed.answers, EVENT_READ, fed)
+        while selector.get_map():
+            for key, _ in selector.select():
+                fed = key.data
+                for ended in fed.take():
+                    yield ended
+                    if (number := next(waiting, None)) is not None:
+                        fed.give(number)
+                    else:
+                        fed.finish()
+                if fed.is_over:
+                    selector.unregister(fed.answers)
+                    if fed.number is not None:
+                        yield Ended(fed.number, "", "interrupted", "its worker died")
+                        if (number := next(waiting, None)) is not None:
+                            fed = stack.enter_context(_Fed(folder, launch))
+                            fed.give(number)
+                            selector.register(fed.answers, EVENT_READ, fed)
+
+
+class _Fed:
+    """A process that executes the members whose numbers it is given."""
+
+    def __init__(self, folder: Path, launch: Sequence[str]) -> None:
+        argv = [sys.executable, "-P", *_own_module(), str(folder), "--feed", "--", *launch]
+        # A session of its own: what is typed to end this process is passed on once, by us.
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._orders, self.answers = self._process.stdin, self._process.stdout
+        os.set_blocking(self.answers.fileno(), False)
+        self._rest = b""
+        self.number: int | None = None
+        self.is_over = False
+
+    def __enter__(self) -> _Fed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # also where whoever takes what is yielded has had enough
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGINT if kind is KeyboardInterrupt else signal.SIGTERM)
+        with contextlib.suppress(BrokenPipeError):
+            self._orders.close()
+        self._process.wait()
+        self.answers.close()
+
+    def give(self, number: int) -> None:
+        self.number = number
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and seen to be so when its answers end
+            self._orders.write(b"%d\n" % number)
+            self._orders.flush()
+
+    def finish(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._orders.close()
+
+    def take(self) -> Iterator[Ended]:
+        """Yield what it has said since the last time."""
+        data = os.read(self.answers.fileno(), 1 << 16)
+        if not data:
+            self.is_over = True
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.number = None
+            yield Ended(**json.loads(line))
+
+
+def _own_module() -> list[str]:
+    """Return how Python starts this module: by name, or out of the one file that a travelling recorder is."""
+    path = sys.modules["__main__"].__spec__
+    travelling = path is not None and path.name == "__main__" and sys.argv[0].endswith(".pyz")
+    return [sys.argv[0], "worker"] if travelling else ["-m", "fairmile.runs.worker"]
+
+
+# The processes themselves
+
+
+def start(arguments: Sequence[str]) -> int:
+    """`worker FOLDER --feed | --tasks FILE [--at-once N] -- [LAUNCHER… FAIRMILE_MEMBER]`; returns an exit code."""
+    given, launch = list(arguments[: (cut := list(arguments).index("--"))]), list(arguments[cut + 1 :])
+    folder = Path(given[0]).absolute()
+    try:
+        if given[1] == "--feed":
+            return _feed(folder, launch)
+        at_once = int(given[given.index("--at-once") + 1]) if "--at-once" in given else 1
+        return _task(folder, given[2], at_once, launch)
+    except (FairmileError, OSError) as problem:
+        sys.stderr.write(f"fairmile: {problem}\n")
+        return getattr(problem, "exit_code", 3)
+
+
+def _feed(folder: Path, launch: Sequence[str]) -> int:
+    batch, members = _launched(Batch.read(folder), launch), None
+    more = _job(os.environ.get("FAIRMILE_BATCH_JOB", ""))
+    for line in sys.stdin.buffer:
+        members = members if members is not None else batch.members()
+        ended = _ended(batch, int(line), members[int(line)], more)
+        sys.stdout.write(json.dumps(vars(ended)) + "\n")
+        sys.stdout.flush()
+        if ended.state == "cancelled":
+            return _INTERRUPTED
+    return 0
+
+
+def _ended(batch: Batch, number: int, member: Mapping[str, Any], more: Mapping[str, Any]) -> Ended:
+    try:
+        document = batch.execute(member, more=more)
+    except (FairmileError, OSError) as error:  # a full disk ends one member after the other, each with its reason
+        return Ended(number, member["id"], "failed", str(error))
+    if document is None:
+        return Ended(number, member["id"], _TAKEN)
+    result = document["result"]
+    return Ended(number, member["id"], result["state"], result.get("reason") or "")
+
+
+def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
+    """Execute the members of one task of a job array."""
+    try:
+        said = json.loads((folder / file).read_bytes())
+        index = int(os.environ.get("FAIRMILE_ARRAY_INDEX") or 0)
+        numbers = said["tasks"][index]
+    except (OSError, ValueError, LookupError) as error:
+        raise SystemFailure(f"cannot read the tasks in {folder / file}: {error}") from error
+    job = {"key": said["key"], "system": said["system"], "task": index}
+    batch, failed = _launched(Batch.read(folder), launch), 0
+    if at_once > 1:
+        os.environ["FAIRMILE_BATCH_JOB"] = json.dumps(job)
+        ends: Iterable[Ended] = pool(folder, numbers, at_once, launch=launch)
+    else:
+        members = batch.members()
+        ends = (_ended(batch, number, members[number], {"job": job}) for number in numbers)
+    for ended in ends:
+        sys.stdout.write(f"{ended.id} {ended.state}{': ' if ended.reason else ''}{ended.reason}\n")
+        sys.stdout.flush()
+        failed += ended.state != "done"
+        if ended.state == "cancelled":
+            return _INTERRUPTED
+    return 1 if failed else 0
+
+
+def _job(text: str) -> dict[str, Any]:
+    return {"job": json.loads(text)} if text else {}
+
+
+def _launched(batch: Batch, launch: Sequence[str]) -> Batch:
+    return replace(batch, around=tuple(launch)) if launch else batch
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(start(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
