@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import format_duration, format_size, parse_duration
-from fairmile.cli.job_options import job_options, spec_from
+from fairmile.base.units import format_duration, format_size
+from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, count, json_option
-from fairmile.jobs.spec import Resources
+from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.rerun import Rerun
 from fairmile.runs.runs import RunPlan, Runs, Step
-from fairmile.runs.spec import Input
 from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 
-_COMMAND = "fairmile.command"
 _INTERRUPTED = 130
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
 
 
-class _WithCommand(click.Command):
-    """Keeps apart what stands before `--` and what stands behind it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            cut = args.index("--")
-            ctx.meta[_COMMAND], args = tuple(args[cut + 1 :]), args[:cut]
-        return super().parse_args(ctx, args)
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
-
-
-@click.command(cls=_WithCommand)
+@click.command(cls=WithCommand)
 @click.argument("what", metavar="NAME", required=False)
 @click.argument("dataset", required=False)
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter; fills {KEY}.")
-@click.option("--seed", type=int, help="Fills {seed} and FAIRMILE_SEED.")
-@click.option("--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="What goes in; fills {inputs.KEY}.")
-@click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Files that come out, kept by digest.")
-@click.option("--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Find a metric in the output.")
-@click.option("--code", multiple=True, metavar="PATH", help="More files or folders that are the program.")
-@click.option("--tag", "tags", multiple=True, help="A word to find it by.")
-@click.option("--environment", default="", metavar="ENV", help="An environment, its file, or the asset that has it.")
-@click.option("--timeout", metavar="TIME", help="End it after so long.")
-@click.option("--every", default="1s", metavar="TIME", help="Period of the measurements; 0 measures none.")
+@run_options
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="So many times, as one group.")
 @click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that did not end well.")
@@ -81,8 +58,8 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
             return 0
         found = [runs.resume(options["resume"], echo=_echo(out))]
         return _told(out, runs, _waited(out, runs, found, options["wait"]))
-    command = context.meta.get(_COMMAND, ())
-    changes = _changes(options) | ({"argv": command} if what and command else {})
+    command = command_of(context)
+    changes = changes_from(options, parse_params(options["params"])) | ({"argv": command} if what and command else {})
     plan = runs.plan(_what(what, command), dataset or "", command_set=options["command_set"], **changes)
     if options["dry_run"]:
         _show_plan(out, plan)
@@ -146,50 +123,6 @@ def _what(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
     if not command:
         raise UsageError("nothing to run", hint="name an asset, or write `fairmile run -- COMMAND…`")
     return command
-
-
-def _changes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a run that the options state."""
-    job = spec_from({**options, "argv": ("true",), "name": options.get("name") or ""})
-    found: dict[str, Any] = {
-        "params": parse_params(options["params"]),
-        "seed": options["seed"],
-        "env": dict(job.env),
-        "inputs": {key: _input(value) for key, value in _pairs("--data", options["inputs"])},
-        "outputs": tuple(options["outputs"]),
-        "metrics": {key: {"pattern": value} for key, value in _pairs("--metric", options["metrics"])},
-        "code": tuple(options["code"]),
-        "tags": tuple(options["tags"]),
-        "environment": options["environment"],
-        "timeout_s": parse_duration(options["timeout"]) if options["timeout"] else None,
-        "system": "" if options["on"] == "laptop" else options["on"],
-        "resources": job.resources,
-        "software": job.software,
-        "launch": job.launch,
-        "name": options.get("name"),
-    }
-    kept = {name: value for name, value in found.items() if value and value != Resources()}
-    useless = [name for name in ("resources", "software", "launch") if name in kept and "system" not in kept]
-    if useless:
-        raise UsageError("nodes, time and software are asked of a system", hint="name one with --on, or leave them out")
-    if options["seed"] is not None:
-        kept["seed"] = options["seed"]
-    if (period_s := parse_duration(options["every"])) != 1.0:
-        kept["watch_s"] = period_s
-    return kept
-
-
-def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
-    found = [text.partition("=") for text in texts]
-    for text, (key, equals, value) in zip(texts, found, strict=True):
-        if not (key and equals and value):
-            raise UsageError(f"{option} {text!r} has no NAME=VALUE", hint=f"write {option} NAME=VALUE")
-    return [(key, value) for key, _, value in found]
-
-
-def _input(text: str) -> Input:
-    is_path = text.startswith(("/", ".", "~")) or text.endswith("/")
-    return Input(path=text) if is_path else Input(asset=text)
 
 
 def _echo(out: Out) -> BinaryIO:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.files import write_atomic
+from fairmile.jobs.queue import JobStatus
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.spec import RunSpec
@@ -44,6 +45,21 @@ class Frozen:
         """Keep all members, in their order."""
         text = "".join(f"{json.dumps(each)}\n" for each in members)
         write_atomic(self.folder / MEMBERS, text, mode=_PRIVATE)
+
+
+@dataclass(frozen=True)
+class ArrayState:
+    """Where a job array stands: which of its tasks have ended, and whether all of them have."""
+
+    job: str
+    is_over: bool
+    ended: frozenset[int]
+    sentence: str
+
+    @classmethod
+    def of(cls, job: JobStatus) -> ArrayState:
+        ended = frozenset(index for index, standing in job.tasks.items() if standing.state.is_end)
+        return cls(job.id, job.is_over, ended, job.standing.sentence)
 
 
 def write_frozen(

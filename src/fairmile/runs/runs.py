@@ -40,7 +40,7 @@ from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.runs import capture, carrier, sabath
-from fairmile.runs.batches import Frozen, array_job, write_frozen
+from fairmile.runs.batches import ArrayState, Frozen, array_job, write_frozen
 from fairmile.runs.crate import CODE, INPUTS
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.layout import OUTPUT, RECORD, WORK, read_record, write_record
@@ -470,6 +470,10 @@ class Runs(Ledger):
         if spec.folder and not in_place:
             spec = self._travelling(folder, document, spec)
         values = self._lay(document, folder, code=True)
+        if spec.folder != plan.spec.folder:
+            argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
+            spec = spec.model_copy(update={"argv": argv})
+            document["spec"]["argv"] = list(argv)
         frozen = Frozen(folder, spec, {name: text for name, text in values.items() if name not in ("run", "source")})
         code = folder / WORK
         env = dict(spec.env)
@@ -491,11 +495,12 @@ class Runs(Ledger):
         key: str,
         *,
         at_once: int | None = None,
-        resources: Resources | None = None,
-    ) -> JobStatus:
+        resources: Mapping[str, Any] | None = None,
+    ) -> ArrayState:
         """Submit a job array whose tasks execute members of a batch; the same key never becomes two.
 
-        `worker` are the words that make Python the worker of a task.
+        `worker` are the words that make Python the worker of a task, `resources` what a task needs where that is not
+        what the specification says.
         """
         jobs, spec = self._around.jobs(), frozen.spec
         if jobs.machines[spec.system].reach.host:
@@ -503,21 +508,23 @@ class Runs(Ledger):
                 f"{spec.system} is reached over ssh, where this workspace is not",
                 hint=f"start it there: `ssh {jobs.machines[spec.system].reach.host}`",
             )
-        job = array_job(spec, worker, count=count, at_once=at_once, resources=resources or spec.resources, key=key)
+        needs = spec.resources if resources is None else Resources.model_validate(resources)
+        job = array_job(spec, worker, count=count, at_once=at_once, resources=needs, key=key)
         if spec.environment:
             digest = self._around.envs().build(spec.environment).digest
             job = jobs.equipped(job, self._around.envs(), digest, on=spec.system)
-        return jobs.submit(job, on=spec.system)
+        return ArrayState.of(jobs.submit(job, on=spec.system))
 
-    def array(self, key: str) -> JobStatus | None:
+    def array(self, key: str) -> ArrayState | None:
         """Return where the job array with a key stands; None where it was never submitted."""
-        return self._around.jobs().find(key)
+        job = self._around.jobs().find(key)
+        return None if job is None else ArrayState.of(job)
 
     def cancel_array(self, key: str) -> None:
         """End a job array, where there is one."""
         job = self.array(key)
         if job is not None and not job.is_over:
-            self._around.jobs().cancel([job.id])
+            self._around.jobs().cancel([job.job])
 
     def limits(self, system: str, partition: str = "") -> tuple[float | None, int]:
         """Return the longest time that a system gives a job, and how many cores one of its nodes has (0: unknown)."""
@@ -531,7 +538,8 @@ class Runs(Ledger):
             return spec
         code = document["captured"]["code"]
         if (code.get("git") or code["files"]) and not code.get("snapshot"):
-            raise UsageError(f"its code cannot go to {spec.system}: {code.get('trouble') or 'it was not kept'}")
+            why = code.get("trouble") or "it was not kept"
+            raise UsageError(f"the program cannot run anywhere else than in {spec.folder}: {why}")
         kept = {entry.path for entry in self._around.store().tree(code["snapshot"])} if code.get("snapshot") else set()
         moved = rerun_spec(Run(document, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
         document["spec"] = recorded_spec(moved)
@@ -784,6 +792,16 @@ class Runs(Ledger):
             store.lay(digest, kept)
             return Input(path=str(kept))
         raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+
+
+def _within_reach(argv: Sequence[str], before: Path, work: Path) -> tuple[str, ...]:
+    """Return a command with the files that were not copied with its code named by where they are."""
+    return tuple(
+        str(before / word)
+        if word and (number or "/" in word) and not (work / word).exists() and (before / word).exists()
+        else word
+        for number, word in enumerate(argv)
+    )
 
 
 def _made(folder: Path) -> Path:

@@ -1,0 +1,100 @@
+"""The options that describe a run, for every command that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from fairmile.base.errors import UsageError
+from fairmile.base.units import parse_duration
+from fairmile.cli.job_options import spec_from
+from fairmile.jobs.spec import Resources
+from fairmile.runs.spec import Input
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COMMAND = "fairmile.command"
+_OPTIONS = (
+    click.option("--seed", type=int, help="Fills {seed} and FAIRMILE_SEED."),
+    click.option("--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="What goes in; fills {inputs.KEY}."),
+    click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Files that come out, kept by digest."),
+    click.option("--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Find a metric in the output."),
+    click.option("--code", multiple=True, metavar="PATH", help="More files or folders that are the program."),
+    click.option("--tag", "tags", multiple=True, help="A word to find it by."),
+    click.option(
+        "--environment", default="", metavar="ENV", help="An environment, its file, or the asset that has it."
+    ),
+    click.option("--timeout", metavar="TIME", help="End it after so long."),
+    click.option("--every", default="1s", metavar="TIME", help="Period of the measurements; 0 measures none."),
+)
+
+
+class WithCommand(click.Command):
+    """Keeps apart what stands before `--` and what stands behind it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            ctx.meta[_COMMAND], args = tuple(args[cut + 1 :]), args[:cut]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+def command_of(context: click.Context) -> tuple[str, ...]:
+    """Return what stands behind `--`."""
+    return tuple(context.meta.get(_COMMAND, ()))
+
+
+def run_options(command: F) -> F:
+    """Give a command the options that describe a run, beside its parameters; `changes_from` reads them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the fields of a run that the options state."""
+    job = spec_from({**options, "argv": ("true",), "name": options.get("name") or ""})
+    found: dict[str, Any] = {
+        "params": params,
+        "seed": options["seed"],
+        "env": dict(job.env),
+        "inputs": {key: _input(value) for key, value in pairs("--data", options["inputs"])},
+        "outputs": tuple(options["outputs"]),
+        "metrics": {key: {"pattern": value} for key, value in pairs("--metric", options["metrics"])},
+        "code": tuple(options["code"]),
+        "tags": tuple(options["tags"]),
+        "environment": options["environment"],
+        "timeout_s": parse_duration(options["timeout"]) if options["timeout"] else None,
+        "system": "" if options["on"] == "laptop" else options["on"],
+        "resources": job.resources,
+        "software": job.software,
+        "launch": job.launch,
+        "name": options.get("name"),
+    }
+    kept = {name: value for name, value in found.items() if value and value != Resources()}
+    useless = [name for name in ("resources", "software", "launch") if name in kept and "system" not in kept]
+    if useless:
+        raise UsageError("nodes, time and software are asked of a system", hint="name one with --on, or leave them out")
+    if options["seed"] is not None:
+        kept["seed"] = options["seed"]
+    if (period_s := parse_duration(options["every"])) != 1.0:
+        kept["watch_s"] = period_s
+    return kept
+
+
+def pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    found = [text.partition("=") for text in texts]
+    for text, (key, equals, value) in zip(texts, found, strict=True):
+        if not (key and equals and value):
+            raise UsageError(f"{option} {text!r} has no NAME=VALUE", hint=f"write {option} NAME=VALUE")
+    return [(key, value) for key, _, value in found]
+
+
+def _input(text: str) -> Input:
+    is_path = text.startswith(("/", ".", "~")) or text.endswith("/")
+    return Input(path=text) if is_path else Input(asset=text)
