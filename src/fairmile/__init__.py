@@ -1,8 +1,8 @@
 """Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
 
-`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`) and nouns (`fm.catalog`,
-`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`, `fm.jobs`, `fm.runs`), all
-of the workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a
+`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`, `fm.sweep`, `fm.tune`) and nouns (`fm.catalog`,
+`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`, `fm.jobs`, `fm.runs`,
+`fm.sweeps`, `fm.studies`), all of the workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a
 program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
 """
 
@@ -33,13 +33,17 @@ __all__ = [
     "show",
     "span",
     "store",
+    "studies",
+    "sweep",
+    "sweeps",
     "systems",
+    "tune",
     "workflows",
 ]
 
 TYPE_CHECKING = False  # a program that only logs must not wait for `typing`
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -58,6 +62,9 @@ if TYPE_CHECKING:
     from fairmile.runs.model import Run
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
+    from fairmile.sweeps.sweeps import Standing, Sweeps
+    from fairmile.sweeps.tuning.engine import TrialRecord
+    from fairmile.sweeps.tuning.study import Studies
     from fairmile.workspace import Workspace
 
     # These names are also those of folders; the nouns are what `fm.catalog` and `fm.store` give.
@@ -71,8 +78,13 @@ if TYPE_CHECKING:
     envs: Envs
     jobs: Jobs
     runs: Runs
+    sweeps: Sweeps
+    studies: Studies
 
-_NOUNS = ("catalog", "models", "datasets", "workflows", "assets", "store", "systems", "envs", "jobs", "runs")
+_NOUNS = (
+    *("catalog", "models", "datasets", "workflows", "assets", "store"),
+    *("systems", "envs", "jobs", "runs", "sweeps", "studies"),
+)
 
 
 def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> SearchResult:
@@ -113,6 +125,38 @@ def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **
     Where exactly the same went in before, that record is returned, unless `again` is given.
     """
     return _workspace().runs.run(what, dataset, again=again, **fields)
+
+
+def sweep(
+    what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, at_once: int = 1, **fields: Any
+) -> list[Standing]:
+    """Run a file, an asset or a command over all combinations of values, to the end; tell how each point ended.
+
+    `params` are axes, as `{"lr": [0.1, 0.01]}`; `fields` are those of a run, as `system`, where it then runs.
+    """
+    workspace = _workspace()
+    definition, source = workspace.sweeps.read_any(what, params=params)
+    made = workspace.sweeps.create(definition, source, **fields)
+    if not made.system:
+        return workspace.sweeps.run(made, at_once=at_once)
+    workspace.sweeps.submit(made, at_once=at_once if at_once > 1 else None)
+    return workspace.sweeps.wait(made)
+
+
+def tune(
+    what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, workers: int = 1, **fields: Any
+) -> Sequence[TrialRecord]:
+    """Search for the best values as a file says, until its budget is spent; return all trials.
+
+    `fields` are those of a run, or of the file's `tuning`, as `trials` and `sampler`.
+    """
+    workspace = _workspace()
+    definition, source = workspace.sweeps.read_any(what, params=params)
+    made = workspace.studies.create(definition, source, **fields)
+    if not made.system:
+        return workspace.studies.run(made, workers=workers)
+    workspace.studies.submit(made, workers=workers)
+    return workspace.studies.wait(made)
 
 
 def _workspace() -> Workspace:

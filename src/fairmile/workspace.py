@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fairmile.runs.ledger import Ledger
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
+    from fairmile.sweeps.sweeps import Sweeps
+    from fairmile.sweeps.tuning.study import Studies
     from fairmile.transfer.items import Watcher
     from fairmile.transfer.transfer import Transfer
 
@@ -271,6 +273,18 @@ class Workspace:
             jobs=lambda: self.jobs,
         )
         return Runs(self.home / "runs", around, environ=self.environ)
+
+    @cached_property
+    def sweeps(self) -> Sweeps:
+        from fairmile.sweeps.sweeps import Sweeps
+
+        return Sweeps(self.home / "sweeps", lambda: self.runs, environ=self.environ)
+
+    @cached_property
+    def studies(self) -> Studies:
+        from fairmile.sweeps.tuning.study import Studies
+
+        return Studies(self.sweeps, lambda: self.runs)
 
     @property
     def models(self) -> Models:

@@ -20,17 +20,10 @@ from fairmile.base.errors import UsageError
 from fairmile.catalog import sources
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.declared import SourceSpec, SyncReport, source_spec, source_type, state
 from fairmile.catalog.exchange import draft
 from fairmile.catalog.folder import CatalogFolder
-from fairmile.catalog.sources import (
-    SourceSpec,
-    SyncReport,
-    publish,
-    source_spec,
-    source_type,
-    state,
-    sync,
-)
+from fairmile.catalog.sources import publish, sync
 from fairmile.transfer.credentials import Credentials, shown_address
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
@@ -289,8 +282,9 @@ def test_a_folder_that_cannot_be_listed_does_not_look_empty(
         import sys
         from pathlib import Path
         from fairmile.base.commands import Here
+        from fairmile.catalog.declared import source_spec
         from fairmile.catalog.folder import CatalogFolder
-        from fairmile.catalog.sources import source_spec, sync
+        from fairmile.catalog.sources import sync
         from fairmile.transfer.credentials import Credentials
         from fairmile.transfer.remote import Context
         from fairmile.transfer.settings import Settings

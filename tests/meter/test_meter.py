@@ -80,6 +80,22 @@ def test_every_call_is_kept_few_or_many(meter: Meter) -> None:
     assert {each.name: each.count for each in meter.summary()} == {"few": 3, "many": 70_001}
 
 
+def test_a_loop_that_outruns_the_flusher_writes_by_itself_and_keeps_every_call_once(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairmile.meter.meter.FLUSH_S", 3600.0)
+    with Meter(file) as meter:
+        for _ in range(60_000):
+            meter.start("x")
+            meter.stop("x")
+        (written,) = read_log([file]).spans  # nobody asked for it
+        assert 10_000 < len(written.starts_ns) < 60_000
+        assert len(meter._waiting) < 10
+        starts = read(meter).spans[0].starts_ns
+        assert len(starts) == 60_000 and list(starts) == sorted(set(starts))
+        assert meter.summary()[0].count == 60_000
+
+
 def test_nested_spans_lie_inside_each_other_also_under_one_name(meter: Meter) -> None:
     with meter.span("a"), meter.span("b"), meter.span("a"):
         time.sleep(0.001)
@@ -100,6 +116,18 @@ def test_attributes_stand_with_their_call_and_count_in_the_summary(meter: Meter)
     ]
     assert len(spans.durations_ns) == 2
     assert meter.summary()[0].count == 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -3, 10**25, 0.1, -1e300, 5e-324, "", "plain", 'a "b"', "back\\slash", "größe\n", "\x7f", "\ud800", True, None],
+)
+def test_an_attribute_comes_back_as_it_was_alone_or_beside_others(meter: Meter, value: Any) -> None:
+    with meter.span("s", x=value), meter.span("t", **{'a "name"': value, "list": [value], "y": 1}):
+        pass
+    told = {spans.name: spans.attributes[0] for spans in read(meter).spans}
+    assert told == {"s": {"x": value}, "t": {'a "name"': value, "list": [value], "y": 1}}
+    assert told["s"] is not None and type(told["s"]["x"]) is type(value)
 
 
 def test_attributes_may_have_the_names_of_parameters(meter: Meter) -> None:
@@ -193,6 +221,34 @@ def test_a_timed_function_returns_its_value_and_keeps_its_name(meter: Meter) -> 
     (spans,) = read(meter).spans
     assert len(spans.durations_ns) == 2
     assert spans.durations_ns[1] >= 10_000_000
+
+
+def test_a_function_is_timed_under_its_own_name_where_none_is_given(meter: Meter) -> None:
+    @meter.timed
+    def plain(number: int) -> int:
+        return number + 1
+
+    @meter.timed()
+    def bracketed() -> str:
+        return "done"
+
+    class Net:
+        @meter.timed
+        def forward(self) -> str:
+            return type(self).__name__
+
+    @meter.timed
+    async def wait() -> int:
+        return 7
+
+    assert (plain(1), bracketed(), Net().forward(), asyncio.run(wait())) == (2, "done", "Net", 7)
+    assert plain.__name__ == "plain" and asyncio.iscoroutinefunction(wait)
+    assert [spans.name for spans in read(meter).spans] == ["plain", "bracketed", "Net.forward", "wait"]
+
+
+def test_what_is_neither_a_name_nor_a_function_is_refused_where_it_stands(meter: Meter) -> None:
+    with pytest.raises(UsageError, match="7 is no name"):
+        meter.timed(7)  # type: ignore[call-overload]
 
 
 def test_start_and_stop_make_a_span_and_may_be_nested(meter: Meter) -> None:

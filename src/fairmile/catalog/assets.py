@@ -15,8 +15,8 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.declared import LOCAL
 from fairmile.catalog.row import Row
-from fairmile.catalog.sources import LOCAL
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
 from fairmile.transfer.credentials import shown_address

@@ -8,35 +8,56 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest, slug
-from fairmile.catalog import exchange
 from fairmile.catalog.card import LINKS, Card, as_list, id_of
-from fairmile.catalog.change import Change, changed, with_spdx
-from fairmile.catalog.content import Content, measure
 from fairmile.catalog.database import lock_of
-from fairmile.catalog.exchange.draft import Document
-from fairmile.catalog.fair import Assessment, Surroundings, assess
+from fairmile.catalog.declared import BUILTIN, LOCAL, SyncReport, index_path
 from fairmile.catalog.federation import Federation
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, source_key, valid_sha256
 from fairmile.catalog.index import Index, Refresh, rebuild
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS
-from fairmile.catalog.match import Match, match
-from fairmile.catalog.profile import check_body, check_text
 from fairmile.catalog.query import FIELDS, Query, kind_named, parse_query
 from fairmile.catalog.results import Added, Checked, Hit, SearchResult
 from fairmile.catalog.row import Row, target_names
-from fairmile.catalog.sources import BUILTIN, LOCAL, SyncReport, is_source, publish
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
+
+if TYPE_CHECKING:
+    from fairmile.catalog.content import Content
+    from fairmile.catalog.exchange.draft import Document
+    from fairmile.catalog.fair import Assessment
+    from fairmile.catalog.match import Match
+
+# What a search or a fetch, which must answer at once, does not ask for.
+_WORK: Registry[Callable[..., Any]] = Registry(
+    "work of the catalog",
+    {
+        "assess": Plugin("fairmile.catalog.fair:assess"),
+        "surroundings": Plugin("fairmile.catalog.fair:Surroundings"),
+        "match": Plugin("fairmile.catalog.match:match"),
+        "change": Plugin("fairmile.catalog.change:Change"),
+        "changed": Plugin("fairmile.catalog.change:changed"),
+        "with_spdx": Plugin("fairmile.catalog.change:with_spdx"),
+        "check_body": Plugin("fairmile.catalog.profile:check_body"),
+        "check_text": Plugin("fairmile.catalog.profile:check_text"),
+        "measure": Plugin("fairmile.catalog.content:measure"),
+        "document": Plugin("fairmile.catalog.exchange.draft:Document.from_file"),
+        "recognise": Plugin("fairmile.catalog.exchange:recognise"),
+        "read": Plugin("fairmile.catalog.exchange:read"),
+        "write": Plugin("fairmile.catalog.exchange:write"),
+        "is_source": Plugin("fairmile.catalog.sources:is_source"),
+        "publish": Plugin("fairmile.catalog.sources:publish"),
+    },
+)
 
 
 class Catalog:
@@ -98,7 +119,7 @@ class Catalog:
 
     @property
     def index_path(self) -> Path:
-        return self.home / "index.sqlite"
+        return index_path(self.home)
 
     def open_index(self) -> Index:
         """Return the index, brought up to date where it can be written."""
@@ -403,38 +424,39 @@ class Catalog:
     ) -> tuple[list[Card], Document | None]:
         if isinstance(source, (Card, Mapping)):
             body = dict(source)
-            problems = [problem for problem in check_body(body) if problem.severity == "error"]
+            problems = [problem for problem in _WORK["check_body"](body) if problem.severity == "error"]
             if problems:
                 raise InvalidDocument(problems)
             return [self._with_id(Card(body))], None
-        document = Document.from_file(Path(source))
+        document: Document = _WORK["document"](Path(source))
         cards, problems = self._parse(document, format)
         if not cards:
             errors = [problem for problem in problems if problem.severity == "error"]
             raise InvalidDocument(errors or [Problem("describes no asset", file=document.name)])
-        return [self._with_id(card) for card in cards], document if is_source(document, cards[0]) else None
+        return [self._with_id(card) for card in cards], document if _WORK["is_source"](document, cards[0]) else None
 
     def _parse(self, document: Document, format: str | None) -> tuple[list[Card], list[Problem]]:
         name = format if format and format != "card" else None
         own = format == "card" or (name is None and CONTEXT_IRI.encode() in document.data)
         if not own:
-            name = name or exchange.recognise(document)
+            name = name or _WORK["recognise"](document)
         if own or (name is None and document.file_name.endswith((".jsonld", ".json"))):
-            card, problems = check_text(document.text, file=document.name)
+            card, problems = _WORK["check_text"](document.text, file=document.name)
             return ([card] if card else []), problems
-        cards = exchange.read(document, name, base=self._base)
+        cards: list[Card] = _WORK["read"](document, name, base=self._base)
         problems = [
             Problem(w["message"], w["field"], "warning", document.name) for card in cards for w in card.warnings
         ]
         for card in cards:
             problems += [
-                Problem(p.message, p.field, p.severity, document.name, None, p.hint) for p in check_body(card.body)
+                Problem(p.message, p.field, p.severity, document.name, None, p.hint)
+                for p in _WORK["check_body"](card.body)
             ]
         return cards, problems
 
     def _with_id(self, card: Card) -> Card:
         """Return the card as it is kept: with an id, its licence in SPDX."""
-        card = Card(with_spdx(card.body))
+        card = Card(_WORK["with_spdx"](card.body))
         if card.iri:
             return card
         iri = mint_iri(card.kind, card.title, card.version, base=self._base, origin=card.digest)
@@ -484,13 +506,14 @@ class Catalog:
         A new `version` makes a new card linked to the old one. A card of another catalog is
         changed as a local copy, which takes precedence over it.
         """
-        change = Change(dict(set or {}), dict(add or {}), tuple(unset))
+        change = _WORK["change"](dict(set or {}), dict(add or {}), tuple(unset))
         if dry_run:
             with self.open_index() as index:
-                return changed(self.read(self._only(index, name, kind)), change, base=self._base)
+                planned: Card = _WORK["changed"](self.read(self._only(index, name, kind)), change, base=self._base)
+                return planned
         with self._changing() as index:
             old = self.read(self._only(index, name, kind))
-            card = changed(old, change, base=self._base)
+            card: Card = _WORK["changed"](old, change, base=self._base)
             # Only the card that was read may be replaced: a new version or a local copy must find its place free.
             same = (card.handle, card.version) == (old.handle, old.version)
             self._write(index, card, replace=same)
@@ -557,7 +580,7 @@ class Catalog:
         verdicts = []
         for path in paths:
             try:
-                cards, problems = self._parse(Document.from_file(path), format)
+                cards, problems = self._parse(_WORK["document"](path), format)
                 verdicts.append(Checked(str(path), problems, [str(card.handle) for card in cards]))
             except InvalidDocument as error:
                 verdicts.append(Checked(str(path), list(error.problems)))
@@ -580,7 +603,9 @@ class Catalog:
         A file that is there and differs is a Conflict unless `replace` is given; then nothing is written.
         """
         card = self.get(name, kind=kind)
-        documents = {f"{card.name}.jsonld": card.to_json()} if format == "card" else exchange.write(card, format)
+        documents: dict[str, str] = (
+            {f"{card.name}.jsonld": card.to_json()} if format == "card" else _WORK["write"](card, format)
+        )
         files = {safe_join(target, name): text for name, text in documents.items()} if target is not None else {}
         for path, text in files.items():
             if not replace and os.path.isfile(path) and path.read_bytes() != text.encode():
@@ -595,7 +620,8 @@ class Catalog:
     @staticmethod
     def measure(path: Path) -> Content:
         """Return size, digests and SWHID of a file or folder, as a card takes them."""
-        return measure(path)
+        measured: Content = _WORK["measure"](path)
+        return measured
 
     def fair(self, name: str, *, kind: str | None = None) -> Assessment:
         """Return how FAIR an asset is: scores, evidence and advice."""
@@ -611,7 +637,7 @@ class Catalog:
 
             # A claim counts when the run that bears it out is on record.
             runs = [run for value in as_list(card.get("reproducedBy")) if (run := id_of(value))]
-            surroundings = Surroundings(
+            surroundings = _WORK["surroundings"](
                 resolves=resolves,
                 versions=len({row.version for row in rows}),
                 indexed_in=tuple(dict.fromkeys(row.catalog for row in rows)),
@@ -619,19 +645,23 @@ class Catalog:
                 tombstones=card.catalog in (LOCAL, BUILTIN),
                 runs=sum(bool(self._candidates(index, run, "run")) for run in runs),
             )
-            return assess(card, surroundings)
+            assessment: Assessment = _WORK["assess"](card, surroundings)
+            return assessment
 
     def match(
         self, *, model: str | None = None, dataset: str | None = None, domain: str | None = None, limit: int = 20
     ) -> list[Match]:
         """Return which data sets a model accepts, which models a data set trains, or both for a domain, and why."""
-        return match(self, model=model, dataset=dataset, domain=domain, limit=limit)
+        matches: list[Match] = _WORK["match"](self, model=model, dataset=dataset, domain=domain, limit=limit)
+        return matches
 
     def publish(self, target: Path, *, catalog: str | None = None, dry_run: bool = False) -> int:
         """Write the cards of a catalog (the local one) as a folder that any web server can offer; returns how many."""
         folder = self.local if catalog is None else self._folder(catalog)
         cards = [folder.read(path) for path, _ in folder.scan()]
-        return len(cards) if dry_run else publish(cards, target)
+        if not dry_run:
+            _WORK["publish"](cards, target)
+        return len(cards)
 
     # Sources
 
@@ -696,4 +726,4 @@ class _Builtin(CatalogFolder):
 
 def builtin_folder() -> CatalogFolder:
     """Return the catalog that ships with the package."""
-    return _Builtin(BUILTIN, Path(str(files("fairmile.catalog"))) / "data")
+    return _Builtin(BUILTIN, Path(__file__).with_name("data"))

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import Conflict, NotFound, SystemFailure, UsageError
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest
 from fairmile.base.yaml import update_file
+from fairmile.catalog.declared import SourceSpec, SyncReport, check_source_name, source_spec, state
 from fairmile.catalog.folder import CatalogFolder
-from fairmile.catalog.sources import (
-    SourceSpec,
-    SyncReport,
-    check_source_name,
-    source_spec,
-    state,
-    sync,
-)
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.remote import Context
+
+# Who only reads the copies needs nothing that reaches the sources themselves.
+_WORK: Registry[Callable[..., SyncReport]] = Registry(
+    "work of a source", {"sync": Plugin("fairmile.catalog.sources:sync")}
+)
 
 
 class Federation:
@@ -124,7 +123,7 @@ class Federation:
         return self._sync(spec, dry_run=dry_run, allow_empty=allow_empty)
 
     def _sync(self, spec: SourceSpec, *, dry_run: bool, allow_empty: bool = False) -> SyncReport:
-        return sync(
+        return _WORK["sync"](
             spec,
             self._folder(spec.name),
             self._context,

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, unquote, urljoin
 
 from fairmile.base.commands import Runner
@@ -21,9 +20,11 @@ from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, InvalidDocument, SystemFailure, Transient, UsageError
 from fairmile.base.files import Lock, write_atomic
 from fairmile.base.git import Repository, refuse_commands
-from fairmile.base.words import slug
 from fairmile.catalog import exchange
 from fairmile.catalog.card import Card
+from fairmile.catalog.declared import LOCAL as LOCAL
+from fairmile.catalog.declared import SourceSpec, state
+from fairmile.catalog.declared import SyncReport as SyncReport
 from fairmile.catalog.exchange.draft import MAX_DOCUMENT_BYTES, Document
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import mint_iri
@@ -33,7 +34,6 @@ from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.http import Busy, Client
 from fairmile.transfer.remote import Context
 
-SourceType = Literal["folder", "git", "web"]
 INDEX_FILE = "index.json"
 # File names and endings that may hold a card or a description in a foreign format.
 _ENDINGS = (".jsonld", ".json", ".yaml", ".yml", ".cff", ".xml", ".ttl")
@@ -46,34 +46,6 @@ _GIT_TIMEOUT_S = 600.0
 # Objects of commits that were replaced stay in the cache; beyond this many times what one commit holds it starts anew.
 _GIT_CACHE_TIMES = 5
 _GIT_CACHE_BYTES = 64 << 20
-LOCAL = "local"
-BUILTIN = "builtin"
-
-
-class SourceSpec(NamedTuple):
-    """A source as the settings declare it."""
-
-    name: str
-    location: str
-    type: SourceType
-    revision: str = ""
-
-
-@dataclass
-class SyncReport:
-    """What a sync of one source brought; `error` says why it failed, and then the last copy still serves."""
-
-    name: str
-    location: str
-    type: str
-    revision: str = ""
-    cards: int = 0
-    changed: int = 0
-    removed: int = 0
-    skipped: int = 0
-    problems: list[str] = field(default_factory=list)
-    error: str = ""
-    synced_at: str = ""
 
 
 class Source(Protocol):
@@ -86,48 +58,6 @@ class Source(Protocol):
     def revision(self) -> str:
         """Return what pins the state that `documents` gave."""
         ...
-
-
-def source_type(location: str) -> SourceType:
-    """Guess what a location is: a git repository, a web address or a folder."""
-    path = location.split("#")[0].rstrip("/")
-    if path.endswith(".git") or path.startswith(("git@", "git+", "ssh://", "git://")) or (Path(path) / ".git").exists():
-        return "git"
-    return "web" if path.startswith(("http://", "https://")) else "folder"
-
-
-def check_source_name(name: object) -> None:
-    """Refuse what cannot name a source: the name becomes part of handles and the name of a folder."""
-    if not isinstance(name, str) or slug(name) != name or name in (LOCAL, BUILTIN):
-        raise UsageError(
-            f"{name!r} cannot name a source", hint="lower-case letters, digits, dots and dashes; not local or builtin"
-        )
-
-
-def source_spec(name: str, settings: Any, *, origin: str = "") -> SourceSpec:
-    """Read one source from the settings: a location, or a mapping with location, type and revision."""
-    check_source_name(name)
-    where = f"{origin} sources.{name}".strip()
-    if isinstance(settings, str):
-        settings = {"location": settings}
-    location = settings.get("location") if isinstance(settings, Mapping) else None
-    if not isinstance(location, str) or not location.strip():
-        raise UsageError(
-            f"{where}: expected a location or a mapping with `location`", hint="sources: {name: {location: https://…}}"
-        )
-    unknown = set(settings) - {"location", "type", "revision"}
-    if unknown:
-        raise UsageError(f"{where}: unknown key {sorted(unknown)[0]!r}", hint="known: location, type, revision")
-    kind = settings.get("type") or source_type(location)
-    if kind not in ("folder", "git", "web"):
-        raise UsageError(f"{where}: no type named {kind!r}", hint="types: folder, git, web")
-    location = location.removeprefix("git+") if kind == "git" else location
-    revision = "" if settings.get("revision") is None else str(settings["revision"])
-    if kind != "git" and settings.get("revision"):
-        raise UsageError(f"{where}: a revision pins a git repository, not a {kind}", hint="leave the revision out")
-    if location.startswith("-") or revision.startswith("-"):
-        raise UsageError(f"{where}: a location or revision cannot start with a dash")
-    return SourceSpec(name, location, kind, revision)
 
 
 def open_source(spec: SourceSpec, cache: Path, context: Context) -> Source:
@@ -274,15 +204,6 @@ def sync(
         report.synced_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock()))
         _write_state(folder, report.__dict__)
     return report
-
-
-def state(folder: CatalogFolder) -> dict[str, Any]:
-    """Return what the last sync left on record."""
-    try:
-        found: dict[str, Any] = json.loads((folder.root / "state.json").read_text(encoding="utf-8"))
-        return found
-    except (OSError, ValueError):
-        return {}
 
 
 def _write_state(folder: CatalogFolder, facts: Mapping[str, Any]) -> None:

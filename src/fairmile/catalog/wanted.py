@@ -14,7 +14,7 @@ from fairmile.base.digest import Checksum, parse_checksum, sha256_hex
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.base.units import parse_size
 from fairmile.catalog.card import Card, as_list, id_of, text_of
-from fairmile.catalog.sources import LOCAL
+from fairmile.catalog.declared import LOCAL
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import FETCHERS, SCHEMES, scheme_of
 from fairmile.transfer.items import check_path

@@ -29,6 +29,8 @@ COMMANDS = {
     "fetch": Entry("fairmile.cli.fetch", "fetch", "Bring the bytes of assets or addresses, verified, once."),
     "run": Entry("fairmile.cli.run", "run", "Run an asset, a file or a command, measured and recorded."),
     "rerun": Entry("fairmile.cli.run", "rerun", "Do a run again from its record alone, and tell what differs."),
+    "sweep": Entry("fairmile.cli.sweep", "sweep", "Run over all combinations of values, here or as job arrays."),
+    "tune": Entry("fairmile.cli.tune", "tune", "Search for the best values, stopping early what will not win."),
     "status": Entry("fairmile.cli.runs", "status", "Tell what runs, what waits and what ended last."),
     "compare": Entry("fairmile.cli.compare", "compare", "Compare runs with their spread; no winner inside the noise."),
     "report": Entry("fairmile.cli.report", "report", "Draw runs: one HTML file that opens anywhere."),

@@ -16,7 +16,7 @@ from binascii import b2a_base64
 from collections import deque
 from contextlib import suppress
 from errno import EBADF, ENOENT, ENOSPC
-from functools import wraps
+from functools import lru_cache, wraps
 from operator import sub
 from struct import pack
 from time import monotonic_ns, time_ns
@@ -28,7 +28,7 @@ TYPE_CHECKING = False  # typing alone would take most of the time that `import f
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
-    from typing import Any, ParamSpec, Protocol, Self, TypeVar
+    from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
 
     from fairmile.meter.statistics import SpanSummary
 
@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
 FLUSH_S = 1.0
 _BATCH = 1024  # numbers, two for each call, that a list may hold before its own thread packs them
-_MOST_PACKED = 1 << 17  # numbers in one line
-_FEW = 128  # numbers that a line tells as such
+_MOST_PACKED = 8  # batches in one line; what fits into a cache costs a tenth less than what does not
+_MOST_UNWRITTEN_BYTES = 256 << 10  # lines of packed calls before their thread writes them, for the same reason
+_FEW_BYTES = 1024  # of packed calls that a line tells as numbers
 _MOST_CALLS = 256
 _MOST_WAITING = 4096  # lines before the thread that adds one writes them itself
 _MOST_HELD_BYTES = 64 << 20  # what is kept while the disk refuses
@@ -73,7 +74,7 @@ class _Calls(list[int]):
         self.owner = threading.current_thread()
         self.open: list[int] = []  # when start() was called
         self.attributed: list[int] = []  # durations of calls that have lines of their own
-        self.packed = array("q")
+        self.packed: list[bytes] = []
         self.tally = Tally()
 
 
@@ -98,8 +99,8 @@ class _Span:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         calls = self._calls
-        # One call of C: neither another thread nor a signal handler can come between start and end.
-        calls.extend((self._start_ns, _clock()))
+        # One step of C: neither another thread nor a signal handler can come between start and end.
+        calls += (self._start_ns, _clock())
         self._start_ns = 0
         if len(calls) >= _BATCH:
             calls.meter._spill(calls)
@@ -176,39 +177,33 @@ class Meter:
 
     def span(self, name: str, /, **attributes: object) -> Block:
         """Return a context manager that times its block; attributes are recorded with it at the cost of a line."""
-        if attributes:
-            return _AttributedSpan(self._calls(name), attributes)
         try:
             span: _Span = self._local.spans[name]
         except (AttributeError, KeyError):
             span = self._local.spans[name] = _Span(self._calls(name))
+        if attributes:
+            return _AttributedSpan(span._calls, attributes)
         # Each name has one span in each thread, since making one is a tenth of the cost; while a task that waits or a
         # call further up is in it, others get their own.
         return span if not span._start_ns else _Span(span._calls)
 
-    def timed(self, name: str, /) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Return a decorator that times each call of a plain or async function and returns what it returns."""
+    if TYPE_CHECKING:
 
-        def decorate(function: Callable[P, T]) -> Callable[P, T]:
-            from inspect import iscoroutinefunction
+        @overload
+        def timed(self, name: Callable[P, T], /) -> Callable[P, T]: ...
+        @overload
+        def timed(self, name: str | None = None, /) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
-            if iscoroutinefunction(function):
+    def timed(self, name: str | Callable[P, T] | None = None, /) -> Any:
+        """Return a decorator that times each call of a plain or async function; it is itself one: `@meter.timed`.
 
-                @wraps(function)
-                async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    with self.span(name):
-                        return await function(*args, **kwargs)
-
-                return call_async  # type: ignore[return-value]
-
-            @wraps(function)
-            def call(*args: P.args, **kwargs: P.kwargs) -> T:
-                with self.span(name):
-                    return function(*args, **kwargs)
-
-            return call
-
-        return decorate
+        Without a name the timer is called as the function is: `train`, or `Net.forward` in a class.
+        """
+        if isinstance(name, str) or name is None:
+            return lambda function: self._timed(function, name)
+        if not callable(name):
+            raise _usage_error(f"{name!r} is no name for a timer", "a name is a text")
+        return self._timed(name, None)
 
     def start(self, name: str, /) -> None:
         """Start a timer in this thread; one that runs already starts once more inside itself."""
@@ -226,7 +221,7 @@ class Meter:
             start = calls.open.pop()
         except (AttributeError, KeyError, IndexError):
             raise self._not_running(name) from None
-        calls.extend((start, now))
+        calls += (start, now)
         if len(calls) >= _BATCH:
             self._spill(calls)
         return (now - start) / 1e9
@@ -237,13 +232,12 @@ class Meter:
         if self._started() is None:
             return
         told = f', "with": {_json(attributes)}' if attributes else ""
-        self._add(f'{{"event": {self._quote(name)}, "at": {at}{told}{self._tail}')
+        self._add(f'{{"event": {_quote(name)}, "at": {at}{told}{self._tail}')
 
     def log(self, /, *, step: float | None = None, **metrics: Any) -> None:
         """Record values of metrics: numbers of any kind, NaN and infinities included."""
         at = _clock()
-        quote = self._quote
-        values = ", ".join([f"{quote(name)}: {_number(name, value)}" for name, value in metrics.items()])
+        values = ", ".join([f"{_quote(name)}: {_number(name, value)}" for name, value in metrics.items()])
         told = "" if step is None else f', "step": {_number("step", step)}'
         if self._started() is not None:
             self._add(f'{{"log": {{{values}}}{told}, "at": {at}{self._tail}')
@@ -290,9 +284,31 @@ class Meter:
 
     def summary(self) -> list[SpanSummary]:
         """Return the statistics of each timer of this process, running ones included."""
-        return _late("meter.statistics").summarise(self)  # type: ignore[no-any-return]
+        from fairmile.meter.statistics import summarise  # it takes longer to import than a training program may wait
+
+        return summarise(self)
 
     # What follows is the slow path.
+
+    def _timed(self, function: Callable[P, T], given: str | None) -> Callable[P, T]:
+        from inspect import iscoroutinefunction
+
+        name = given if given is not None else function.__qualname__.rpartition("<locals>.")[2]
+        if iscoroutinefunction(function):
+
+            @wraps(function)
+            async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with self.span(name):
+                    return await function(*args, **kwargs)
+
+            return call_async  # type: ignore[return-value]
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self.span(name):
+                return function(*args, **kwargs)
+
+        return call
 
     def _reset(self) -> None:
         """Forget all that was recorded; a forked child starts so, since what its parent recorded is not its own."""
@@ -308,7 +324,7 @@ class Meter:
         self._most_calls = _MOST_CALLS  # lists before those of threads that are gone are looked for
         self._threads = 0
         self._waiting: deque[str] = deque()
-        self._quoted: dict[str, str] = {}
+        self._unwritten_bytes = 0  # of packed calls
         self._announced = False
         self._untold = 0  # failures that the log itself does not tell yet
         self._ready = False  # whether the file is known and somebody writes it
@@ -367,7 +383,7 @@ class Meter:
         if calls is None:
             self._started()
             told = f', "thread": {local.number}' if local.number else ""
-            calls = _Calls(self, name, f'{{"spans": {self._quote(name)}, "at": ', told + self._tail)
+            calls = _Calls(self, name, f'{{"spans": {_quote(name)}, "at": ', told + self._tail)
             with self._lock:
                 self._threads_calls.append(calls)
                 if len(self._threads_calls) > self._most_calls:  # nobody flushes outside of a run
@@ -389,14 +405,6 @@ class Meter:
         place = "in this thread" if elsewhere else "at all"
         return _usage_error(f"timer {name!r} was stopped but does not run {place}", f"call start({name!r}) first")
 
-    def _quote(self, name: str) -> str:
-        quoted = self._quoted.get(name)
-        if quoted is None:
-            name = str(name)
-            plain = name.isascii() and name.isprintable() and '"' not in name and "\\" not in name
-            quoted = self._quoted[name] = f'"{name}"' if plain else _dumps(name)
-        return quoted
-
     def _add(self, line: str) -> None:
         if self._file is None:
             return
@@ -416,6 +424,8 @@ class Meter:
                         self._drain(calls)
                     finally:
                         self._busy = False
+                    if self._unwritten_bytes >= _MOST_UNWRITTEN_BYTES and self.failure is None:
+                        self._flush()
             finally:
                 self._lock.release()
 
@@ -437,16 +447,19 @@ class Meter:
             self._busy = False
 
     def _drain(self, calls: _Calls, most: int = _MOST_PACKED) -> None:
-        """Take the calls out of a list; where more than `most` numbers are packed, make a line of them."""
+        """Take the calls out of a list; where more than `most` batches are packed, make a line of them."""
         # The owner may append at any moment: only what was there at first is taken, and removed only from the front.
         if count := len(calls) & ~1:
-            calls.packed.frombytes(pack(f"={count}q", *calls[:count]))
+            calls.packed.append(pack(f"{count}q", *calls[:count]))
             del calls[:count]
         if len(calls.packed) > most:
-            calls.tally.add_pairs(calls.packed)
+            packed = b"".join(calls.packed)
+            calls.packed = []
+            calls.tally.add_pairs(packed)
             if self._file is not None:
-                self._waiting.append(f"{calls.head}{_numbers(calls.packed)}{calls.tail}")
-            calls.packed = array("q")
+                line = f"{calls.head}{_numbers(packed)}{calls.tail}"
+                self._unwritten_bytes += len(line)
+                self._waiting.append(line)
         if count := len(calls.attributed):
             calls.tally.add(array("q", calls.attributed[:count]))
             del calls.attributed[:count]
@@ -458,6 +471,7 @@ class Meter:
         if self._file is None or not self._waiting:
             return
         self._busy = True
+        self._unwritten_bytes = 0
         try:  # a Ctrl-C may come anywhere in here
             lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if self._untold:
@@ -584,18 +598,42 @@ def _number(name: str, value: Any) -> str:
     return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
 
 
-def _numbers(packed: array[int]) -> str:
+def _numbers(packed: bytes) -> str:
     """Return starts and durations where they are few, else starts and ends as base64 of 64-bit integers."""
-    if len(packed) <= _FEW:
-        packed[1::2] = array("q", map(sub, packed[1::2], packed[0::2]))
-        return repr(packed.tolist())
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return f'"{b2a_base64(packed, newline=False).decode()}"'
+    if len(packed) > _FEW_BYTES and sys.byteorder == "little":
+        return f'"{b2a_base64(packed, newline=False).decode()}"'
+    numbers = array("q", packed)
+    if len(packed) > _FEW_BYTES:
+        numbers.byteswap()
+        return f'"{b2a_base64(numbers, newline=False).decode()}"'
+    numbers[1::2] = array("q", map(sub, numbers[1::2], numbers[0::2]))
+    return repr(numbers.tolist())
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _quote(name: object) -> str:
+    """Return a name as JSON."""
+    return _text(str(name))
+
+
+def _text(text: str) -> str:
+    plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+    return f'"{text}"' if plain else _dumps(text)
 
 
 def _json(data: Mapping[str, object]) -> str:
     """Return attributes as JSON; what JSON cannot say becomes text."""
+    told = []
+    for name, value in data.items():
+        kind = type(value)
+        if kind is int or (kind is float and value - value == 0):  # type: ignore[operator]
+            told.append(f"{_quote(name)}: {value!r}")
+        elif kind is str:
+            told.append(f"{_quote(name)}: {_text(value)}")  # type: ignore[arg-type]
+        else:
+            break
+    else:
+        return f"{{{', '.join(told)}}}"
     try:
         return _dumps(data)
     except (TypeError, ValueError, RecursionError):
@@ -603,9 +641,14 @@ def _json(data: Mapping[str, object]) -> str:
 
 
 def _dumps(data: object) -> str:
-    from json import dumps
+    return _encoder()(data)
 
-    return dumps(data, allow_nan=False)
+
+@lru_cache(maxsize=1)
+def _encoder() -> Callable[[object], str]:
+    from json import JSONEncoder
+
+    return JSONEncoder(allow_nan=False).encode
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -625,16 +668,11 @@ def _plain(value: Any, depth: int) -> Any:
     return str(value) if depth < _DEEPEST else "…"
 
 
-def _late(module: str) -> Any:
-    """Import a module that a training program pays for only where it is used."""
-    from importlib import import_module
-
-    return import_module(f"fairmile.{module}")
-
-
 def _usage_error(message: str, hint: str) -> Exception:
-    error: Exception = _late("base.errors").UsageError(message, hint=hint)
-    return error
+    # What it imports takes far longer than all the rest, and a program that makes no mistake never needs it.
+    from fairmile.base.errors import UsageError
+
+    return UsageError(message, hint=hint)
 
 
 def _flush_often(meter: ref[Meter], stop: threading.Event) -> None:

@@ -16,10 +16,11 @@ MOST_SAMPLES = 1 << 20
 class Tally:
     """What is known of the durations of a timer."""
 
-    __slots__ = ("_folded", "_pairs", "_phase", "_samples", "_stride")
+    __slots__ = ("_folded", "_pairs", "_pairs_bytes", "_phase", "_samples", "_stride")
 
     def __init__(self, durations_ns: Iterable[int] = ()) -> None:
-        self._pairs = array("q")  # start and end of calls whose durations nobody asked for yet
+        self._pairs: list[bytes] = []  # starts and ends of calls whose durations nobody asked for yet
+        self._pairs_bytes = 0
         self._samples = array("q", durations_ns)
         self._stride = 1  # a power of two: each sample stands for that many calls
         self._phase = 0  # calls to pass over before the next one is kept
@@ -42,10 +43,11 @@ class Tally:
             self._phase = (self._phase - len(durations_ns)) % self._stride
         self._thin()
 
-    def add_pairs(self, pairs_ns: array[int]) -> None:
-        """Add calls by start and end; what that costs is paid when the tally is read, or a million calls wait."""
-        self._pairs.extend(pairs_ns)
-        if len(self._pairs) > 2 * MOST_SAMPLES:
+    def add_pairs(self, pairs_ns: bytes) -> None:
+        """Add calls by start and end, 64-bit integers; the cost is paid when the tally is read, or a million wait."""
+        self._pairs.append(pairs_ns)
+        self._pairs_bytes += len(pairs_ns)
+        if self._pairs_bytes > 16 * MOST_SAMPLES:
             self._settle()
 
     def merge(self, other: Tally) -> None:
@@ -89,7 +91,8 @@ class Tally:
 
     def _settle(self) -> None:
         if self._pairs:
-            pairs, self._pairs = self._pairs, array("q")
+            pairs = array("q", b"".join(self._pairs))
+            self._pairs, self._pairs_bytes = [], 0
             self.add(array("q", map(sub, pairs[1::2], pairs[0::2])))
 
     def _fold(self) -> tuple[int, int, int, int, int]:

@@ -14,16 +14,19 @@ from fairmile.meter.lines import number_text
 from fairmile.reports.differences import Difference, differences, inner_differences
 from fairmile.reports.measures import (
     Measure,
+    counts,
     deviation,
+    ending,
     interval,
     known_names,
     measures,
     percent,
     title,
     unknown_metric,
+    value_text,
 )
 from fairmile.reports.statistics import CONFIDENCE, Effect, Estimate, effect, estimate, holm
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.model import Run
 from fairmile.runs.wording import Better, better_of
 
 _FEW = 5
@@ -135,7 +138,7 @@ def compare(
     """
     if not any(groups.values()):
         raise UsageError("there is nothing to compare", hint="name two runs, groups or names of runs")
-    counting = {name: [run for run in runs if run.state is RunState.DONE] for name, runs in groups.items()}
+    counting = {name: [run for run in runs if counts(run)] for name, runs in groups.items()}
     everything = [run for runs in counting.values() for run in runs]
     if not everything:
         raise NotFound(
@@ -207,7 +210,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _with_params(run: Run, varying: set[tuple[str, str]]) -> str:
-    said = [f"{name}={value}" for name, value in run.params.items() if (run.name, name) in varying]
+    said = [f"{name}={value_text(value)}" for name, value in run.params.items() if (run.name, name) in varying]
     return " ".join([run.name, *said])
 
 
@@ -294,7 +297,7 @@ def _withdrawn(cell: Cell, chance: float, comparisons: int, confidence: float) -
 def _notes(groups: Mapping[str, Sequence[Run]], counting: Mapping[str, Sequence[Run]]) -> list[str]:
     notes = []
     for name, runs in groups.items():
-        others = [run.state for run in runs if run not in counting[name]]
+        others = [ending(run) for run in runs if not counts(run)]
         if others:
             states = ", ".join(f"{others.count(state)} {state}" for state in dict.fromkeys(others))
             notes.append(f"{name}: {len(others)} of {len(runs)} runs do not count ({states})")

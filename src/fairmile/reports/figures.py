@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import threading
 import unicodedata
 import warnings
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairmile.base.errors import NotFound, Unsupported
 from fairmile.reports.comparison import Comparison, Row
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # The colours of Okabe and Ito, which people with any kind of colour blindness tell apart; black and yellow left out.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
+# From the best to the worst, dark to light on paper; each step is told from the next without colour, too (viridis).
+SHADES = ("#481769", "#443983", "#38598c", "#2c738e", "#218e8d", "#22a785", "#46c06f", "#84d44b", "#cae11f")
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _WIDTH = 7.0  # inches; 700 pixels on the web
@@ -134,7 +137,7 @@ def phases(run: Run) -> Picture:
         for at, trace in enumerate(traces):
             axis = axes[at + bool(rows)]
             _draw_trace(axis, found, at, colour)
-            axis.set_title(_label(f"{trace.channel.name}, {trace.channel.scope or trace.channel.source}"))
+            axis.set_title(short_label(f"{trace.channel.name}, {trace.channel.scope or trace.channel.source}"))
             axis.set_ylabel("power (W)")
         axes[-1].set_xlabel("time since the start (s)")
         axes[-1].set_xlim(0, found.length_s or 1)
@@ -146,8 +149,7 @@ def phases(run: Run) -> Picture:
 
 def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
     """Draw a metric over steps: for each group the mean of its repeats and the band of its confidence interval."""
-    found = {name: [each for run in runs if (each := curves(run.log()).get(metric))] for name, runs in groups.items()}
-    shown = {name: each for name, each in list(found.items())[:_MOST_LINES] if each}
+    shown, left_out = _first_curves(groups, metric)
     if not any(len(curve.xs) > 1 for each in shown.values() for curve in each):
         raise NotFound(f"none of these runs logged {metric!r} more than once")
     crowded = len(shown) > _MOST_BESIDE  # then a legend among the curves would hide them
@@ -156,19 +158,21 @@ def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
         axis = figure.subplots()
         for at, (name, each) in enumerate(shown.items()):
             xs, means, lows, highs = _band(each)
-            axis.plot(xs, means, color=COLOURS[at], label=_label(f"{name} ({len(each)})"), **_mark(at, xs))
+            axis.plot(xs, means, color=COLOURS[at], label=short_label(f"{name} ({len(each)})"), **_mark(at, xs))
             axis.fill_between(xs, lows, highs, color=COLOURS[at], alpha=0.2, linewidth=0)
-        _finish(axis, "step", _axis_name(metric, _unit(groups, metric)), legend=not crowded)
+        _finish(axis, "step", axis_name(metric, _unit(groups, metric)), legend=not crowded)
         if crowded:
             figure.legend(loc="outside lower left", ncols=2)
-        axis.xaxis.set_major_locator(_whole_numbers())
+        axis.xaxis.set_major_locator(whole_numbers())
 
-    left_out = len([each for each in found.values() if each]) - len(shown)
     note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval."
     if broken := sum(curve.not_finite for each in shown.values() for curve in each):
         note += f" Not shown: {broken} that {'is' if broken == 1 else 'are'} NaN or infinite."
+    note += more_note(left_out)
     height = 3.1 + (0.2 * math.ceil(len(shown) / 2) if crowded else 0)
-    return Picture(f"band-{_file(metric)}", f"{title(metric)} over repeats", draw, height, note + _more(left_out))
+    return Picture(
+        f"band-{file_word(metric)}", f"{title(metric)} over repeats", draw, height, note + more_note(left_out)
+    )
 
 
 def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: str = "") -> Picture:
@@ -180,12 +184,12 @@ def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: st
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
         axis.stairs(found.counts, found.edges, fill=True, color=COLOURS[0], alpha=0.85)
-        axis.yaxis.set_major_locator(_whole_numbers())
+        axis.yaxis.set_major_locator(whole_numbers())
         axis.grid(False, axis="x")
-        _finish(axis, _axis_name(name, unit), "runs", legend=False)
+        _finish(axis, axis_name(name, unit), "runs", legend=False)
 
     note = f"{found.not_finite} values are NaN or infinite and not shown." if found.not_finite else ""
-    return Picture(f"histogram-{_file(name)}", f"Distribution of {title(name)}", draw, 2.6, note)
+    return Picture(f"histogram-{file_word(name)}", f"Distribution of {title(name)}", draw, 2.6, note)
 
 
 def prediction(run: Run) -> Picture:
@@ -198,7 +202,7 @@ def prediction(run: Run) -> Picture:
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(pairs), 1, squeeze=False)[:, 0]
         for axis, (name, said, measured) in zip(panels, pairs, strict=True):
-            size, unit = _scale(max(float(said["value"]), measured.value if measured else 0.0), unit_of(name))
+            size, unit = scale(max(float(said["value"]), measured.value if measured else 0.0), unit_of(name))
             value = float(said["value"]) / size
             low, high = (float(said[key]) / size if said.get(key) is not None else value for key in ("low", "high"))
             axis.errorbar(value, 1, xerr=[[max(0, value - low)], [max(0, high - value)]], fmt="o", color=COLOURS[0],
@@ -209,7 +213,7 @@ def prediction(run: Run) -> Picture:
             axis.set_ylim(-0.6, 1.6)
             axis.set_xlim(0, max(high, value, (measured.value if measured else 0) / size) * 1.12 or 1)
             axis.grid(False, axis="y")
-            axis.set_xlabel(_axis_name(name, unit))
+            axis.set_xlabel(axis_name(name, unit))
 
     return Picture("prediction", "Prediction beside measurement", draw, 0.95 * len(pairs) + 0.15)
 
@@ -228,7 +232,7 @@ def bars(comparison: Comparison) -> Picture:
             panel.set_visible(False)
         for panel, row in zip(panels, rows, strict=False):
             _draw_bars(panel, row)
-        handles = [_patch(COLOURS[at % len(COLOURS)], _label(name)) for at, name in enumerate(groups)]
+        handles = [_patch(COLOURS[at % len(COLOURS)], short_label(name)) for at, name in enumerate(groups)]
         figure.legend(handles=handles, loc="outside lower left", ncols=min(4, len(handles)))
 
     note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals."
@@ -239,6 +243,23 @@ def bars(comparison: Comparison) -> Picture:
 def can_draw() -> bool:
     """Tell whether matplotlib is there."""
     return find_spec("matplotlib") is not None
+
+
+def logarithmic(axes: Axes, side: Literal["x", "y"]) -> None:
+    """Put an axis on a logarithmic scale; its numbers are plain text, as formulas are not drawn."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set(**{f"{side}scale": "log"})
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def short_number(value: float, digits: int = 3) -> str:
+    """Return a number as it fits beside an axis."""
+    text = f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.{digits}g}"
+    return re.sub(r"e([+-])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", text).replace("-", "−")
 
 
 def needs_matplotlib() -> Unsupported:
@@ -293,15 +314,15 @@ def _one_learning_curve(run: Run, metrics: Sequence[str] | None) -> Picture:
         for at, curve in enumerate(chosen):
             xs, ys = thinned(curve.xs, [y if math.isfinite(y) else math.nan for y in curve.ys])
             broken = f" ({curve.not_finite} not finite)" if curve.not_finite else ""
-            axis.plot(xs, ys, color=COLOURS[at], label=_label(curve.name) + broken, **_mark(at, xs))
+            axis.plot(xs, ys, color=COLOURS[at], label=short_label(curve.name) + broken, **_mark(at, xs))
         if _spans_decades(chosen):
-            axis.set_yscale("log")
+            logarithmic(axis, "y")
         handles = [*axis.get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
         axis.legend(handles=handles, loc="upper right", ncols=min(3, len(handles)))
-        name = " and ".join(_label(curve.name) for curve in chosen[:2]) + (" …" if len(chosen) > 2 else "")
-        axis.set_ylabel(_axis_name(name, units.pop() if len(units) == 1 else ""))
+        name = " and ".join(short_label(curve.name) for curve in chosen[:2]) + (" …" if len(chosen) > 2 else "")
+        axis.set_ylabel(axis_name(name, units.pop() if len(units) == 1 else ""))
         axis.set_xlabel(xlabel)
-        axis.xaxis.set_major_locator(_whole_numbers())
+        axis.xaxis.set_major_locator(whole_numbers())
 
     return Picture("learning-curve", f"Learning curve and {ylabel.removesuffix(' (s)')}", draw)
 
@@ -326,19 +347,19 @@ def _many_learning_curves(runs: Sequence[Run], metrics: Sequence[str] | None) ->
                 epoch = _aligned(epoch, curve) if epoch else None
                 placed = over_epochs(curve, epoch) if epoch else curve
                 xs, ys = thinned(placed.xs, [y if math.isfinite(y) else math.nan for y in placed.ys])
-                panels[0].plot(xs, ys, color=COLOURS[at], label=_label(id), **_mark(at, xs))
+                panels[0].plot(xs, ys, color=COLOURS[at], label=short_label(id), **_mark(at, xs))
             if epoch is not None:
                 panels[-1].plot(*thinned(epoch.xs, epoch.ys), color=COLOURS[at], **_mark(at, epoch.xs))
         panels[0].legend(loc="upper right", ncols=2)
-        panels[0].set_ylabel(_label(name))
+        panels[0].set_ylabel(short_label(name))
         panels[-1].set_xlabel("epoch" if timed else "step")
-        panels[-1].xaxis.set_major_locator(_whole_numbers())
+        panels[-1].xaxis.set_major_locator(whole_numbers())
         if timed:
             panels[-1].set_ylabel("time per epoch (s)")
             panels[-1].set_ylim(bottom=0)
 
     about = f"{title(name)} and time per epoch" if timed else f"{title(name)} of each run"
-    return Picture("learning-curves", about, draw, 4.2 if timed else 3.1, _more(len(runs) - len(logs)))
+    return Picture("learning-curves", about, draw, 4.2 if timed else 3.1, more_note(len(runs) - len(logs)))
 
 
 def _draw_phases(axis: Axes, found: Timeline, colour: Mapping[str, str]) -> None:
@@ -349,7 +370,9 @@ def _draw_phases(axis: Axes, found: Timeline, colour: Mapping[str, str]) -> None
         axis.broken_barh(
             [(start, max(end - start, gap)) for start, end in pieces], (row - 0.36, 0.72), color=colour[phase.name]
         )
-    names = [f"{_label(phase.name)}" + (f" × {phase.calls:,}" if phase.calls > 1 else "") for phase in found.phases]
+    names = [
+        f"{short_label(phase.name)}" + (f" × {phase.calls:,}" if phase.calls > 1 else "") for phase in found.phases
+    ]
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.grid(False, axis="y")
@@ -378,7 +401,7 @@ def _draw_trace(axis: Axes, found: Timeline, at: int, colour: Mapping[str, str])
 
 def _draw_bars(panel: Axes, row: Row) -> None:
     means = [cell.estimate.mean for cell in row.cells if _has_mean(cell.estimate) and cell.estimate]
-    size, unit = _scale(max(map(abs, means)), row.unit)
+    size, unit = scale(max(map(abs, means)), row.unit)
     for at, cell in enumerate(row.cells):
         if cell.estimate is None or not _has_mean(cell.estimate):
             panel.text(at, 0, "–", ha="center", va="bottom")
@@ -391,7 +414,7 @@ def _draw_bars(panel: Axes, row: Row) -> None:
     panel.set_xlim(-0.7, len(row.cells) - 0.3)
     panel.grid(False, axis="x")
     arrow = {"lower": " ↓", "higher": " ↑"}.get(row.better, "")
-    panel.set_title(_axis_name(row.metric, unit) + arrow)
+    panel.set_title(axis_name(row.metric, unit) + arrow)
 
 
 def _telling(known: Mapping[str, Curve], asked: Sequence[str] | None) -> list[str]:
@@ -419,6 +442,18 @@ def _aligned(epoch: Curve, curve: Curve) -> Curve:
     return epoch
 
 
+def _first_curves(groups: Mapping[str, Sequence[Run]], metric: str) -> tuple[dict[str, list[Curve]], int]:
+    """Return the curves of as many groups as can be told apart, and how many more have one: their logs stay unread."""
+    shown: dict[str, list[Curve]] = {}
+    left_out = 0
+    for name, runs in groups.items():
+        if len(shown) == _MOST_LINES:
+            left_out += any(metric in run.metrics for run in runs)
+        elif found := [each for run in runs if (each := curves(run.log()).get(metric))]:
+            shown[name] = found
+    return shown, left_out
+
+
 def _band(found: Sequence[Curve]) -> tuple[list[float], list[float], list[float], list[float]]:
     """Return steps, means and the ends of the interval, which is nothing where only one run has a value."""
     values: dict[float, list[float]] = {}
@@ -442,7 +477,7 @@ def _at(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
     return ys[at - 1] + share * (ys[at] - ys[at - 1])
 
 
-def _scale(largest: float, unit: str) -> tuple[float, str]:
+def scale(largest: float, unit: str) -> tuple[float, str]:
     """Return by what to divide numbers up to that size, and the unit then."""
     if unit in ("bytes", "B") and largest > 0:
         power = min(max(int(math.log2(largest)) // 10, 0), 5)
@@ -479,7 +514,7 @@ def _mark(at: int, xs: Sequence[float]) -> dict[str, Any]:
     return {"marker": _MARKS[at % len(_MARKS)], "markersize": 4} if len(xs) <= 60 else {}
 
 
-def _whole_numbers() -> Any:
+def whole_numbers() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(integer=True)
@@ -498,12 +533,12 @@ def _finish(axis: Axes, xlabel: str, ylabel: str, *, legend: bool = True) -> Non
         axis.legend(loc="best")
 
 
-def _axis_name(name: str, unit: str) -> str:
-    words = _label(title(name))
+def axis_name(name: str, unit: str) -> str:
+    words = short_label(title(name))
     return f"{words} ({unit})" if unit else words
 
 
-def _label(text: str) -> str:
+def short_label(text: str) -> str:
     """Return somebody's text as one short line without control characters, which SVG cannot hold."""
     clean = "".join("�" if unicodedata.category(each)[0] == "C" else each for each in " ".join(text.split()))
     # matplotlib leaves names that begin so out of a legend.
@@ -511,11 +546,11 @@ def _label(text: str) -> str:
     return clean if len(clean) <= _MOST_LABEL else clean[: _MOST_LABEL - 1] + "…"
 
 
-def _file(name: str) -> str:
+def file_word(name: str) -> str:
     return (
         "".join(each if each.isascii() and (each.isalnum() or each in "-_") else "-" for each in name)[:40] or "metric"
     )
 
 
-def _more(left_out: int) -> str:
+def more_note(left_out: int) -> str:
     return f" {left_out} more are not shown." if left_out > 0 else ""

@@ -24,11 +24,13 @@ from fairmile.reports.blocks import (
     Title,
     clean,
 )
-from fairmile.reports.figures import COLOURS, GRID, INK, MUTED, PAPER
+from fairmile.reports.figures import COLOURS, GRID, INK, MUTED, PAPER, SHADES
 
-_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {
-    colour: f"c{at}" for at, colour in enumerate(COLOURS)
-}
+_VARIABLES = (
+    {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
+    | {colour: f"c{at}" for at, colour in enumerate(COLOURS)}
+    | {colour: f"h{at}" for at, colour in enumerate(SHADES)}
+)
 _COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
 _DROPPED = re.compile(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<defs>\s*</defs>", re.DOTALL)
 _SHORT = 20  # letters; a text up to here is not broken into lines
@@ -153,7 +155,13 @@ def _table(table: Table) -> str:
 
 def _cell(cell: Cell, is_number: bool) -> str:
     classes = " ".join(
-        filter(None, ["number" if is_number else "whole" if len(cell.text) <= _SHORT else "", cell.tone])
+        filter(
+            None,
+            [
+                "number" if is_number else "whole" if len(cell.text) <= _SHORT else "" if cell.code else "text",
+                cell.tone,
+            ],
+        )
     )
     named = f' class="{classes}"' if classes else ""
     order = f' data-sort="{cell.sort:.17g}"' if cell.sort is not None else ""

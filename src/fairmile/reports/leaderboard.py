@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fairmile.base.errors import NotFound, RunFailed, UsageError
+from fairmile.base.statistics import t_cdf
 from fairmile.reports.comparison import Verdict, group_runs, json_value
-from fairmile.reports.measures import Measure, interval, known_names, measures, number, title, unknown_metric
+from fairmile.reports.measures import Measure, counts, interval, known_names, measures, number, title, unknown_metric
 from fairmile.reports.statistics import Estimate, effect, estimate, holm
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.wording import Better
@@ -93,27 +94,38 @@ class Cooperation:
     values: Mapping[str, float]
 
 
-def leaderboard(runs: Sequence[Run], metric: str, *, n: int = 10, where: Where | None = None) -> Leaderboard:
+def leaderboard(
+    runs: Sequence[Run],
+    metric: str,
+    *,
+    n: int = 10,
+    where: Where | None = None,
+    better: Better = "",
+    pooled: bool = False,
+) -> Leaderboard:
     """Rank groups of repeats by the mean of a metric, the best first.
 
     Only runs that are done count. A group with a value that is NaN or infinite comes last. The verdict of a place
-    says whether more than noise tells it from the first.
+    says whether more than noise tells it from the first. `better` overrules what the runs say of the direction.
+    With `pooled` the noise is that of all repeats together, which tells more where each group has but few.
     """
     if n < 1:
         raise UsageError(f"a leaderboard has at least one place, not {n}")
     chosen = [run for run in runs if where is None or where(run)]
-    done = [run for run in chosen if run.state is RunState.DONE]
-    known = known_names(done)
-    if metric not in known:
-        raise unknown_metric(metric, known) if done else NotFound("no run that is done was chosen")
+    done = [run for run in chosen if counts(run)]
+    names = known_names(done)
+    if metric not in names:
+        raise unknown_metric(metric, names) if done else NotFound("no run that is done was chosen")
     values = {run.id: each[metric] for run in done if metric in (each := measures(run))}
     having = [run for run in done if run.id in values]
-    unit, better = _one_kind(metric, list(values.values()))
+    unit, better = _one_kind(metric, list(values.values()), better)
     groups = group_runs(having)
     estimates = {label: estimate([values[run.id].value for run in each]) for label, each in groups.items()}
     order = sorted(groups, key=lambda label: _key(estimates[label], better))
     shown = order[:n]
-    verdicts = _verdicts([estimates[label] for label in shown], next(iter(values.values())).tolerance)
+    known = [estimates[label] for label in shown]
+    noise = _noise(list(estimates.values())) if pooled else None
+    verdicts = _verdicts(known, next(iter(values.values())).tolerance, noise)
     places: list[Place] = []
     for at, label in enumerate(shown):
         tied = at > 0 and estimates[label].mean == estimates[shown[at - 1]].mean
@@ -222,8 +234,9 @@ def _holds(run: Run, key: str, value: str) -> bool:
     return said == value
 
 
-def _one_kind(metric: str, found: Sequence[Measure]) -> tuple[str, Better]:
-    units, directions = {each.unit for each in found}, {each.better for each in found} - {""}
+def _one_kind(metric: str, found: Sequence[Measure], better: Better = "") -> tuple[str, Better]:
+    units = {each.unit for each in found}
+    directions = {better} if better else {each.better for each in found} - {""}
     if len(units) > 1:
         raise UsageError(
             f"{metric} cannot be ranked: its runs use the units {', '.join(sorted(unit or 'none' for unit in units))}",
@@ -244,7 +257,35 @@ def _key(found: Estimate, better: Better) -> tuple[bool, float]:
     return broken, -mean if better == "higher" else mean
 
 
-def _verdicts(found: Sequence[Estimate], tolerance: float | None) -> list[Verdict | None]:
+@dataclass(frozen=True)
+class _Noise:
+    """The standard deviation of repeats about the means of their groups."""
+
+    sd: float
+    degrees: int
+
+    def chance(self, one: Estimate, other: Estimate) -> float:
+        """Return the chance that noise alone makes two means differ as much."""
+        error = self.sd * math.sqrt(1 / one.count + 1 / other.count)
+        apart = abs(one.mean - other.mean)
+        if apart <= 1e-12 * max(abs(one.mean), abs(other.mean)):
+            return 1.0
+        return min(1.0, 2 * t_cdf(-apart / error, self.degrees)) if error else 0.0
+
+
+def _noise(found: Sequence[Estimate]) -> _Noise | None:
+    """Return the noise of all groups together; None where nothing was repeated."""
+    known = [(each.sd, each.count - 1) for each in found if each.sd is not None and math.isfinite(each.sd)]
+    degrees = sum(free for _, free in known)
+    largest = max((sd for sd, _ in known), default=0.0)
+    if not degrees:
+        return None
+    # In units of the largest, no square overflows or vanishes.
+    squares = math.fsum(free * (sd / largest) ** 2 for sd, free in known) if largest else 0.0
+    return _Noise(largest * math.sqrt(squares / degrees), degrees)
+
+
+def _verdicts(found: Sequence[Estimate], tolerance: float | None, noise: _Noise | None) -> list[Verdict | None]:
     """Return how each stands to the first, taken together so that many places make no false winner.
 
     What lies within the tolerance of the metric is the same, as in a comparison.
@@ -255,18 +296,21 @@ def _verdicts(found: Sequence[Estimate], tolerance: float | None) -> list[Verdic
         verdicts.append(Verdict.TOO_FEW)
         if each.not_finite or found[0].not_finite:
             verdicts[at] = Verdict.NOT_COMPARABLE
-        elif each.sd is not None and found[0].sd is not None:
-            to_first = effect(found[0], each)
-            within = tolerance is not None and to_first.relative is not None and abs(to_first.relative) <= tolerance
-            chances[at] = 1.0 if within else to_first.p
+        elif noise or (each.sd is not None and found[0].sd is not None):
+            chance = noise.chance(found[0], each) if noise else effect(found[0], each).p
+            chances[at] = 1.0 if _within(found[0].mean, each.mean, tolerance) else chance
     for at, chance in zip(chances, holm(list(chances.values())), strict=True):
         verdicts[at] = Verdict.WORSE if chance < 1 - found[0].confidence else Verdict.SAME
     return verdicts
 
 
+def _within(first: float, mean: float, tolerance: float | None) -> bool:
+    return tolerance is not None and first != 0 and abs(mean - first) / abs(first) <= tolerance
+
+
 def _ranked(runs: Sequence[Run], metric: str) -> list[Run]:
     """Return the runs that are done and have a finite value, the best first; of equals the earlier one."""
-    done = [run for run in runs if run.state is RunState.DONE]
+    done = [run for run in runs if counts(run)]
     known = known_names(done)
     if metric not in known:
         raise unknown_metric(metric, known) if done else NotFound("none of these runs is done")

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
-from fairmile.runs.model import Run
+from fairmile.runs.model import Run, RunState
 from fairmile.runs.wording import Better, better_of
 
 # What every run has beside the metrics of its own.
@@ -52,6 +53,23 @@ def measures(run: Run) -> dict[str, Measure]:
     return found
 
 
+def ending(run: Run) -> str:
+    """Return how a run counts: by its state, but a trial by what its study made of it.
+
+    A trial that was pruned has no result, though its program may have ended well; one that a study stopped at the end
+    of its turn has one, though it was cancelled.
+    """
+    said = str((run.document.get("trial") or {}).get("state") or "")
+    if said in ("done", "pruned"):
+        return said
+    return said if said == "failed" and not _is_bad(run) else str(run.state)
+
+
+def counts(run: Run) -> bool:
+    """Tell whether the numbers of a run are a result."""
+    return ending(run) == "done"
+
+
 def known_names(runs: Iterable[Run]) -> list[str]:
     """Return the names of all numbers that any of the runs has, those of their own first."""
     names = dict.fromkeys(name for run in runs for name in measures(run))
@@ -67,6 +85,13 @@ def unknown_metric(name: str, known: Sequence[str]) -> NotFound:
 def title(name: str) -> str:
     """Return a metric's name as a person reads it; those of the record itself get words."""
     return _WORDS.get(name, name)
+
+
+def value_text(value: Any) -> str:
+    """Return the value of a parameter as people write it."""
+    if isinstance(value, float):
+        return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.6g}")
+    return "none" if value is None else str(value)
 
 
 def unit_of(name: str) -> str:
@@ -130,6 +155,10 @@ def percent(value: float | None, *, signed: bool = True) -> str:
         return "0 %"
     text = f"{value * 100:{'+' if signed else ''}{'.3g' if abs(value) < 9.995 else ',.0f'}}"
     return re.sub(r"e\+?(-?)0*(\d+)$", r"e\1\2", text).replace("-", "−") + " %"
+
+
+def _is_bad(run: Run) -> bool:
+    return run.state.is_end and run.state is not RunState.DONE
 
 
 def _plain(value: float, digits: int) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,8 +16,21 @@ from fairmile.reports.comparison import Comparison, Verdict, compare, group_runs
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import Picture
 from fairmile.reports.leaderboard import Leaderboard, leaderboard
-from fairmile.reports.measures import ALWAYS, between, deviation, known_names, measures, number, percent, title
+from fairmile.reports.measures import (
+    ALWAYS,
+    between,
+    counts,
+    deviation,
+    ending,
+    known_names,
+    measures,
+    number,
+    percent,
+    title,
+)
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
+from fairmile.reports.sweep import Goal, main_metric
+from fairmile.reports.sweep_page import SweepReport, is_sweep, sweep_blocks
 from fairmile.runs.model import Run, RunState
 
 Format = Literal["html", "md", "svg", "png"]
@@ -75,13 +89,31 @@ class Report:
         return [file for file, _ in wanted]
 
 
-def report(runs: Sequence[Run], *, metrics: Sequence[str] | None = None) -> Report:
-    """Report one run in full, or several as a comparison of their groups with a leaderboard."""
+def report(
+    runs: Sequence[Run],
+    *,
+    metrics: Sequence[str] | None = None,
+    objectives: Sequence[Goal] = (),
+    notes: Sequence[str] = (),
+    hindsight: Sequence[Mapping[str, object]] = (),
+    over: Sequence[str] = (),
+) -> Report:
+    """Report one run in full, or several as a comparison of their groups with a leaderboard.
+
+    Runs of one group that differ in parameters are reported as a sweep, and trials as a study; see `sweep_blocks` for
+    what `objectives`, `notes`, `hindsight` and `over` say of those.
+    """
     if not runs:
         raise UsageError("there is no run to report", hint="`fairmile runs ls` shows what there is")
     if len(runs) == 1:
         run = runs[0]
         blocks, data, about = list(one_run(run)), document_of(run), f"{run.name} · {run.id}"
+    elif is_sweep(runs):
+        about = f"{runs[0].name} · {runs[0].group}"
+        goals = objectives or [(name, "") for name in (metrics or ())]
+        first = metrics[0] if metrics else None
+        part = sweep_blocks(runs, metric=first, objectives=goals, notes=notes, hindsight=hindsight, over=over)
+        blocks, data = _swept(part, metrics, about)
     else:
         names = list(dict.fromkeys(run.name for run in runs))
         about = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
@@ -95,18 +127,19 @@ def report(runs: Sequence[Run], *, metrics: Sequence[str] | None = None) -> Repo
 
 def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> tuple[list[Block], dict[str, Any]]:
     groups = group_runs(runs)
-    done = [run for run in runs if run.state is RunState.DONE]
-    failed = [run for run in runs if run.state.is_end and run.state is not RunState.DONE]
+    done = [run for run in runs if counts(run)]
+    failed = [run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")]
     data: dict[str, Any] = {
         "runs": [run.id for run in runs],
         "groups": {name: [run.id for run in each] for name, each in groups.items()},
     }
-    blocks: list[Block] = [_title(about, runs, groups)]
+    count = f"{len(runs)} runs in {len(groups)} groups" if len(groups) > 1 else f"{len(runs)} repeats"
+    blocks: list[Block] = [_title(about, runs, count)]
     if done and len(groups) <= _MOST_GROUPS:
         comparison = compare(groups, metrics)
         data["comparison"] = comparison.document()
         blocks += _compared(comparison) if len(groups) > 1 else _repeated(comparison)
-    main = _main_metric(done, metrics)
+    main = main_metric(done, metrics)
     if main and len(groups) > 1:
         board = leaderboard(runs, main, n=_TOP)
         data["leaderboard"] = board.document()
@@ -116,6 +149,31 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
     blocks += _curves(groups, done, main, metrics)
     blocks += _failures(failed)
     blocks += [Heading("Runs"), *_listed(runs)]
+    blocks += _machines(runs)
+    return blocks, data
+
+
+def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tuple[list[Block], dict[str, Any]]:
+    """Return a sweep with what all sets of runs get: the comparison of few points, a leaderboard, curves, failures."""
+    runs, main = part.sweep.runs, part.sweep.metric
+    groups = {point.label: list(point.runs) for point in part.sweep.points}
+    done = [run for run in runs if counts(run)]
+    data: dict[str, Any] = {"runs": [run.id for run in runs], **part.data}
+    what = "trials" if "study" in data else "points"
+    blocks: list[Block] = [_title(about, runs, f"{len(groups):,} {what}"), *part.blocks]
+    if done and 1 < len(groups) <= _MOST_GROUPS and what == "points":
+        comparison = compare(groups, metrics)
+        data["comparison"] = comparison.document()
+        blocks += _compared(comparison)
+    if part.best:
+        board = replace(part.best.board, places=part.best.board.places[:_TOP])
+        data["leaderboard"] = board.document()
+        blocks += _ranked(board)
+        groups = {each.label: groups[each.label] for each in board.places if each.label in groups} | groups
+    blocks += _curves(groups, done, main, metrics, bands=what == "points")
+    blocks += _failures([run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")])
+    if len(groups) < len(runs):
+        blocks += [Heading("Runs"), Fold(f"All {len(runs):,} runs", tuple(_listed(runs)))]
     blocks += _machines(runs)
     return blocks, data
 
@@ -141,13 +199,13 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     yield from (Note(note) for note in comparison.notes)
 
 
-def _title(about: str, runs: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> Title:
-    states = [run.state for run in runs]
-    badge = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    worst = next((state for state in states if state_tone(state) == "bad"), states[0])
+def _title(about: str, runs: Sequence[Run], count: str) -> Title:
+    states = Counter(map(ending, runs))
+    badge = ", ".join(f"{several} {state}" for state, several in states.items())
+    tones = [state_tone(run.state) for run in runs if ending(run) not in ("done", "pruned")]
     times = sorted(run.created for run in runs)
-    count = f"{len(runs)} runs in {len(groups)} groups" if len(groups) > 1 else f"{len(runs)} repeats"
-    return Title(about, badge, state_tone(worst), f"{count} · {when(times[0])} to {when(times[-1])}")
+    tone: Tone = "bad" if "bad" in tones else tones[0] if tones else "good"
+    return Title(about, badge, tone, f"{count} · {when(times[0])} to {when(times[-1])}")
 
 
 def _compared(comparison: Comparison) -> Iterator[Block]:
@@ -204,23 +262,28 @@ def _ranked(board: Leaderboard) -> Iterator[Block]:
 
 
 def _curves(
-    groups: Mapping[str, Sequence[Run]], done: Sequence[Run], main: str, metrics: Sequence[str] | None
+    groups: Mapping[str, Sequence[Run]],
+    done: Sequence[Run],
+    main: str,
+    metrics: Sequence[str] | None,
+    *,
+    bands: bool = True,
 ) -> Iterator[Block]:
     """Draw metrics over steps with bands over repeats, the curves of few single runs, and a histogram of many."""
     readable = {name: chosen for name, runs in groups.items() if (chosen := [run for run in runs if not run.packed])}
     names = list(metrics or [name for name in known_names(done) if name not in ALWAYS])
     images: list[Block] = []
-    for name in names:
+    for name in names if bands else ():
         if len(images) < _MOST_BANDS:
             images += drawn(lambda name=name: figures.bands(readable, name))  # type: ignore[misc]
     few = [run for run in done if not run.packed]
-    if 1 < len(few) <= 4:
+    if bands and 1 < len(few) <= 4:
         images += drawn(lambda: figures.learning_curve(few, metrics))
     if main and len(done) >= _HISTOGRAM_FROM:
         found = [each for run in done if (each := measures(run).get(main))]
         images += drawn(lambda: figures.histogram([each.value for each in found], main, found[0].unit))
     if images:
-        yield Heading("Curves")
+        yield Heading("Curves" if bands else "Distribution")
         yield from images
 
 
@@ -269,12 +332,6 @@ def _machines(runs: Sequence[Run]) -> Iterator[Block]:
     if folds:
         yield Heading("Machines")
         yield from folds[:_TOP]
-
-
-def _main_metric(done: Sequence[Run], metrics: Sequence[str] | None) -> str:
-    """Return the metric that ranks: the first one whose direction is known."""
-    directed = {name for run in done for name, each in measures(run).items() if each.better}
-    return next((name for name in metrics or known_names(done) if name in directed), "")
 
 
 def _no_figures() -> FairmileError:

@@ -456,6 +456,22 @@ class Batch:
         packs.forget()
 
 
+def open_shared(path: Path, flags: int) -> int:
+    """Open a file, made where it is missing, that the group may go on with where it may use the folder."""
+    mode = path.parent.stat().st_mode
+    if mode & stat.S_ISGID and mode & stat.S_IWGRP and not os.path.lexists(path):
+        # Made aside: were we killed before the change of mode, the others could not go on.
+        aside = path.with_name(f".{os.urandom(8).hex()}")
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            os.fchmod(fd, 0o664)
+        finally:
+            os.close(fd)
+        os.rename(aside, path)
+    # Others of the group may write there too: a link of theirs must not lead to a file of ours.
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+
 def make_folder(root: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
     """Make a folder at or below `root` that the pool's group may use where it may use `root`."""
     if os.path.isdir(folder):

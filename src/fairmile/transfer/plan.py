@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import FairmileError, SystemFailure
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.units import format_size
-from fairmile.store.archives import ZIP_TAIL_BYTES, ListedSize, zip_listed_size
 from fairmile.store.pools import Pool
 from fairmile.store.store import Store
 from fairmile.transfer.credentials import shown_address
@@ -18,9 +19,17 @@ from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.items import Item
 from fairmile.transfer.remote import RangeFetcher, Remote
 
+if TYPE_CHECKING:
+    from fairmile.store.archives import ListedSize
+
+T = TypeVar("T")
+R = TypeVar("R")
+
 _MOST_PROBES = 64
 _MOST_INDEX_BYTES = 64 << 20
 _PROBES_AT_ONCE = 16
+# Imported where an archive is planned for.
+_ARCHIVES: Registry[ModuleType] = Registry("kind of archives", {"all": Plugin("fairmile.store.archives")})
 # How much larger what is packed becomes, where no index tells; scientific data seldom packs better.
 _GROWTH = {"gz": 3.0, "tgz": 3.0, "bz2": 4.0, "xz": 5.0, "txz": 5.0, "zst": 4.0, "7z": 5.0, "zip": 3.0}
 
@@ -137,8 +146,7 @@ class Planner:
         """Return the items with what their sources tell about them now, where that is not known yet."""
         if all(remote.validator for item in items for remote in item.sources[:1]):
             return list(items)
-        with ThreadPoolExecutor(_PROBES_AT_ONCE, "fairmile-probe") as pool:
-            return list(pool.map(lambda item: self._probed(item, []), items))
+        return _at_once(lambda item: self._probed(item, []), items)
 
     def _with_sizes(self, items: list[Item], notes: list[str]) -> list[Item]:
         """Return the items with the sizes that their sources announce; of very many, a sample is asked."""
@@ -149,9 +157,8 @@ class Planner:
         if not unknown:
             return items
         sized = list(items)
-        with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(unknown)), "fairmile-probe") as pool:
-            for place, item in zip(unknown, pool.map(lambda at: self._probed(items[at], notes), unknown), strict=True):
-                sized[place] = item
+        for place, item in zip(unknown, _at_once(lambda at: self._probed(items[at], notes), unknown), strict=True):
+            sized[place] = item
         return sized
 
     def _probed(self, item: Item, notes: list[str]) -> Item:
@@ -197,17 +204,28 @@ class Planner:
         fetcher = self._fetchers.ranged(remote.address)
         if fetcher is None or size is None:
             return None
-        want = min(ZIP_TAIL_BYTES, size)
+        archives = _ARCHIVES["all"]
+        want = min(archives.ZIP_TAIL_BYTES, size)
         try:
             for _ in range(2):
                 tail = _read(fetcher, remote, size - want, size)
-                found = zip_listed_size(tail, size, item.path)
-                if isinstance(found, ListedSize):
+                found: ListedSize | int = archives.zip_listed_size(tail, size, item.path)
+                if not isinstance(found, int):
                     return found
                 want = min(found, size, _MOST_INDEX_BYTES)
         except FairmileError:
             return None  # the transfer itself will tell what is wrong
         return None
+
+
+def _at_once(ask: Callable[[T], R], each: Sequence[T]) -> list[R]:
+    """Return what is answered about each, asked several at a time."""
+    if len(each) == 1:
+        return [ask(each[0])]
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and one file is the usual case
+
+    with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(each)), "fairmile-probe") as pool:
+        return list(pool.map(ask, each))
 
 
 def _size_on_disk(path: Path) -> int:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairmile.base.digest import ManifestEntry, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure
 from fairmile.base.files import Lock, write_failure
-from fairmile.store.objects import make_folder, writing
+from fairmile.base.registry import Plugin, Registry
+from fairmile.store.objects import make_folder, open_shared, writing
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
-from fairmile.transfer.engine import Engine
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.items import Brought, Failure, Item, Silent, Watcher
-from fairmile.transfer.part import open_shared
 from fairmile.transfer.plan import Plan, Planner, archive_name
 from fairmile.transfer.remote import Context
 
+if TYPE_CHECKING:
+    from fairmile.transfer.engine import Engine
+
+# Where the source says that nothing has changed, nothing need be brought.
+_WORK: Registry[Callable[..., Engine]] = Registry(
+    "work of a transfer", {"engine": Plugin("fairmile.transfer.engine:Engine")}
+)
 _PATIENCE_S = 7 * 24 * 3600.0
 
 
@@ -84,7 +91,7 @@ class Transfer:
             todo = self._not_yet(plan, record, outcome, fresh)
             record.hold(plan.present)
             self._watcher.begin(plan.what, plan.download_bytes, plan.is_estimate)
-            engine = Engine(
+            engine = _WORK["engine"](
                 objects,
                 self.fetchers,
                 self._settings,

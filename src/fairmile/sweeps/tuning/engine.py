@@ -99,5 +99,21 @@ class Engine(Protocol):
         """Mark trials as failed whose worker is dead, and return how many."""
 
 
-# Makes the engine over a study's folder: new where nothing is there yet, else the one that is.
-MakeEngine = Callable[[Path, Mapping[str, Mapping[str, object]], Sequence[Objective], Settings], Engine]
+# Asked at each new value of a trial's curve, with the trials that have ended: why to stop it, or "".
+Curve = Sequence[tuple[float, float]]
+StopEarly = Callable[[Sequence[TrialRecord], Curve], str]
+
+
+class MakeEngine(Protocol):
+    """Makes the engine over a study's folder: new where nothing is there yet, else the one that is."""
+
+    def __call__(
+        self,
+        folder: Path,
+        distributions: Mapping[str, Mapping[str, object]],
+        objectives: Sequence[Objective],
+        settings: Settings,
+        *,
+        spent: Callable[[], Mapping[str, float]] | None = None,
+        stop_early: StopEarly | None = None,
+    ) -> Engine: ...

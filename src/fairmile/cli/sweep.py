@@ -1,0 +1,438 @@
+"""`fairmile sweep`: thousands of runs from one small file, or from a line."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.units import format_duration, format_size
+from fairmile.cli.job_options import job_options
+from fairmile.cli.lazy import LazyGroup
+from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
+from fairmile.reports.sweep import best as best_of
+from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
+from fairmile.sweeps.model import Definition, Point
+from fairmile.sweeps.sweeps import Standing, Sweep, SweepPlan, Sweeps
+from fairmile.workspace import Workspace
+
+_SHOWN = 20
+_FILES = (".yaml", ".yml", ".json", ".py", ".ipynb")
+_INTERRUPTED = 130
+_COLOURS = {"done": "green", "running": "yellow", "queued": "yellow", "left": "dim"}
+_SWEEP = click.argument("reference", metavar="SWEEP")
+_NAME = click.option("--name", default="", help="What it is called, and the manifest that is written.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+
+
+class GroupOrWhat(LazyGroup):
+    """A word that is no command is what is run: `fairmile sweep bench -p lr=0.1,0.01`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.list_commands(ctx) and _says_what(args):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+def _says_what(args: Sequence[str]) -> bool:
+    """Tell whether words that name no command say what to run, and are no misspelt command."""
+    return args[0].endswith(_FILES) or any(word.startswith(("-p", "--param")) or word == "--" for word in args)
+
+
+def definition_options(command: Any) -> Any:
+    for option in reversed(
+        (
+            click.argument("words", metavar="[CONFIG]...", nargs=-1),
+            click.option("-p", "--param", "axes", multiple=True, metavar="KEY=VALUES", help="An axis: lr=0.1,0.01."),
+            click.option("--template", type=click.Path(path_type=Path), help="A script with {placeholders}."),
+            click.option("--select", default="", metavar="FILTER", help="Only points for which it holds: 'lr > 0.01'."),
+            click.option("--repeats", type=click.IntRange(min=1), help="Each point so many times."),
+            click.option("--allow-code", is_flag=True, help="Execute configurations that are Python or notebooks."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(cls=GroupOrWhat)
+def sweep() -> None:
+    """Run a program over all combinations of values.
+
+    CONFIG are YAML or JSON files, also those of cloudmesh-ee, or the name of an
+    asset; SWEEP is an id that `fairmile sweep ls` shows, its start or end, or `last`.
+    """
+
+
+@sweep.command(cls=WithCommand)
+@definition_options
+@_NAME
+@json_option
+@click.pass_context
+def plan(context: click.Context, /, out: Out, **options: Any) -> None:
+    """Show the points of a sweep; nothing is written.
+
+    \b
+    Examples:
+      fairmile sweep plan rates.yaml
+      fairmile sweep plan -p lr=0.1,0.01 -p epochs=range(1,9) -- python train.py {lr} {epochs}
+    """
+    definition, _ = read_definition(Workspace.open().sweeps, options, command_of(context))
+    points = list(definition.points)
+    if out.as_json:
+        out.data(
+            {
+                "count": len(points),
+                "axes": {name: list(values) for name, values in definition.points.axes.items()},
+                "points": [{"id": point.id, "values": _values(point)} for point in points],
+            }
+        )
+        return
+    _matrix(out, definition)
+    out.table(["point", *definition.points.axes], [[each.id, *each.values.values()] for each in points[:_SHOWN]])
+    if len(points) > _SHOWN:
+        out.hint(f"{len(points) - _SHOWN:,} more: --json lists all of them")
+
+
+@sweep.command(name="generate")
+@definition_options
+@_NAME
+@click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Where the folders go.")
+@click.option("--code", "copy", multiple=True, metavar="PATH", help="Files or folders that each point needs.")
+@click.option("--split-among", type=click.IntRange(min=1), default=1, help="Submit scripts for so many people.")
+@_DRY_RUN
+@json_option
+def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry_run: bool, **options: Any) -> None:
+    """Write a folder per point, with script and configuration, for those who submit by hand.
+
+    \b
+    Examples:
+      fairmile sweep generate rates.yaml --template job.in.slurm --out rates
+      fairmile sweep generate rates.yaml --template job.in.slurm --out rates --split-among 3
+    """
+    definition, _ = read_definition(Workspace.open().sweeps, options, ())
+    given: dict[str, Any] = {"name": options["name"], "copy": copy, "split_among": split_among, "environ": os.environ}
+    if dry_run:
+        _show_generation(out, plan_generation(definition, options["template"], folder, **given))
+        return
+    made = generate(definition, options["template"], folder, on_progress=out.progress, **given)
+    if out.as_json:
+        submit = [str(file) for file in made.submit]
+        out.data({"count": made.count, "kept": made.kept, "manifest": str(made.manifest), "submit": submit})
+        return
+    kept = f", {made.kept:,} of them as before" if made.kept else ""
+    out.line(f"{count(made.count, 'folder')} in {made.folder}{kept}")
+    out.hint(f"`sh {made.submit[0]}` submits them")
+
+
+@sweep.command(cls=WithCommand)
+@definition_options
+@click.option("-j", "jobs", type=click.IntRange(min=1), default=1, show_default=True, help="So many at once here.")
+@click.option("--failed", is_flag=True, help="Also those points of SWEEP again that failed.")
+@click.option("--pack", type=click.IntRange(min=1), help="Points per job.  [default: what fills ten minutes]")
+@click.option("--slots", type=click.IntRange(min=1), default=1, help="So many of them at once.")
+@click.option("--at-once", type=click.IntRange(min=1), help="So many jobs run at once at most.")
+@click.option("--queued", type=click.IntRange(min=1), help="So many jobs wait in the queue at most.")
+@click.option("--best", default="", metavar="METRIC", help="Tell which point is best.")
+@click.option("--wait/--leave", default=True, help="Follow a sweep on a system to its end.  [default: wait]")
+@run_options
+@job_options(program=False)
+@_DRY_RUN
+@json_option
+@click.pass_context
+def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
+    """Execute a sweep, or with SWEEP what of one is missing.
+
+    It runs here, -j points at once, or as job arrays on a system with --on. What was
+    interrupted goes on with `fairmile sweep run SWEEP`; nothing is done twice.
+
+    \b
+    Examples:
+      fairmile sweep run rates.yaml -j 2
+      fairmile sweep run -p n=1,2,3 -- echo {n}
+      fairmile sweep run last --failed
+    """
+    sweeps = Workspace.open().sweeps
+    found = known_sweep(sweeps, words) if not options["axes"] else None
+    if found is None:
+        options["words"] = words
+        definition, source = read_definition(sweeps, options, command_of(context))
+        options["name"] = definition.name
+        changes = changes_from(options)
+        if options["dry_run"]:
+            _show_plan(out, sweeps.plan(definition, template=options["template"], **changes))
+            return 0
+        found = sweeps.create(definition, source, template=options["template"], **changes)
+        out.say(f"sweep {found.id}: {count(found.count, 'point')}")
+    elif options["dry_run"]:
+        _show_standing(out, found, sweeps.points(found))
+        return 0
+    try:
+        return _told(out, sweeps, found, _executed(out, sweeps, found, options), options["best"])
+    except KeyboardInterrupt:
+        where = f"its jobs on {found.system} go on; `fairmile sweep run {found.id}` follows them again"
+        here = f"`fairmile sweep run {found.id}` goes on with what is missing"
+        out.hint(where if found.system else here)
+        return _INTERRUPTED
+
+
+@sweep.command()
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="How many.")
+@json_option
+def ls(out: Out, limit: int) -> None:
+    """List sweeps and studies, the newest first.
+
+    \b
+    Examples:
+      fairmile sweep ls
+    """
+    workspace = Workspace.open()
+    found = workspace.sweeps.ls()[:limit]
+    states = {each.id: Counter(str(row.state) for row in workspace.ledger.rows(group=each.id)) for each in found}
+    if out.as_json:
+        out.data({"sweeps": [_facts(each) | {"runs": dict(states[each.id])} for each in found]})
+        return
+    rows = [
+        [
+            each.id,
+            "study" if each.is_study else count(each.count, "point"),
+            ", ".join(f"{number:,} {state}" for state, number in states[each.id].items()),
+            each.system or "here",
+            f"{datetime.fromtimestamp(each.created, UTC):%Y-%m-%d %H:%M}",
+        ]
+        for each in found
+    ]
+    out.table(["sweep", "size", "runs", "where", "created (UTC)"], rows)
+
+
+@sweep.command()
+@_SWEEP
+@click.option("--best", default="", metavar="METRIC", help="Tell which point is best.")
+@click.option("--state", "states", multiple=True, help="Only points in that state.")
+@json_option
+def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
+    """Show where each point of a sweep stands, and what came out.
+
+    \b
+    Examples:
+      fairmile sweep show last
+      fairmile sweep show last --state failed
+    """
+    sweeps = Workspace.open().sweeps
+    found = sweeps.get(reference)
+    points = sweeps.points(found)
+    _show_standing(out, found, [each for each in points if not states or each.state in states])
+    if best and not out.as_json:
+        _tell_best(out, sweeps, found, best)
+
+
+@sweep.command()
+@_SWEEP
+@_DRY_RUN
+@json_option
+def cancel(out: Out, reference: str, dry_run: bool) -> None:
+    """End the jobs of a sweep; what they have done stays.
+
+    \b
+    Examples:
+      fairmile sweep cancel last --dry-run
+    """
+    sweeps = Workspace.open().sweeps
+    found = sweeps.get(reference)
+    if not dry_run:
+        sweeps.cancel(found)
+    _done(out, found, "would be cancelled" if dry_run else "cancelled")
+
+
+@sweep.command()
+@_SWEEP
+@_DRY_RUN
+@json_option
+def rm(out: Out, reference: str, dry_run: bool) -> None:
+    """Forget a sweep; its runs stay.
+
+    \b
+    Examples:
+      fairmile sweep rm last --dry-run
+    """
+    sweeps = Workspace.open().sweeps
+    found = sweeps.get(reference) if dry_run else sweeps.remove(reference)
+    _done(out, found, "would be removed" if dry_run else "removed")
+
+
+def _done(out: Out, sweep: Sweep, what: str) -> None:
+    if out.as_json:
+        out.data(_facts(sweep) | {"done": what})
+    else:
+        out.line(f"sweep {sweep.id}: {what}")
+
+
+def read_definition(
+    sweeps: Sweeps, options: Mapping[str, Any], command: Sequence[str]
+) -> tuple[Definition, dict[str, Any]]:
+    """Return the sweep that the words and options of a command line define."""
+    words = list(options["words"])
+    files = [word for word in words if word.endswith(_FILES) or Path(word).is_file()]
+    names = [word for word in words if word not in files]
+    if len(names) > 1 or (names and files):
+        raise UsageError(f"{names[0]!r} is no file", hint="give configuration files, or the name of one asset")
+    if not words and not command:
+        raise UsageError("nothing to sweep over", hint="give a file, a name, or -p AXIS=VALUES -- COMMAND…")
+    changes = {name: options[name] for name in ("select", "repeats", "name") if options.get(name)}
+    axes = dict(_axis(text) for text in options["axes"])
+    return sweeps.read(
+        files,
+        what=names[0] if names else "",
+        command=command,
+        params=axes,
+        allow_code=options["allow_code"],
+        changes=changes,
+    )
+
+
+def _axis(text: str) -> tuple[str, str]:
+    name, equals, values = text.partition("=")
+    if not equals or not name or not values:
+        raise UsageError(f"-p {text!r} gives no axis", hint="write -p NAME=VALUES, as -p lr=0.1,0.01")
+    return name, values
+
+
+def known_sweep(sweeps: Sweeps, words: Sequence[str]) -> Sweep | None:
+    """Return the sweep that one word names, where it names one and no file."""
+    if len(words) != 1 or words[0].endswith(_FILES) or Path(words[0]).is_file():
+        return None
+    try:
+        return sweeps.get(words[0])
+    except NotFound:
+        if words[0] == "last":
+            raise
+        return None
+
+
+def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> list[Standing]:
+    if not sweep.system:
+        done = Counter[str]()
+
+        def tell(ended: Any) -> None:
+            done[ended.state] += 1
+            out.progress(done.total(), sweep.count)
+            if ended.state not in ("done", "cancelled"):
+                out.say(f"{ended.id}: {ended.state}: {ended.reason}")
+
+        return sweeps.run(sweep, at_once=options["jobs"], failed=options["failed"], on_end=tell)
+    submitting = {name: options[name] for name in ("pack", "slots", "at_once", "queued")}
+    for job in sweeps.submit(sweep, failed=options["failed"], **submitting):
+        out.say(f"job {job.job} on {sweep.system}")
+    if not options["wait"]:
+        return sweeps.points(sweep)
+    return sweeps.wait(sweep, on_look=lambda found: _look(out, found), **submitting)
+
+
+def _look(out: Out, found: Sequence[Standing]) -> None:
+    out.progress(sum(each.state not in ("queued", "running", "left") for each in found), len(found))
+
+
+def _told(out: Out, sweeps: Sweeps, sweep: Sweep, found: Sequence[Standing], best: str) -> int:
+    """Tell how a sweep stands and return the exit code."""
+    states = Counter(each.state for each in found)
+    if out.as_json:
+        _show_standing(out, sweep, found)
+    else:
+        shown = [out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items()]
+        out.line(f"sweep {sweep.id}: {', '.join(shown)}")
+        for each in [each for each in found if each.state in ("failed", "timeout")][:_SHOWN]:
+            out.line(f"{each.id}: {each.state}: {each.reason}  → fairmile run --resume {each.run}")
+        metric = best or str(sweep.document.get("best") or "")
+        if metric:
+            _tell_best(out, sweeps, sweep, metric)
+        if states["failed"] or states["timeout"]:
+            out.hint(f"`fairmile sweep run {sweep.id} --failed` does the failed ones again")
+        elif states["left"] or states["interrupted"] or states["cancelled"]:
+            out.hint(f"`fairmile sweep run {sweep.id}` goes on with what is missing")
+        elif states.keys() == {"done"}:
+            out.hint(f"`fairmile report {sweep.id}` draws the results")
+    return 1 if states["failed"] or states["timeout"] or states["interrupted"] else 0
+
+
+def _tell_best(out: Out, sweeps: Sweeps, sweep: Sweep, metric: str) -> None:
+    out.paragraph(best_of(sweeps.results(sweep), metric).text)
+
+
+def _values(point: Point) -> dict[str, Any]:
+    return {**point.values, **({"repeat": point.repeat} if point.repeat is not None else {})}
+
+
+def _matrix(out: Out, definition: Definition) -> None:
+    for name, values in definition.points.axes.items():
+        shown = ", ".join(map(str, values[:_SHOWN])) + (" …" if len(values) > _SHOWN else "")
+        out.line(f"{name}: {count(len(values), 'value')}: {shown}")
+
+
+def _show_plan(out: Out, plan: SweepPlan) -> None:
+    facts = {
+        "count": plan.count,
+        "axes": {name: list(values) for name, values in plan.definition.points.axes.items()},
+        "first": {"id": plan.first.id, "values": _values(plan.first)},
+        "last": {"id": plan.last.id, "values": _values(plan.last)},
+        "disk_bytes": plan.disk_bytes,
+        "point_s": plan.point_s,
+        "node_hours": plan.node_hours,
+        "notes": list(plan.notes),
+        "script": plan.run.script if plan.run else "",
+    }
+    if out.as_json:
+        out.data(facts)
+        return
+    _matrix(out, plan.definition)
+    out.line(f"{count(plan.count, 'point')}: first {plan.first.id}, last {plan.last.id}")
+    out.line(f"disk: about {format_size(plan.disk_bytes)} of records")
+    if plan.point_s is None:
+        out.line("time: not known, since no earlier run of it has ended well")
+    else:
+        out.line(f"time: {format_duration(plan.point_s)} a point ({plan.point_s_from})")
+        out.line(f"node-hours: {plan.node_hours:.3g}")
+    if plan.run is not None:
+        out.line(f"runs: {' '.join(plan.run.spec.argv)}")
+    for note in plan.notes:
+        out.say(f"note: {note}")
+
+
+def _show_generation(out: Out, plan: GenerationPlan) -> None:
+    ends = {"first": plan.first.id if plan.first else "", "last": plan.last.id if plan.last else ""}
+    facts = {"count": plan.count, **ends, "files": plan.files, "size_bytes": plan.size_bytes, "submit": plan.submit}
+    if out.as_json:
+        out.data(facts | {"axes": {name: list(values) for name, values in plan.axes.items()}})
+        return
+    out.line(f"{count(plan.count, 'folder')} in {plan.folder}: first {ends['first']}, last {ends['last']}")
+    out.line(f"{count(plan.files, 'file')}, about {format_size(plan.size_bytes)}")
+    out.line(f"each is submitted by {plan.submit.strip()}")
+
+
+def _facts(sweep: Sweep) -> dict[str, Any]:
+    found = {"id": sweep.id, "name": sweep.name, "count": sweep.count, "created": sweep.created}
+    return found | {"system": sweep.system, "study": sweep.is_study, "axes": sweep.document["axes"]}
+
+
+def _show_standing(out: Out, sweep: Sweep, found: Sequence[Standing]) -> None:
+    if out.as_json:
+        out.data(_facts(sweep) | {"points": [vars(each) | {"values": dict(each.values)} for each in found]})
+        return
+    metrics = list(dict.fromkeys(name for each in found for name in each.metrics))[:3]
+    axes = [name for name, values in sweep.document["axes"].items() if len(values) > 1]
+    rows = [
+        [
+            each.run,
+            out.colour(each.state, _COLOURS.get(each.state, "red")),
+            *(each.values.get(name) for name in axes),
+            *(f"{each.metrics[name]:.5g}" if name in each.metrics else "" for name in metrics),
+            each.reason,
+        ]
+        for each in found
+    ]
+    out.table(["run", "state", *axes, *metrics, "reason"], rows, shrink=["reason"])

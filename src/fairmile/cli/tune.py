@@ -1,0 +1,205 @@
+"""`fairmile tune`: search for the best values, stopping early what will not win."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from fairmile.cli.job_options import job_options
+from fairmile.cli.out import Out, json_option
+from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
+from fairmile.cli.sweep import GroupOrWhat, definition_options, known_sweep, read_definition
+from fairmile.sweeps.sweeps import Sweep
+from fairmile.sweeps.tuning.curves import hindsight
+from fairmile.sweeps.tuning.engine import TrialRecord
+from fairmile.sweeps.tuning.study import Studies
+from fairmile.workspace import Workspace
+
+_SHOWN = 20
+_INTERRUPTED = 130
+_COLOURS = {"done": "green", "running": "yellow", "pruned": "dim"}
+_STUDY = click.argument("reference", metavar="STUDY")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+
+
+@click.group(cls=GroupOrWhat)
+def tune() -> None:
+    """Search for the best values of a space, as one YAML file says.
+
+    Trials are runs; STUDY is an id that `fairmile sweep ls` shows, its start or end,
+    or `last`.
+    """
+
+
+@tune.command(cls=WithCommand)
+@definition_options
+@click.option("-j", "workers", type=click.IntRange(min=1), default=1, show_default=True, help="Trials at once.")
+@click.option("--trials", type=click.IntRange(min=1), help="So many trials.")
+@click.option("--within", metavar="TIME", help="Begin no trial after so long.")
+@click.option("--engine", help="optuna, ray or deephyper.")
+@click.option("--sampler", help="random, grid, tpe, gp, cma-es, nsga-ii, bohb or pbt.")
+@click.option("--pruner", help="asha, hyperband, median or none.")
+@click.option("--extrapolate", help="Stop by the curve so far: least-squares or svr.")
+@click.option("--tuning-seed", type=int, help="The seed of the sampler.")
+@click.option("--wait/--leave", default=True, help="Follow a study on a system to its end.  [default: wait]")
+@run_options
+@job_options(program=False)
+@_DRY_RUN
+@json_option
+@click.pass_context
+def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
+    """Tune as a file says, or with STUDY go on until its budget is spent.
+
+    \b
+    Examples:
+      fairmile tune digits.yaml --trials 30 -j 2
+      fairmile tune digits.yaml --pruner asha --dry-run
+      fairmile tune run last --trials 60
+    """
+    workspace = Workspace.open()
+    studies = workspace.studies
+    found = known_sweep(workspace.sweeps, words) if not options["axes"] else None
+    if found is None:
+        options["words"] = words
+        definition, source = read_definition(workspace.sweeps, options, command_of(context))
+        options["name"] = definition.name
+        changes = changes_from(options) | _settings(options)
+        if options["dry_run"]:
+            space, settings = studies.checked(definition, changes)
+            _show_space(out, space, vars(settings), [vars(each) for each in definition.objectives])
+            return 0
+        found = studies.create(definition, source, **changes)
+        out.say(f"study {found.id}")
+    elif options["dry_run"]:
+        _show(out, studies, found)
+        return 0
+    elif options["trials"]:
+        found = studies.extend(found, trials=options["trials"])
+    try:
+        _work(out, studies, found, options)
+    except KeyboardInterrupt:
+        out.hint(f"`fairmile tune run {found.id}` goes on with it")
+        return _INTERRUPTED
+    return _show(out, studies, found)
+
+
+@tune.command()
+@_STUDY
+@json_option
+def show(out: Out, reference: str) -> int:
+    """Show the trials of a study and the best of them.
+
+    \b
+    Examples:
+      fairmile tune show last
+    """
+    workspace = Workspace.open()
+    return _show(out, workspace.studies, workspace.sweeps.get(reference))
+
+
+@tune.command()
+@_STUDY
+@_DRY_RUN
+@json_option
+def stop(out: Out, reference: str, dry_run: bool) -> None:
+    """Have a study end: begin no trial any more, and cancel its jobs.
+
+    \b
+    Examples:
+      fairmile tune stop last --dry-run
+    """
+    workspace = Workspace.open()
+    found = workspace.sweeps.get(reference)
+    if not dry_run:
+        workspace.studies.stop(found)
+    said = "would be stopped" if dry_run else "stopped"
+    if out.as_json:
+        out.data({"id": found.id, "done": said})
+    else:
+        out.line(f"study {found.id}: {said}")
+
+
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the options say of the tuning itself."""
+    found = {name: options[name] for name in ("trials", "engine", "sampler", "pruner", "extrapolate") if options[name]}
+    if options["tuning_seed"] is not None:
+        found["tuning_seed"] = options["tuning_seed"]
+    if options["within"]:
+        found["time"] = options["within"]
+    return found
+
+
+def _work(out: Out, studies: Studies, study: Sweep, options: Mapping[str, Any]) -> None:
+    wanted = study.document["study"]["settings"].get("trials") or 0
+
+    def look(trials: Sequence[TrialRecord]) -> None:
+        out.progress(sum(each.state != "running" for each in trials), max(wanted, len(trials)))
+
+    if not study.system:
+        studies.run(study, workers=options["workers"], on_look=look)
+        return
+    if not studies.is_live(study):
+        out.say(f"job {studies.submit(study, workers=options['workers'])} on {study.system}")
+    if options["wait"]:
+        studies.wait(study, on_look=look)
+
+
+def _show_space(
+    out: Out, space: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any], objectives: Sequence[Any]
+) -> None:
+    if out.as_json:
+        out.data({"space": space, "settings": settings, "objectives": objectives})
+        return
+    for name, each in space.items():
+        said = [f"{key} {value}" for key, value in each.items() if value not in (None, "", False)]
+        out.line(f"{name}: {', '.join(said)}")
+    for each in objectives:
+        out.line(f"objective: {each['metric']}, {each['better']} is better")
+    out.line(", ".join(f"{name} {value}" for name, value in settings.items() if value not in (None, "", {}, False)))
+
+
+def _show(out: Out, studies: Studies, study: Sweep) -> int:
+    """Show the trials of a study and return the exit code."""
+    trials, best = studies.trials(study), studies.best(study)
+    spent = studies.spent(study)
+    objectives = study.document["study"]["objectives"]
+    if out.as_json:
+        out.data(
+            {
+                "id": study.id,
+                "objectives": objectives,
+                "spent": spent,
+                "best": [each.number for each in best],
+                "trials": [_facts(each) for each in trials],
+            }
+        )
+        return 0 if best else 1
+    states = Counter(each.state for each in trials)
+    shown = ", ".join(out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items())
+    out.line(f"study {study.id}: {shown or 'no trial yet'}; {spent['node_hours']:.3g} node-hours")
+    names = list(study.document["study"]["distributions"])
+    rows = []
+    for each in best[:_SHOWN]:
+        values = [f"{value:.6g}" for value in each.values]
+        rows.append([each.number, *values, *(each.params.get(name, "") for name in names), each.run])
+    out.table(["best trial", *(each["metric"] for each in objectives), *names, "run"], rows)
+    for each in [each for each in trials if each.state == "failed"][:_SHOWN]:
+        out.line(f"trial {each.number} failed  → fairmile runs log {each.run}")
+    for row in hindsight(trials, objectives[0]["better"]):
+        if row.judged:
+            out.line(
+                f"{row.method} would have stopped {row.stopped} of {row.judged} trials early, {row.right} of them rightly, "
+                f"and saved {row.steps_saved:g} of {row.steps:g} steps"
+            )
+    if best:
+        out.hint(f"`fairmile report {study.id}` draws it; `fairmile rerun {best[0].run}` does the best again")
+    return 0 if best or not trials else 1
+
+
+def _facts(trial: TrialRecord) -> dict[str, Any]:
+    found = vars(trial) | {"params": dict(trial.params), "values": list(trial.values)}
+    return found | {"curve": [list(each) for each in trial.curve]}
+

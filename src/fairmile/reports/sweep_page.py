@@ -1,0 +1,414 @@
+"""A sweep or a tuning study as the parts of a report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.reports import sweep_figures
+from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, table
+from fairmile.reports.differences import inner_differences
+from fairmile.reports.measures import counts, ending, interval, measures, number, percent, title, value_text
+from fairmile.reports.one_run import drawn
+from fairmile.reports.study import (
+    Front,
+    Importance,
+    Spent,
+    Step,
+    front,
+    goals_of,
+    history,
+    importance,
+    is_trial,
+    spent,
+    study_document,
+    total,
+    trial_curves,
+)
+from fairmile.reports.sweep import (
+    ABSENT,
+    Axis,
+    Best,
+    Goal,
+    Point,
+    Sweep,
+    axes,
+    best,
+    effects,
+    heat_map,
+    metric_names,
+    survey,
+)
+from fairmile.runs.model import Run
+
+_MOST_POINTS = 500
+_MOST_MAPS = 3
+_MOST_REASONS = 4
+_MOST_VALUES = 8
+_OPEN = ("queued", "running")
+_BEST = "★ best"
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """The parts of a report of a sweep, and what they say as plain data."""
+
+    sweep: Sweep
+    best: Best | None
+    blocks: tuple[Block, ...]
+    data: Mapping[str, Any]
+
+
+def is_sweep(runs: Sequence[Run]) -> bool:
+    """Tell whether runs belong to one group and differ in parameters, or are the trials of one study."""
+    groups = {run.group for run in runs}
+    return len(runs) > 1 and len(groups) == 1 and "" not in groups and (any(map(is_trial, runs)) or bool(axes(runs)))
+
+
+def sweep_blocks(
+    runs: Sequence[Run],
+    *,
+    metric: str | None = None,
+    objectives: Sequence[Goal] = (),
+    notes: Sequence[str] = (),
+    hindsight: Sequence[Mapping[str, object]] = (),
+    over: Sequence[str] = (),
+) -> SweepReport:
+    """Report runs that vary over parameters: all that their records tell, and for trials the way of the study.
+
+    `objectives` are metrics with their direction (else what the trials name, else the metric); `notes` come first;
+    `hindsight` are rows of a table about early stopping, as whoever knows the study gives them; `over` are two
+    parameters for the heat map.
+    """
+    goals = list(objectives) or goals_of(runs)
+    name = metric or (goals[0][0] if goals else None)
+    known = survey(runs, name, better=dict(goals).get(name or "", ""))
+    found = _best(known)
+    trials = any(map(is_trial, runs))
+    steps = history(runs, known.metric, better=known.better) if trials and known.metric else []
+    weights = importance(known) if trials and known.metric else None
+    edge = _front(known, goals)
+    blocks: list[Block] = [_tiles(known, found), *(Note(note, "dim") for note in notes), *_troubles(known)]
+    blocks += _results(known, goals, found)
+    blocks += _influence(known, over)
+    blocks += _study(known, steps, weights) if trials else ()
+    blocks += _fronts(known, edge)
+    blocks += _hindsight(hindsight)
+    blocks += _budget(runs) if trials else ()
+    data: dict[str, Any] = {"sweep": known.document() | {"best": found and _best_document(found)}}
+    if trials:
+        data["study"] = study_document(steps, weights, edge, runs)
+    return SweepReport(known, found, tuple(blocks), data)
+
+
+def _best(sweep: Sweep) -> Best | None:
+    if not sweep.metric or not sweep.better or not sweep.values:
+        return None
+    try:
+        return best(sweep.runs, sweep.metric, better=sweep.better)
+    except (NotFound, UsageError):  # units that differ: nothing can be ranked, and the table shows why
+        return None
+
+
+def _front(sweep: Sweep, goals: Sequence[Goal]) -> Front | None:
+    if len(goals) < 2 or not sweep.values:
+        return None
+    return front(sweep, goals)
+
+
+def _best_document(found: Best) -> dict[str, Any]:
+    return {
+        "what": found.first.label,
+        "value": found.first.estimate.mean,
+        "runs": list(found.first.runs),
+        "level": [{"what": each.label, "runs": list(each.runs)} for each in found.level],
+        "noise_known": found.noise_known,
+    }
+
+
+def _tiles(sweep: Sweep, found: Best | None) -> Tiles:
+    tiles = []
+    if found:
+        mean = number(found.first.estimate.mean, found.board.unit)
+        tiles.append(Tile(f"best {title(sweep.metric)}", mean, found.names[found.first.runs[0]]))
+    ends = Counter(map(ending, sweep.runs))
+    what = "trials" if any(map(is_trial, sweep.runs)) else "points"
+    repeats = f"{len(sweep.runs):,} runs, " if len(sweep.runs) != len(sweep.points) else ""
+    said = ", ".join(f"{count:,} {name}" for name, count in ends.items())
+    tiles.append(Tile(what, f"{len(sweep.points):,}", repeats + said))
+    names = ", ".join(axis.name for axis in sweep.axes)
+    tiles.append(Tile("parameters that vary", str(len(sweep.axes)), names if len(names) <= 60 else names[:59] + "…"))
+    whole = total(spent(sweep.runs))
+    tiles.append(Tile("time of all runs", number(whole.elapsed_s, "s"), f"{number(whole.node_h, digits=3)} node-hours"))
+    if whole.metered:
+        share = f"measured for {whole.metered:,} of {whole.trials:,}" if whole.metered < whole.trials else ""
+        tiles.append(Tile("energy of all runs", number(whole.energy_j, "J"), share))
+    return Tiles(tuple(tiles))
+
+
+def _troubles(sweep: Sweep) -> Iterator[Block]:
+    """Say what a reader of the numbers must know: what failed, what is still open, what else differed."""
+    failed = [run for run in sweep.runs if ending(run) not in ("done", "pruned", *_OPEN)]
+    if failed:
+        reasons = Counter(str(run.result.get("reason") or ending(run)) for run in failed)
+        said = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(_MOST_REASONS))
+        more = f"; and {len(reasons) - _MOST_REASONS} other reasons" if len(reasons) > _MOST_REASONS else ""
+        yield Note(f"{len(failed):,} of {len(sweep.runs):,} runs failed: {said}{more}.", "bad")
+    unfinished = sum(ending(run) in _OPEN for run in sweep.runs)
+    if unfinished:
+        yield Note(f"{unfinished:,} of {len(sweep.runs):,} runs have not ended: what follows is what is known so far.")
+    if sweep.metric and not sweep.better:
+        yield Note(f"Nothing says which direction of {sweep.metric} is better, so no point is called the best.")
+    if not sweep.metric and any(map(counts, sweep.runs)):
+        yield Note("No metric has a known direction, so nothing is ranked: name one with --metric.")
+    own = [fact for fact in inner_differences(sweep.runs) if not fact.startswith(("param ", "scheduler "))]
+    own = [fact for fact in own if fact not in ("command", "host")]
+    if own:
+        more = f" and {len(own) - _MOST_VALUES} more" if len(own) > _MOST_VALUES else ""
+        yield Note(f"Not only the parameters differ among these runs: {', '.join(own[:_MOST_VALUES])}{more}.")
+
+
+def _results(sweep: Sweep, goals: Sequence[Goal], found: Best | None) -> Iterator[Block]:
+    yield Heading("Results")
+    if found:
+        yield Text(found.text)
+    names = metric_names(sweep, goals)
+    marks = _marks(found)
+    units = {name: each.unit for run in sweep.runs if counts(run) for name, each in measures(run).items()}
+    points, trials = _ordered(sweep), any(map(is_trial, sweep.runs))
+    columns = [
+        *([""] if marks else []),
+        *(["trial"] if trials else []),
+        *([axis.name for axis in sweep.axes] or ["what"]),
+    ]
+    systems = len({point.system for point in sweep.points}) > 1
+    several = any(len(point.runs) > 1 for point in sweep.points)
+    rows: list[Row] = []
+    for point in points[:_MOST_POINTS]:
+        mark = marks.get(point.runs[0].id, "")
+        row: Row = [Cell(mark, tone="good" if mark == _BEST else "dim")] if marks else []
+        row += [_trial_number(point)] if trials else []
+        row += [_param(axis, point) for axis in sweep.axes] or [point.label]
+        row += [point.system] if systems else []
+        row += [_value_cell(point, name, units.get(name, ""), several) for name in names]
+        row += [Cell(str(len(point.runs)), len(point.runs))] if several else []
+        rows.append([*row, _outcome(point), point.runs[0].id])
+    columns += [*(["system"] if systems else []), *map(title, names), *(["runs"] if several else [])]
+    numeric = [axis.name for axis in sweep.axes if axis.numbers is not None]
+    yield table(_apart([*columns, "outcome", "run"]), rows, numbers=["trial", *numeric, *map(title, names), "runs"])
+    if found and found.level and found.noise_known:
+        yield Text(
+            "≈ best: these repeats cannot tell it from the best (t-test with the noise of all repeats, Holm’s rule)."
+        )
+    if len(points) > _MOST_POINTS:
+        which = f"by {title(sweep.metric)}, the best first" if sweep.metric else "in their order"
+        yield Text(f"{_MOST_POINTS} of {len(points):,} points, {which}; `--json` has them all.")
+
+
+def _apart(columns: Sequence[str]) -> list[str]:
+    """Return names of columns that differ: a parameter may be called as a metric is."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in columns:
+        found.append(f"{name} ({seen[name] + 1})" if seen[name] else name)
+        seen[name] += 1
+    return found
+
+
+def _ordered(sweep: Sweep) -> Sequence[Point]:
+    """Return the points in the order of the sweep; where not all can be shown, the best first."""
+    if len(sweep.points) <= _MOST_POINTS or not sweep.metric:
+        return sweep.points
+    sign = -1 if sweep.better == "higher" else 1
+
+    def key(point: Point) -> float:
+        found = point.estimates.get(sweep.metric)
+        return sign * found.mean if found and math.isfinite(found.mean) else math.inf
+
+    return sorted(sweep.points, key=key)
+
+
+def _marks(found: Best | None) -> dict[str, str]:
+    """Return what is said of the best point and of those level with it, by the id of their first run."""
+    if found is None:
+        return {}
+    level = "≈ best" if found.noise_known else "= best"
+    marks = {run: level for each in found.level for run in each.runs}
+    return marks | dict.fromkeys(found.first.runs, _BEST)
+
+
+def _trial_number(point: Point) -> Cell:
+    said = (point.runs[0].document.get("trial") or {}).get("number")
+    return Cell("" if said is None else str(said), float(said) if isinstance(said, int) else None)
+
+
+def _param(axis: Axis, point: Point) -> Cell:
+    value = point.params.get(axis.name, ABSENT)
+    if value is ABSENT:
+        return Cell("–", tone="dim")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return Cell(value_text(value), float(value) if is_number and math.isfinite(float(value)) else None)  # type: ignore[arg-type]
+
+
+def _value_cell(point: Point, name: str, unit: str, several: bool) -> Cell:
+    found = point.estimates.get(name)
+    if found is None:  # how far one came that is no result
+        last = measures(point.runs[-1]).get(name)
+        return Cell(number(last.value, last.unit), tone="dim") if last else Cell("")
+    if not found.count:
+        return Cell("NaN", tone="warn")
+    text = interval(found.mean, found.half_width, unit) if several else number(found.mean, unit)
+    return Cell(text, found.mean, "warn" if found.not_finite else "")
+
+
+def _outcome(point: Point) -> Cell:
+    ends = dict(point.endings)
+    text = next(iter(ends)) if len(ends) == 1 else ", ".join(f"{count} {name}" for name, count in ends.items())
+    bad = [name for name in ends if name not in ("done", "pruned", *_OPEN)]
+    if bad and point.reason:
+        return Cell(f"{text}: {point.reason}", tone="bad")
+    return Cell(text, tone="bad" if bad else "dim" if "done" in ends else "warn")
+
+
+def _influence(sweep: Sweep, over: Sequence[str]) -> Iterator[Block]:
+    """Show what the parameters do: over each alone, over pairs, and all together."""
+    found = effects(sweep) if sweep.metric else []
+    if not found:
+        return
+    yield Heading(f"What the parameters do to {title(sweep.metric)}")
+    rows: list[Row] = []
+    for each in found:
+        told = [
+            (mean.mean, label) for mean, label in zip(each.estimates, each.levels.labels, strict=True) if mean.count
+        ]
+        told.sort(reverse=sweep.better == "higher")
+        means = [Cell(f"{label} ({number(mean, sweep.unit)})" if sweep.better else "") for mean, label in
+                 (told[0], told[-1])]  # fmt: skip
+        share = Cell("" if each.share is None else percent(each.share, signed=False), each.share)
+        rows.append([each.axis.name, _values(each.axis), *means, share])
+    columns = ["parameter", "values", "best on average", "worst on average", "explains alone"]
+    yield table(columns, rows, numbers=["explains alone"])
+    yield Text(
+        "Averages are over all other parameters. What a parameter explains alone is its part of the variance of "
+        f"{title(sweep.metric)}, corrected for chance; parameters that act together explain more than that."
+    )
+    yield from drawn(lambda: sweep_figures.effect_panels(sweep))
+    for x, y in _pairs(sweep, [each.axis.name for each in found], over):
+        yield from drawn(lambda x=x, y=y: sweep_figures.heat_map(heat_map(sweep, x, y)))  # type: ignore[misc]
+    if len(sweep.axes) > 1:
+        yield from drawn(lambda: sweep_figures.parallel_coordinates(sweep))
+
+
+def _pairs(sweep: Sweep, ranked: Sequence[str], over: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of axes to draw: the one that was asked for, or those of the axes that do most."""
+    if over:
+        if len(over) != 2 or over[0] == over[1]:
+            raise UsageError("a heat map has two parameters", hint="such as --over lr,depth")
+        return [(sweep.axis(over[0]).name, sweep.axis(over[1]).name)]
+    names = ranked[:3]
+    return [(x, y) for at, y in enumerate(names) for x in names[at + 1 :]][:_MOST_MAPS]
+
+
+def _values(axis: Axis) -> str:
+    if axis.is_wide and axis.numbers:
+        return f"{value_text(axis.values[0])} … {value_text(axis.values[-1])} ({len(axis.values)})"
+    shown = ", ".join(map(value_text, axis.values[:_MOST_VALUES]))
+    return shown + (f" … ({len(axis.values)})" if len(axis.values) > _MOST_VALUES else "")
+
+
+def _study(sweep: Sweep, steps: Sequence[Step], weights: Importance | None) -> Iterator[Block]:
+    if not steps:
+        return
+    yield Heading("The way of the study")
+    records = [step for step in steps if step.is_best]
+    if records:
+        last = records[-1]
+        after = len(steps) - 1 - steps.index(last)
+        yield Text(
+            f"The best came with trial {last.number}; {after} more followed without a better one. "
+            f"{len(records)} trials were the best when they ended."
+        )
+    metric, unit, better = sweep.metric, sweep.unit, sweep.better
+    yield from drawn(lambda: sweep_figures.history(steps, metric, unit, better))
+    found = trial_curves(steps, metric, better=better)
+    yield from drawn(lambda: sweep_figures.trial_curves(found, metric, unit, better))
+    yield Heading("Importance of parameters")
+    if weights is None:
+        yield Text("Too few trials have a value to tell which parameters matter.")
+        return
+    rows: list[Row] = [
+        [each.name, Cell(percent(each.share, signed=False), each.share),
+         "" if each.spread is None else f"± {percent(each.spread, signed=False)}"]
+        for each in weights.shares
+    ]  # fmt: skip
+    yield table(["parameter", "share", "spread"], rows, numbers=["share", "spread"])
+    explained = ""
+    if weights.explained is not None:
+        explained = (
+            f" It explains {percent(weights.explained, signed=False)} of the variance of trials it had not seen."
+        )
+    yield Text(f"Found by {weights.method}, from {weights.runs:,} trials.{explained}")
+    if weights.explained is not None and weights.explained < 0.2:
+        yield Note("The model explains little, so this order may be chance.")
+    yield from drawn(lambda: sweep_figures.importance(weights))
+
+
+def _fronts(sweep: Sweep, edge: Front | None) -> Iterator[Block]:
+    if edge is None:
+        return
+    units = [next((each.unit for run in sweep.runs if (each := measures(run).get(name))), "") for name, _ in edge.goals]
+    yield Heading("Pareto front")
+    rows: list[Row] = []
+    for point in edge.points:
+        values = [Cell(number(value, unit), value) for value, unit in zip(edge.values(point), units, strict=True)]
+        rows.append([*values, *(_param(axis, point) for axis in sweep.axes), point.runs[0].id])
+    goals = [f"{title(name)} {'↑' if better == 'higher' else '↓'}" for name, better in edge.goals]
+    numeric = [axis.name for axis in sweep.axes if axis.numbers is not None]
+    yield table(
+        _apart([*goals, *(axis.name for axis in sweep.axes), "run"]), rows[:_MOST_POINTS], numbers=[*goals, *numeric]
+    )
+    of = len(edge.points) + len(edge.beaten)
+    yield Text(f"{len(edge.points)} of {of} points are on the front: no other is as good in every goal.")
+    yield from drawn(lambda: sweep_figures.pareto(edge, units))
+
+
+def _hindsight(rows: Sequence[Mapping[str, object]]) -> Iterator[Block]:
+    if not rows:
+        return
+    yield Heading("Early stopping in hindsight")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    yield table(columns, [[_plain(row.get(name, "")) for name in columns] for row in rows], numbers=columns[1:])
+
+
+def _plain(value: object) -> Cell:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Cell(number(float(value)), float(value) if math.isfinite(value) else None)
+    return Cell("" if value is None else str(value))
+
+
+def _budget(runs: Sequence[Run]) -> Iterator[Block]:
+    yield Heading("What it cost")
+    parts = spent(runs)
+    whole = total(parts)
+    rows = [_cost(each, whole) for each in [*parts, *([whole] if len(parts) > 1 else [])]]
+    columns = ["trials that are", "number", "time", "of all", "node-hours", "energy"]
+    columns = columns if whole.metered else columns[:-1]
+    yield table(columns, [row[: len(columns)] for row in rows], numbers=columns[1:])
+    if 0 < whole.metered < whole.trials:
+        yield Text(f"Energy was measured for {whole.metered:,} of {whole.trials:,} trials.")
+
+
+def _cost(each: Spent, whole: Spent) -> Row:
+    share = percent(each.elapsed_s / whole.elapsed_s, signed=False) if whole.elapsed_s else ""
+    return [
+        each.ending,
+        Cell(f"{each.trials:,}", each.trials),
+        Cell(number(each.elapsed_s, "s"), each.elapsed_s),
+        share,
+        Cell(number(each.node_h, digits=3), each.node_h),
+        Cell(number(each.energy_j, "J") if each.metered else "", each.energy_j),
+    ]

@@ -1,0 +1,438 @@
+"""Projects of cloudmesh-ee and cloudmesh-sbatch, read as they are.
+
+`experiment:`, or `experiments:` in older projects, holds the axes; everything else are settings. Several files are
+merged by top-level section, the later one wins; a file that `config:` names comes before the one that names it.
+Beside what the files say there are `{ee.identifier}`, `{ee.uuid}`, `{meta.uuid}`, `{slurm.sbatch}` and
+`{experiment.card_name}`; what stands below `attributes:` also goes by its name alone, and so do the axes of
+`experiments:`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.commands import Here
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.words import did_you_mean, slug
+from fairmile.base.yaml import load, load_located
+from fairmile.runs.wording import Value
+from fairmile.sweeps import axes as axis
+from fairmile.sweeps.model import Definition, Origin
+from fairmile.sweeps.placeholders import ALSO, DIRECTIVES, WHY, Texts
+from fairmile.sweeps.space import Space
+
+PREFIX = "experiment"
+FORMS = (PREFIX, "experiments")
+_CODE = (".py", ".ipynb")
+_DOCUMENTS = (".yaml", ".yml", ".json")
+_OS = re.compile(r"\{os\.([A-Za-z_]\w*)\}")
+_CODE_TIMEOUT_S = 600.0
+_MARK = "the variables follow"
+_RUN_CODE = f"""
+import json, sys
+said = {{"__name__": "configuration", "__file__": sys.argv[1]}}
+sys.path.insert(0, ".")
+exec(compile(sys.stdin.read(), sys.argv[1], "exec"), said)
+kept = {{}}
+for name, value in said.items():
+    if not name.startswith("_"):
+        try:
+            kept[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            pass
+print("\\n{_MARK}\\n" + json.dumps(kept))
+"""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One configuration file, and on which lines its settings stand."""
+
+    file: str
+    data: Mapping[str, Any]
+    line: Callable[[Sequence[str | int]], int | None]
+
+    def place(self, path: Sequence[str | int]) -> str:
+        """Return `file:line` of a setting."""
+        line = self.line(path)
+        return self.file if line is None else f"{self.file}:{line}"
+
+
+class _Places:
+    """Tells in which of several files a setting stands, after they were merged."""
+
+    def __init__(self, sources: Sequence[_Source]) -> None:
+        self._owners = {key: source for source in sources for key in source.data}
+        self._last = sources[-1]
+
+    def __call__(self, *path: str | int) -> str:
+        """Return `file:line` of a setting, or the file where no line is known."""
+        if path[:1] == (ALSO,):  # another name of something below `attributes`, if it stands in a file at all
+            path = ("attributes", *path[1:])
+        owner = self._owners.get(str(path[0])) if path else None
+        return self._last.file if owner is None else owner.place(path)
+
+
+def read_project(
+    files: Sequence[Path],
+    *,
+    environ: Mapping[str, str],
+    allow_code: bool = False,
+    params: Mapping[str, Any] | None = None,
+) -> Definition:
+    """Return what the configuration files of a project define.
+
+    Python files and notebooks are executed only with `allow_code`. `params` change axes, or add them; with a dot in the
+    name they change a setting.
+    """
+    sources = _read_all(files, allow_code)
+    origin = _Places(sources)
+    merged: dict[str, Any] = {}
+    for source in sources:
+        merged.update(source.data)
+    form = next((each for each in FORMS if each in merged), "")
+    said = _axes_of(merged[form], origin(form)) if form else {}
+    merged, said = _changed(merged, said, params or {})
+    if not said:
+        file = sources[-1].file
+        problem = Problem("nothing says which experiments there are", file=file) if not form else _empty(form, origin)
+        raise InvalidDocument([problem], hint="write a section `experiment:` with at least one parameter")
+    places: Origin = origin
+    axes = _values(said, form or PREFIX, merged, places, environ)
+    space = Space(
+        axes, identify="all", origin=lambda *path: places(form, *path[1:]) if path[:1] == ("axes",) else places(*path)
+    )
+    name = merged.get("name")
+    given = [str(file) for file in files]
+    template = merged.get("template")
+    return Definition(
+        name=slug(str(name) if name and "{" not in str(name) else files[0].name.split(".")[0], keep_case=True),
+        points=space,
+        settings=_settings(merged, form, axes, places),
+        origin=places,
+        prefix=PREFIX,
+        variables=tuple(dict.fromkeys(_OS.findall(json.dumps([merged, said], default=str)))),
+        fields={"template": template} if isinstance(template, str) and "{" not in template else {},
+        sources=(*given, *(source.file for source in sources if source.file not in given)),
+        dialect="cloudmesh",
+    )
+
+
+def directives(host: str, directive: str, own: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the options of sbatch that a directive means on a host; `own` is a project's table, which goes first."""
+    table = {name: {**said} for name, said in _table().items()}
+    for name, said in (own or {}).items():
+        if isinstance(said, Mapping):
+            table.setdefault(str(name), {}).update({str(key): each for key, each in said.items()})
+    if host not in table:
+        raise NotFound(
+            f"no Slurm directives are known for the host {host!r}",
+            hint=f"{did_you_mean(host, table) or 'known are ' + ', '.join(sorted(table)) + ';'} "
+            f"or write `directives: {{{host}: {{{directive}: {{partition: …}}}}}}` into the project",
+        )
+    if not isinstance(table[host].get(directive), Mapping):
+        raise NotFound(
+            f"the host {host!r} has no directive {directive!r}",
+            hint=f"{did_you_mean(directive, table[host]) or 'it has ' + ', '.join(table[host]) + ';'} "
+            f"or write `directives: {{{host}: {{{directive}: {{partition: …}}}}}}` into the project",
+        )
+    return {str(option): str(value) for option, value in table[host][directive].items()}
+
+
+def sbatch_lines(options: Mapping[str, str]) -> str:
+    """Return options of sbatch as the head of a script holds them."""
+    return "\n".join(f"#SBATCH --{option}={value}" for option, value in options.items())
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    text = (resources("fairmile.sweeps") / "data" / "directives.yaml").read_text(encoding="utf-8")
+    hosts: Mapping[str, Mapping[str, Mapping[str, Any]]] = load(text, file="directives.yaml")["hosts"]
+    return hosts
+
+
+# Reading
+
+
+def _read_all(files: Sequence[Path], allow_code: bool) -> list[_Source]:
+    """Return all files, those that others name in `config:` before them, each once."""
+    if not files:
+        raise UsageError("no configuration file is given")
+    found: list[_Source] = []
+    seen: set[Path] = set()
+
+    def add(file: Path) -> None:
+        if file.absolute() in seen:
+            return
+        seen.add(file.absolute())
+        source = _read(file, allow_code)
+        named = source.data.get("config")
+        for each in named if isinstance(named, list) else [named]:
+            if isinstance(each, str) and each.endswith((*_DOCUMENTS, *_CODE)):
+                beside = file.parent / each
+                try:
+                    add(beside if beside.exists() else Path(each))
+                except NotFound as error:
+                    raise NotFound(f"{source.place(['config'])}: {error.message}", hint=error.hint) from None
+        found.append(source)
+
+    for file in files:
+        add(file)
+    return found
+
+
+def _read(file: Path, allow_code: bool) -> _Source:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    if file.suffix.lower() in _CODE:
+        if not allow_code:
+            raise UsageError(
+                f"{file} is a program, and a configuration is not executed unasked",
+                hint="look at it, then add --allow-code; or write the settings as YAML or JSON",
+            )
+        return _checked(str(file), _run_code(file, text), lambda path: None, [])
+    located = load_located(text, file=str(file))
+    lines = [] if file.suffix.lower() == ".json" else text.split("\n")
+    return _checked(str(file), located.data, located.line, lines)
+
+
+def _checked(file: str, data: Any, line: Callable[[Sequence[str | int]], int | None], lines: list[str]) -> _Source:
+    if not isinstance(data, Mapping):
+        raise InvalidDocument([Problem("expected settings, such as `experiment:`", file=file, line=line([]))])
+    source = _Source(file, data, line)
+    problems: list[Problem] = []
+    plain = _without_nulls(data, (), source, lines, problems)
+    if problems:
+        raise InvalidDocument(problems)
+    return _Source(file, plain, line)
+
+
+def _without_nulls(
+    value: Any, path: tuple[str | int, ...], source: _Source, lines: list[str], problems: list[Problem]
+) -> Any:
+    """Return settings in which YAML's reading of an unquoted `{name}` is undone; what has no value is a problem."""
+    if isinstance(value, Mapping):
+        if len(value) == 1 and path:
+            ((key, inner),) = value.items()
+            # YAML takes {name} for a mapping from `name` to nothing, and `name:` on a line of its own as well.
+            line = source.line((*path, key)) if inner is None and lines else None
+            if line is not None and re.search(rf"\{{\s*{re.escape(str(key))}\s*\}}", lines[line - 1]):
+                return f"{{{key}}}"
+        return {str(key): _without_nulls(each, (*path, key), source, lines, problems) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nulls(each, (*path, place), source, lines, problems) for place, each in enumerate(value)]
+    if value is None:
+        field = ".".join(map(str, path))
+        hint = 'write "" for an empty text, or leave it out'
+        problems.append(Problem("has no value (null)", field, file=source.file, line=source.line(path), hint=hint))
+    return value
+
+
+def _run_code(file: Path, text: str) -> dict[str, Any]:
+    """Return the variables that a program sets, as far as they are plain data; it runs in a process of its own."""
+    if file.suffix.lower() == ".ipynb":
+        text = _code_of_notebook(file, text)
+    argv = [sys.executable, "-c", _RUN_CODE, str(file.absolute())]
+    result = Here().run(argv, cwd=file.absolute().parent, input=text, timeout_s=_CODE_TIMEOUT_S, check=False)
+    if result.exit_code != 0:
+        said = [line for line in result.stderr.splitlines() if line.strip()]
+        raise UsageError(f"{file} failed when it was executed: {said[-1].strip() if said else 'it said nothing'}")
+    _, _, found = result.stdout.rpartition(f"\n{_MARK}\n")
+    data: dict[str, Any] = json.loads(found)
+    return data
+
+
+def _code_of_notebook(file: Path, text: str) -> str:
+    cells = load(text, file=str(file))
+    cells = cells.get("cells") if isinstance(cells, Mapping) else None
+    if not isinstance(cells, list):
+        raise InvalidDocument([Problem("is no notebook: it has no cells", file=str(file))])
+    lines: list[str] = []
+    for cell in cells:
+        if isinstance(cell, Mapping) and cell.get("cell_type") == "code":
+            source = cell.get("source", "")
+            body = source if isinstance(source, str) else "".join(map(str, source))
+            # Magics are of IPython and set nothing.
+            lines += ["pass" if line.startswith(("%", "!")) else line for line in body.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+# Axes
+
+
+def _empty(form: str, origin: Origin) -> Problem:
+    file, _, line = origin(form).rpartition(":")
+    known = line.isdecimal()
+    return Problem("has no parameters", form, file=file if known else origin(form), line=int(line) if known else None)
+
+
+def _axes_of(said: Any, where: str) -> dict[str, Any]:
+    """Return the parameters of `experiment:`, which older projects also write as one text `epoch=[1-3] lr=0.1,0.2`."""
+    if isinstance(said, Mapping):
+        return dict(said)
+    words = said.split() if isinstance(said, str) else []
+    pairs = [word.partition("=") for word in words]
+    if not pairs or not all(name and equals for name, equals, _ in pairs):
+        raise InvalidDocument([Problem(f'{where}: expected parameters with their values, as `epoch: "1,30,60"`')])
+    return {name: value for name, _, value in pairs}
+
+
+def _changed(
+    merged: Mapping[str, Any], said: Mapping[str, Any], params: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return settings and parameters with those of the command line on top."""
+    settings, parameters = dict(merged), dict(said)
+    for name, value in params.items():
+        first, _, rest = name.partition(".")
+        if first in FORMS and rest:
+            parameters[rest] = value
+        elif not rest:
+            parameters[name] = value
+        else:
+            section = settings
+            *sections, last = name.split(".")
+            for each in sections:
+                inner = section.get(each)
+                section[each] = dict(inner) if isinstance(inner, Mapping) else {}
+                section = section[each]
+            section[last] = value
+    return settings, parameters
+
+
+def _values(
+    said: Mapping[str, Any], form: str, merged: Mapping[str, Any], origin: Origin, environ: Mapping[str, str]
+) -> dict[str, list[Value]]:
+    """Return the values of all axes; placeholders in them may name settings, which are the same at every point."""
+    found: dict[str, list[Value]] = {}
+    texts: Texts | None = None
+    for name, value in said.items():
+        where = f"{origin(form, name)} {form}.{name}"
+        if isinstance(value, str) and "{" in value:
+            if texts is None:
+                settings = _settings(merged, form, {}, origin)
+                texts = Texts(Definition("", Space({}), settings, origin, PREFIX, dialect="cloudmesh"), environ)
+            value = "".join(str(part) for part in texts.compile(value, origin(form, name)).parts)
+        found[str(name)] = _prefixed(value, axis.values(value, typed=False, where=where))
+    return found
+
+
+def _prefixed(said: Any, found: list[Value]) -> list[Value]:
+    """Return values of a text `local:a,b` as local:a and local:b."""
+    if not isinstance(said, str) or len(found) < 2 or ":" not in str(found[0]):
+        return found
+    if any(":" in str(each) for each in found[1:]):
+        return found
+    start = str(found[0]).partition(":")[0]
+    return [found[0], *(f"{start}:{each}" for each in found[1:])]
+
+
+# Settings
+
+
+def _settings(
+    merged: Mapping[str, Any], form: str, axes: Mapping[str, Sequence[Value]], origin: Origin
+) -> dict[str, Any]:
+    """Return the tree that placeholders are looked up in, with what cloudmesh adds to it."""
+    also: dict[str, Any] = {}
+    attributes = merged.get("attributes")
+    if isinstance(attributes, Mapping):
+        also.update(attributes)
+    settings = dict(merged)
+    derived: dict[str, Any] = {}
+    if form == "experiments":
+        named = {name: f"{{{PREFIX}.{name}}}" for name in axes}
+        settings[form] = named
+        for name, text in named.items():
+            (settings if name in settings else also)[name] = text  # a parameter hides a setting of its name
+    settings[PREFIX] = derived  # the values of a point are put beside it
+    own = {"identifier": "{point.id}", "uuid": "{point.uuid}"}
+    parent = str(uuid.uuid5(uuid.NAMESPACE_URL, json.dumps({**merged, form: 0}, sort_keys=True, default=str)))
+    section = "sbatch" if "ee" not in settings and isinstance(settings.get("sbatch"), Mapping) else "ee"
+    if isinstance(settings.get(section, {}), Mapping):
+        settings[section] = {**settings.get(section, {}), **own}
+    for name, more in (("ee", own), ("sbatch", own), ("meta", {"uuid": own["uuid"], "parent": {"uuid": parent}})):
+        also[name] = {**also[name], **more} if isinstance(also.get(name), Mapping) else dict(more)
+    settings[ALSO] = also
+    _add_directives(settings, derived, axes, origin)
+    return settings
+
+
+def _add_directives(
+    settings: dict[str, Any], derived: dict[str, Any], axes: Mapping[str, Sequence[Value]], origin: Origin
+) -> None:
+    """Add `{slurm.sbatch}` and `{experiment.card_name}`, or why there is none.
+
+    A directive other than `default` that the host does not have is an error at once, since the project counts on it.
+    """
+    key = "directive" if "directive" in axes else "card_name"
+    names = [str(each) for each in axes.get(key, ())]
+    table: dict[str, Any] = {}
+    if key == "directive" and "card_name" not in axes:
+        table["card_name"] = {name: name.partition("-")[0] for name in names}
+        derived["card_name"] = f"{{{DIRECTIVES}.card_name.{{{PREFIX}.directive}}}}"
+    own = settings.get("directives")
+    own = own if isinstance(own, Mapping) else {}
+    host = _host(settings)
+    settings[DIRECTIVES] = table
+    why = settings[WHY] = {}
+    if not names or not host:
+        needed = "system.host" if not host else f"{PREFIX}.directive"
+        why["slurm.sbatch"] = f"its lines come from `{needed}`, which is not there"
+        return
+    missing: list[tuple[str, NotFound]] = []
+    options: dict[str, dict[str, dict[str, str]]] = {}
+    for each in _known_hosts(own) if "{" in host else [host]:
+        for name in names:
+            try:
+                options.setdefault(each, {})[name] = directives(each, name, own)
+            except NotFound as error:
+                missing.append((name, error))
+    if "{" in host:
+        why[DIRECTIVES] = "the host has no such directive"
+    elif missing:
+        name, first = next((each for each in missing if each[0] != "default"), missing[0])
+        if key == "directive" and name != "default":
+            raise UsageError(f"{origin(*_host_path(settings))}: {first.message}", hint=first.hint)
+        why["slurm.sbatch"] = first.message
+        return
+    table["sbatch"] = {each: {name: sbatch_lines(said) for name, said in of.items()} for each, of in options.items()}
+    slurm = settings.get("slurm", {})
+    if not isinstance(slurm, Mapping):
+        return
+    chosen = f"{{system.host}}.{{{PREFIX}.{key}}}"
+    added: dict[str, Any] = {"sbatch": f"{{{DIRECTIVES}.sbatch.{chosen}}}"}
+    if key == "card_name":  # cloudmesh-sbatch also has each option under its name
+        table["options"] = options
+        every = [said for of in options.values() for said in of.values()]
+        common = [option for option in every[0] if all(option in said for said in every)]
+        added["directive"] = {option: f"{{{DIRECTIVES}.options.{chosen}.{option}}}" for option in common}
+    settings["slurm"] = {**added, **slurm}
+
+
+def _host_path(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    path = ("system", "host")
+    return path if isinstance(settings.get("system"), Mapping) else ("attributes", *path)
+
+
+def _host(settings: Mapping[str, Any]) -> str:
+    found: Any = settings
+    for step in _host_path(settings):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else ""
+
+
+def _known_hosts(own: Mapping[str, Any]) -> Iterator[str]:
+    yield from dict.fromkeys([*_table(), *map(str, own)])

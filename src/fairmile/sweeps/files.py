@@ -1,0 +1,708 @@
+"""What a sweep is, read from files or from a command line.
+
+The files are first read into a document, plain data that a sweep's folder keeps; everything else comes from the
+document, so that a later process reads the same definition although the files have changed or gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import BaseModel
+
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.units import parse_duration
+from fairmile.base.words import did_you_mean, slug
+from fairmile.base.yaml import Located, load_located
+from fairmile.jobs.spec import Resources
+from fairmile.runs.spec import Input, MetricSpec, RunSpec
+from fairmile.runs.targets import checked_spec, command_target, is_run_file
+from fairmile.runs.wording import Value, better_of
+from fairmile.sweeps.axes import values
+from fairmile.sweeps.cloudmesh import read_project
+from fairmile.sweeps.filters import Filter
+from fairmile.sweeps.model import Better, Definition, Objective, Points
+from fairmile.sweeps.space import Condition, Space
+from fairmile.sweeps.tuning.space import Space as TuningSpace
+
+_FORMAT = 1
+_COMMAND_LINE = "the command line"
+_OF_CLOUDMESH = ("experiment", "experiments", "config")
+_DOCUMENTS = (".yaml", ".yml", ".json")
+_PROGRAMS = (".py", ".ipynb")  # configurations that cloudmesh executes
+_OWN: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "run": (str,),
+    "command": (str, list),
+    "notebook": (str,),
+    "template": (str,),
+    "settings": (dict,),
+    "variables": (str, list),
+    "axes": (dict,),
+    "linked": (list,),
+    "exclude": (str, dict, list),
+    "include": (dict, list),
+    "repeats": (int,),
+    "select": (str,),
+    "best": (str,),
+    "combine": (str, list),
+    "objective": (str, dict, list),
+    "tuning": (dict,),
+}
+_KINDS = {str: "a text", dict: "a mapping", list: "a list", int: "a whole number"}
+# Words of files for fields of a run.
+_SYNONYMS = {"argv": "command", "timeout_s": "timeout", "watch_s": "every"}
+_MEANT = {short: field for field, short in _SYNONYMS.items() if short != "command"}
+_OF_SWEEPS = frozenset({"name", "group", "argv"})  # fields of a run that a sweep sets itself
+_RUN_FIELDS = frozenset(RunSpec.model_fields) - _OF_SWEEPS
+_KEYS = (*_OWN, *_MEANT, *sorted(_RUN_FIELDS - set(_MEANT.values())))
+_SEVERAL = ("code", "outputs", "software", "tags")  # one text may stand for a list
+_INSIDE: dict[str, type[BaseModel]] = {"resources": Resources, "inputs": Input, "metrics": MetricSpec}
+_DISTRIBUTIONS = ("uniform", "log", "integer", "choice")
+_AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOLDS_NAME = re.compile(r"\{[A-Za-z_{]")
+
+
+def read_definition(
+    files: Sequence[Path],
+    *,
+    params: Mapping[str, Any],
+    what: str = "",
+    command: Sequence[str] = (),
+    environ: Mapping[str, str],
+    allow_code: bool = False,
+    changes: Mapping[str, Any] | None = None,
+) -> Definition:
+    """Return what files, merged with the later ones on top, and a command line say of a sweep."""
+    document = source_document(files, params=params, what=what, command=command, allow_code=allow_code, changes=changes)
+    return read_document(document, environ=environ)
+
+
+def source_document(
+    files: Sequence[Path],
+    *,
+    params: Mapping[str, Any],
+    what: str = "",
+    command: Sequence[str] = (),
+    allow_code: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """Return all that a definition is made of as JSON: the texts of the files, and what the command line says.
+
+    `params` are axes that go before axes and settings of the same name in the files, `changes` are other keys of a
+    file, such as `select`. `folder` is where relative paths of the command line start; without it, the current one.
+    """
+    if not files and not what and not command:
+        raise UsageError("nothing to sweep", hint="name a file, an asset, or write a command behind `--`")
+    texts: dict[str, str] = {}
+    shown: dict[str, str] = {}
+    for file in files:
+        _collect(file, texts, shown)
+    return {
+        "format": _FORMAT,
+        "files": [os.path.abspath(file) for file in files],
+        "texts": texts,
+        "shown": shown,
+        "params": {name: list(said) if isinstance(said, tuple) else said for name, said in params.items()},
+        "what": what,
+        "command": list(command),
+        "changes": dict(changes or {}),
+        "folder": os.path.abspath(folder or ""),
+        "allow_code": allow_code,
+    }
+
+
+def read_document(document: Mapping[str, Any], environ: Mapping[str, str]) -> Definition:
+    """Return the definition that a document was made from; no other file is looked at."""
+    if document.get("format") != _FORMAT:
+        raise UsageError("the definition of the sweep was written by another version", hint="update fairmile")
+    texts: Mapping[str, str] = document["texts"]
+    files = [_File(path, document["shown"][path], _located(path, texts, document)) for path in document["files"]]
+    params: Mapping[str, Any] = document["params"]
+    if any(file.is_of_cloudmesh for file in files):
+        found = _project(document, environ)
+        fields = _absolute(found.fields, os.path.dirname(files[0].path))
+        fields |= _absolute(_from_command_line(document), document["folder"])
+        return _changed(replace(found, fields=fields, sources=tuple(texts)), document["changes"])
+    return _Reading(files, params, document).definition()
+
+
+def is_definition_file(name: str) -> bool:
+    """Tell whether a name is that of a file that may define a sweep."""
+    return name.endswith((*_DOCUMENTS, *_PROGRAMS))
+
+
+# Files
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file as it was read; a program has no data."""
+
+    path: str
+    shown: str  # how messages name it
+    located: Located | None
+
+    @property
+    def is_of_cloudmesh(self) -> bool:
+        if self.located is None:
+            return True
+        data = self.located.data
+        return isinstance(data, Mapping) and any(key in data for key in _OF_CLOUDMESH)
+
+
+def _project(document: Mapping[str, Any], environ: Mapping[str, str]) -> Definition:
+    """Return a project of cloudmesh; one whose files are no longer as they were is read from what is kept of them."""
+    texts: Mapping[str, str] = document["texts"]
+    rest = {"environ": environ, "allow_code": bool(document["allow_code"]), "params": document["params"]}
+    if all(_is_still(path, text) for path, text in texts.items()):
+        shown = [document["shown"][path] for path in document["files"]]
+        are_near = [os.path.abspath(each) for each in shown] == document["files"]
+        return read_project([Path(each) for each in (shown if are_near else document["files"])], **rest)
+    with tempfile.TemporaryDirectory(prefix="fairmile-") as root:
+        for path, text in texts.items():
+            there = Path(root + path)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_text(text, encoding="utf-8")
+        try:
+            found = read_project([Path(root + path) for path in document["files"]], **rest)
+        except UsageError as error:
+            raise UsageError(error.message.replace(root, ""), hint=error.hint) from None
+    return replace(found, origin=lambda *path: found.origin(*path).replace(root, ""))
+
+
+def _changed(definition: Definition, changes: Mapping[str, Any]) -> Definition:
+    """Return a project of cloudmesh with what the command line says otherwise."""
+    points = definition.points
+    if changes.get("repeats") or changes.get("select"):
+        repeats, select = changes.get("repeats", 1), changes.get("select", "")
+        points = Space(points.axes, repeats=repeats, select=Filter(select, "--select") if select else "")
+    said = {key: changes[key] for key in ("name", "select", "best") if changes.get(key)}
+    unknown = [key for key in changes if key not in ("name", "select", "best", "repeats")]
+    if unknown:
+        raise UsageError(f"a project of cloudmesh has no {unknown[0]!r} that could be changed")
+    return replace(definition, points=points, **said)
+
+
+def _is_still(path: str, text: str) -> bool:
+    try:
+        return Path(path).read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _collect(file: Path, texts: dict[str, str], shown: dict[str, str]) -> None:
+    """Keep the text of a file and of those that it names in `config:`, as projects of cloudmesh do."""
+    path = os.path.abspath(file)
+    if path in texts:
+        return
+    try:
+        texts[path] = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    shown[path] = str(file)
+    if path.endswith(_PROGRAMS):
+        return
+    data = load_located(texts[path], file=str(file)).data
+    named = data.get("config") if isinstance(data, Mapping) else None
+    for each in named if isinstance(named, list) else [named]:
+        if isinstance(each, str):
+            there = next((path for path in (file.parent / each, Path(each)) if path.is_file()), None)
+            if there is not None:
+                _collect(there, texts, shown)
+
+
+def _located(path: str, texts: Mapping[str, str], document: Mapping[str, Any]) -> Located | None:
+    return None if path.endswith(_PROGRAMS) else load_located(texts[path], file=document["shown"][path])
+
+
+class _Places:
+    """Tells where something stands: in the last file that says it, below `settings` and `axes` also by its own name."""
+
+    def __init__(self, files: Sequence[_File], params: Collection[str] = (), changes: Collection[str] = ()) -> None:
+        self._files = files
+        self._params = params
+        self._changes = changes
+
+    def __call__(self, *path: str | int) -> str:
+        """Return `file:line` of a setting, or the file where no line is known."""
+        name = ".".join(map(str, path[1:] if path[:1] == ("axes",) else path))
+        if name in self._params:
+            return f"-p {name}"
+        if path and path[0] in self._changes:
+            return f"--{path[0]}"
+        file, line = self.find(path)
+        return file if line is None else f"{file}:{line}"
+
+    def find(self, path: Sequence[str | int]) -> tuple[str, int | None]:
+        """Return the file and the line of a part, or of the nearest one that holds it."""
+        best = 0
+        found: tuple[str, int | None] = (self._files[0].shown if self._files else _COMMAND_LINE, None)
+        for file in reversed(self._files):
+            if file.located is None:
+                continue
+            for start in (("settings",), (), ("axes",)):
+                keys = _keys(file.located.data, (*start, *path))
+                if len(keys) - len(start) > best:
+                    best, found = len(keys) - len(start), (file.shown, file.located.line(keys))
+        return found
+
+    def problem(self, message: str, path: Sequence[str | int], hint: str = "") -> Problem:
+        file, line = self.find(path)
+        return Problem(message, ".".join(map(str, path)), file=file, line=line, hint=hint)
+
+
+def _keys(data: Any, path: Sequence[str | int]) -> list[Any]:
+    """Return the keys on a path as the file has them, as far as it goes."""
+    found: list[Any] = []
+    for step in path:
+        if isinstance(data, Mapping):
+            key = next((key for key in data if _key_text(key) == str(step)), None)
+        else:
+            key = step if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
+        if key is None:
+            break
+        found.append(key)
+        data = data[key]
+    return found
+
+
+def _key_text(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _with_text_keys(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {_key_text(key): _with_text_keys(each) for key, each in data.items()}
+    return [_with_text_keys(each) for each in data] if isinstance(data, list) else data
+
+
+def _nulls(data: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of everything that has no value."""
+    if data is None:
+        yield path
+    elif isinstance(data, (dict, list)):
+        for key, each in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from _nulls(each, (*path, key))
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any], *, deep: bool = True) -> dict[str, Any]:
+    """Return a mapping with another one on top; an axis is replaced as a whole."""
+    both = dict(one)
+    for key, value in other.items():
+        is_joined = deep and isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = _merged(both[key], value, deep=key != "axes") if is_joined else value
+    return both
+
+
+def _absolute(said: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return the keys of a definition with the paths among them starting at the root."""
+
+    def path(text: Any) -> Any:
+        # One that starts with a placeholder may become an absolute one.
+        if not isinstance(text, str) or not text or text.startswith("{"):
+            return text
+        return os.path.normpath(os.path.join(folder, os.path.expanduser(text)))
+
+    found = dict(said)
+    for key in ("template", "notebook", "folder"):
+        if key in found:
+            found[key] = path(found[key])
+    for key in ("run", "environment"):
+        if isinstance(found.get(key), str) and is_run_file(found[key]):
+            found[key] = path(found[key])
+    if "code" in found:
+        code = found["code"]
+        found["code"] = [path(each) for each in ([code] if isinstance(code, str) else code)] if code else code
+    if isinstance(found.get("inputs"), dict):
+        found["inputs"] = {
+            name: {**each, "path": path(each["path"])} if isinstance(each, dict) and "path" in each else each
+            for name, each in ((name, _input(each)) for name, each in found["inputs"].items())
+        }
+    return found
+
+
+def _input(said: Any) -> Any:
+    """Return what a text means as input: a path begins or ends as one, everything else is an asset."""
+    if not isinstance(said, str):
+        return said
+    is_path = said.startswith(("/", ".", "~")) or said.endswith("/")
+    return {"path": said} if is_path else {"asset": said}
+
+
+def _from_command_line(document: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"run": document["what"]} if document["what"] else {}
+    return {**found, **({"argv": list(document["command"])} if document["command"] else {})}
+
+
+# Our own files
+
+
+class _Reading:
+    """Makes a definition of what the files and the command line say."""
+
+    def __init__(self, files: Sequence[_File], params: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+        self._document = document
+        self._params = params
+        self._files = files
+        self._places = _Places(files, params, document["changes"])
+        self._said: dict[str, Any] = {}
+        for file in files:
+            data = self._checked(file)
+            for one, other in (("settings", "axes"), ("axes", "settings")):
+                # What a later file says of a name goes before what an earlier one says elsewhere.
+                for name in data.get(other, {}):
+                    self._said.get(one, {}).pop(name, None)
+            self._said = _merged(self._said, data)
+        changes: Mapping[str, Any] = document["changes"]
+        for key, value in changes.items():
+            if why := "no such key" if key not in _KEYS else _wrong_kind(key, value):
+                raise UsageError(f"{key}: {why}")
+        self._said = _merged(self._said, _absolute(changes, document["folder"]))
+        if "argv" in self._said:
+            self._said.setdefault("command", self._said.pop("argv"))
+
+    def definition(self) -> Definition:
+        """Return the definition."""
+        settings = dict(self._said.get("settings", {}))
+        plain, distributions = self._axes(settings)
+        select = self._said.get("select", "")
+        return Definition(
+            name=self._name(),
+            points=self._points(plain, select),
+            settings=settings,
+            origin=self._places,
+            variables=self._variables(),
+            fields=self._fields(),
+            distributions=distributions,
+            objectives=tuple(self._objectives()),
+            tuning=self._said.get("tuning", {}),
+            select=select,
+            best=self._said.get("best", ""),
+            combine=tuple(self._words("combine")),
+            sources=tuple(file.path for file in self._files),
+        )
+
+    def _fail(self, message: str, *path: str | int, hint: str = "") -> NoReturn:
+        raise InvalidDocument([self._places.problem(message, path, hint)])
+
+    def _checked(self, file: _File) -> dict[str, Any]:
+        """Return the data of a file whose keys are known and whose values are of the right kind."""
+        places = _Places([file])
+        raw = file.located.data if file.located is not None else None
+        if not isinstance(raw, Mapping):
+            hint = "the smallest file has a name, a command and axes"
+            raise InvalidDocument([Problem("expected a mapping such as `axes:`", file=file.shown, line=1, hint=hint)])
+        data: dict[str, Any] = _with_text_keys(raw)
+        problems = [
+            places.problem("has no value (null)", path, 'write "" for an empty text, or leave it out')
+            for path in _nulls(data, ())
+        ]
+        empty = {problem.field for problem in problems}
+        for key, value in data.items():
+            if key not in _KEYS and key not in _SYNONYMS:
+                hint = did_you_mean(key, _KEYS) or "fixed values of your own stand below `settings`"
+                problems.append(places.problem("no such key", [key], hint))
+            elif key not in empty and (why := _wrong_kind(key, value)):
+                problems.append(places.problem(why, [key]))
+        if not problems:
+            both = [name for name in data.get("axes", {}) if name in data.get("settings", {})]
+            problems = [places.problem("is an axis and a setting", ["axes", name], "keep one of them") for name in both]
+        if problems:
+            raise InvalidDocument(problems)
+        return _absolute(data, os.path.dirname(file.path))
+
+    def _name(self) -> str:
+        """Return the name that is given, else one after the file, the asset or the command."""
+        if "name" in self._said:
+            return str(self._said["name"])
+        what = self._document["what"]
+        if self._files or what:
+            text = Path(self._files[0].path if self._files else what).name
+            return (slug(text.split(".")[0] if self._files or is_run_file(what) else text).lstrip("_") or "sweep")[:64]
+        return command_target(self._document["command"], {}).spec.name
+
+    def _words(self, key: str) -> list[str]:
+        """Return a command that is a text or a list of words."""
+        said = self._said.get(key, [])
+        if isinstance(said, str):
+            try:
+                return shlex.split(said)
+            except ValueError as error:
+                self._fail(f"{said!r} is no command: {str(error).lower()}", key)
+        for place, word in enumerate(said):
+            if isinstance(word, (dict, list)):
+                self._fail("expected a word of the command", key, place)
+        return [_text(word) for word in said]
+
+    def _variables(self) -> tuple[str, ...]:
+        said = self._said.get("variables", [])
+        names = [each.strip() for each in said.split(",")] if isinstance(said, str) else said
+        for place, name in enumerate(names):
+            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+                self._fail(f"{name!r} is no name of an environment variable", "variables", place)
+        return tuple(dict.fromkeys(names))
+
+    # Axes
+
+    def _axes(self, settings: dict[str, Any]) -> tuple[dict[str, list[Value]], dict[str, dict[str, Any]]]:
+        """Return plain axes and distributions; what the command line sets is taken out of `settings`."""
+        plain: dict[str, list[Value]] = {}
+        distributions: dict[str, dict[str, Any]] = {}
+        given: dict[str, list[Value]] = {}
+        for name, said in self._params.items():
+            given[name] = [None] if said is None else self._values(name, said)
+        for name, said in self._said.get("axes", {}).items():
+            if not _AXIS.fullmatch(name):
+                hint = "letters, digits, `_`, `-` and dots, as lr or model.depth"
+                self._fail(f"{name!r} is no name of an axis", "axes", name, hint=hint)
+            if isinstance(said, dict):
+                distributions[name] = self._distribution(name, said)
+            plain[name] = (
+                given.pop(name) if name in given else [] if isinstance(said, dict) else self._values(name, said)
+            )
+        plain = {name: found for name, found in plain.items() if found}
+        for name, found in given.items():
+            if not _AXIS.fullmatch(name):
+                raise UsageError(f"-p {name}: {name!r} is no name of an axis")
+            plain[name] = found
+        for name in self._params:
+            _remove(settings, name.split("."))
+        asked = {
+            name for each in distributions.values() for name in (Filter(each["when"]).names if each["when"] else ())
+        }
+        for name in [name for name in distributions if name in plain]:
+            # A condition can only ask for what is chosen, so what it asks for is chosen from these values.
+            if name in asked:
+                distributions[name] = {**_NOTHING, "kind": "choice", "choices": plain.pop(name)}
+            else:
+                del distributions[name]
+        if distributions:
+            TuningSpace(distributions, self._places)
+        return plain, distributions
+
+    def _values(self, name: str, said: Any) -> list[Value]:
+        where = f"-p {name}" if name in self._params else f"{self._places('axes', name)} axes.{name}"
+        is_linked = any(name in group for group in self._linked())
+        if is_linked and isinstance(said, list):  # its repetitions have partners that differ
+            return [value for each in said for value in values([each], typed=True, where=where)]
+        return values(said, typed=True, where=where)
+
+    def _distribution(self, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a distribution in the words of tuning; whether it can be drawn from is checked there."""
+        path = ("axes", name)
+        kinds = [
+            each for each in _DISTRIBUTIONS if each in said and not (each == "log" and isinstance(said[each], bool))
+        ]
+        for key in said:
+            if key not in (*_DISTRIBUTIONS, "step", "when"):
+                hint = did_you_mean(key, (*_DISTRIBUTIONS, "step", "when")) or f"kinds: {', '.join(_DISTRIBUTIONS)}"
+                self._fail("no such key of a distribution", *path, key, hint=hint)
+        if len(kinds) != 1:
+            self._fail(f"expected one of {', '.join(_DISTRIBUTIONS)}", *path, hint=f"as {name}: {{uniform: [0, 1]}}")
+        (kind,) = kinds
+        found = {**_NOTHING, "kind": "uniform" if kind == "log" else kind, "when": said.get("when", "")}
+        if not isinstance(found["when"], str):
+            self._fail("expected a condition as text", *path, "when", hint="as when: \"optimizer == 'sgd'\"")
+        if kind == "choice":
+            for key in ("log", "step"):
+                if key in said:
+                    self._fail("a choice has none", *path, key)
+            where = f"{self._places(*path, kind)} axes.{name}.choice"
+            return {**found, "choices": values(said[kind], typed=True, where=where)}
+        ends = said[kind]
+        if not isinstance(ends, list) or len(ends) != 2 or not all(map(_is_number, ends)):
+            self._fail(f"expected the two ends, found {ends!r}", *path, kind, hint=f"as {name}: {{{kind}: [1, 64]}}")
+        if "step" in said and not _is_number(said["step"]):
+            self._fail(f"expected a number, found {said['step']!r}", *path, "step")
+        return {
+            **found,
+            "low": ends[0],
+            "high": ends[1],
+            "log": kind == "log" or said.get("log", False),
+            "step": said.get("step"),
+        }
+
+    def _points(self, axes: Mapping[str, Sequence[Value]], select: str) -> Points:
+        exclude: list[Condition] = []
+        said = self._said.get("exclude", [])
+        for place, each in enumerate(said if isinstance(said, list) else [said]):
+            if not isinstance(each, (str, dict)):
+                self._fail("expected a condition, or a mapping from axes to values", "exclude", place)
+            exclude.append(self._several("exclude", place, each) if isinstance(each, dict) else each)
+        include: list[Mapping[str, Any]] = []
+        said = self._said.get("include", [])
+        for place, each in enumerate(said if isinstance(said, list) else [said]):
+            if not isinstance(each, dict):
+                self._fail("expected a mapping from axes to values", "include", place)
+            include.append(self._several("include", place, each))
+        repeats = self._said.get("repeats", 1)
+        # One value from the command line stands still while its partners advance.
+        fixed = {name for name in self._params if len(axes.get(name, ())) == 1}
+        linked = [[name for name in group if name not in fixed] for group in self._linked()]
+        return Space(
+            axes,
+            linked=linked,
+            exclude=exclude,
+            include=include,
+            repeats=repeats,
+            select=select,
+            origin=self._places,
+        )
+
+    def _linked(self) -> list[list[str]]:
+        said = self._said.get("linked", [])
+        groups = [said] if said and all(isinstance(each, str) for each in said) else said
+        for place, group in enumerate(groups):
+            if not isinstance(group, list) or not all(isinstance(name, str) for name in group) or len(group) < 2:
+                self._fail("expected the names of two or more axes", "linked", place, hint="as linked: [[lr, epochs]]")
+        return list(groups)
+
+    def _several(self, key: str, place: int, said: Mapping[str, Any]) -> dict[str, list[Value]]:
+        where = self._places(key, place)
+        return {name: values(each, typed=True, where=f"{where} {key}.{name}") for name, each in said.items()}
+
+    # What a run is
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of the run of a point, as far as they can be checked while placeholders are in them."""
+        fields = {
+            _MEANT.get(key, key): value for key, value in self._said.items() if key in _RUN_FIELDS or key in _MEANT
+        }
+        for key in ("run", "notebook", "template"):
+            if key in self._said:
+                fields[key] = self._said[key]
+        if "command" in self._said:
+            fields["argv"] = self._words("command")
+            if not fields["argv"]:
+                self._fail("the command is empty", "command")
+        fields |= _absolute(_from_command_line(self._document), self._document["folder"])
+        if "notebook" in fields and ("argv" in fields or "run" in fields):
+            self._fail("a notebook is executed by itself, without a command or an asset", "notebook")
+        self._complete(fields)
+        given = {key: value for key, value in fields.items() if key not in ("run", "notebook", "template")}
+        checked = _without_placeholders({**given, "name": self._name()})
+        try:
+            checked_spec({**checked, "argv": checked.get("argv") or ["true"]})
+        except InvalidDocument as error:
+            raise InvalidDocument([self._placed(problem) for problem in error.problems]) from None
+        for name in self._params:
+            _remove(fields.get("params", {}), [name])
+            if name == "seed":
+                fields.pop("seed", None)
+        return fields
+
+    def _complete(self, fields: dict[str, Any]) -> None:
+        """Put the full form where a file may have a short one."""
+        for key in _SEVERAL:
+            if isinstance(fields.get(key), str):
+                fields[key] = [fields[key]]
+        for key in ("timeout_s", "watch_s"):
+            if isinstance(fields.get(key), str) and not _HOLDS_NAME.search(fields[key]):
+                try:
+                    fields[key] = parse_duration(fields[key])
+                except UsageError as error:
+                    self._fail(error.message, _SYNONYMS[key], hint=error.hint or "")
+        if isinstance(fields.get("env"), dict):
+            fields["env"] = {
+                name: value if isinstance(value, (dict, list)) else _text(value)
+                for name, value in fields["env"].items()
+            }
+        if isinstance(fields.get("metrics"), dict):
+            said = fields["metrics"].items()
+            fields["metrics"] = {name: {"pattern": each} if isinstance(each, str) else each for name, each in said}
+        if isinstance(fields.get("params"), dict):
+            fields["params"] = dict(fields["params"])
+        if isinstance(fields.get("resources"), dict) and "time" in fields["resources"]:
+            fields["resources"] = {
+                "time_s" if key == "time" else key: value for key, value in fields["resources"].items()
+            }
+
+    def _placed(self, problem: Problem) -> Problem:
+        """Return a problem of a run with the place in the files, and with the nearest word."""
+        first, *rest = problem.field.split(".")
+        key = _SYNONYMS[first] if first in _SYNONYMS and _SYNONYMS[first] in self._said else first
+        file, line = self._places.find([key, *(int(each) if each.isdecimal() else each for each in rest)])
+        hint = problem.hint
+        if rest and first in _INSIDE and problem.message == "no such field":
+            hint = did_you_mean(rest[-1], _INSIDE[first].model_fields)
+        return replace(problem, field=".".join([key, *rest]), file=file, line=line, hint=hint)
+
+    # What is wanted
+
+    def _objectives(self) -> Iterator[Objective]:
+        said = self._said.get("objective", [])
+        for place, each in enumerate(said if isinstance(said, list) else [said]):
+            path: tuple[str | int, ...] = ("objective", place) if isinstance(said, list) else ("objective",)
+            if isinstance(each, str):
+                known = better_of(each)
+                if not known:
+                    self._fail(f"is {each!r} better when lower or higher?", *path, hint=f"write {{{each}: lower}}")
+                yield Objective(each, known)
+            elif isinstance(each, dict):
+                for metric, better in each.items():
+                    yield Objective(metric, self._better(better, *path, metric))
+            else:
+                self._fail("expected a metric and its direction", *path, hint="as objective: {loss: lower}")
+
+    def _better(self, said: Any, *path: str | int) -> Better:
+        if said == "lower":
+            return "lower"
+        if said == "higher":
+            return "higher"
+        return self._fail(f"expected lower or higher, found {said!r}", *path)
+
+
+_NOTHING: Mapping[str, Any] = {"low": None, "high": None, "log": False, "step": None, "choices": [], "when": ""}
+
+
+def _wrong_kind(key: str, value: Any) -> str:
+    """Return why a value is of the wrong kind, or an empty text; fields of runs are checked with the run."""
+    if key == "argv":
+        key = "command"
+    if key not in _OWN or (isinstance(value, _OWN[key]) and not isinstance(value, bool)):
+        if key == "repeats" and value < 1:
+            return f"expected a whole number from 1, found {value}"
+        return ""
+    kinds = " or ".join(_KINDS[each] for each in _OWN[key])
+    return f"expected {kinds}, found {value!r}" if not isinstance(value, (dict, list)) else f"expected {kinds}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _remove(tree: Any, path: Sequence[str]) -> None:
+    """Take what a path leads to out of a tree, whose keys may hold dots."""
+    if not isinstance(tree, dict):
+        return
+    tree.pop(".".join(path), None)
+    if len(path) > 1 and isinstance(tree.get(path[0]), dict):
+        tree[path[0]] = dict(tree[path[0]])
+        _remove(tree[path[0]], path[1:])
+
+
+def _without_placeholders(data: Any) -> Any:
+    """Return data without the texts that are not known before a point fills them."""
+    if isinstance(data, dict):
+        return {key: _without_placeholders(each) for key, each in data.items() if not _is_open(each)}
+    return [_without_placeholders(each) for each in data if not _is_open(each)] if isinstance(data, list) else data
+
+
+def _is_open(value: Any) -> bool:
+    return isinstance(value, str) and _HOLDS_NAME.search(value) is not None

@@ -1,0 +1,156 @@
+"""From a point of a sweep to the run that it is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairmile.runs.batches import Frozen
+from fairmile.runs.targets import checked_spec
+from fairmile.sweeps.model import Definition, Point
+from fairmile.sweeps.notebooks import notebook_argv
+from fairmile.sweeps.placeholders import Texts
+from fairmile.sweeps.rendering import CONFIG, Renderer
+
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_OF_RUNS = re.compile(r"run|source|seed|inputs\..+")  # what the run itself knows
+_NO_POINT = Point(0, "", {})
+_RECORD_BYTES = 12_000  # what the record of a short run takes on disk
+_BATCH_LINES = ("#SBATCH", "#BSUB", "#PBS")
+
+# Fills the placeholders of a field for one point.
+_Fill = Callable[[Point], Any]
+
+
+class Members:
+    """Makes the runs of a definition: what all of them share, and what each point says otherwise."""
+
+    def __init__(self, definition: Definition, template: Path | None, environ: Mapping[str, str]) -> None:
+        self._definition = definition
+        self._texts = Texts(definition, environ)
+        said = definition.fields
+        self._what = str(said.get("run") or "")
+        self._fields = {name: value for name, value in said.items() if name not in ("run", "notebook", "template")}
+        self._renderer: Renderer | None = None
+        given = template or said.get("template")
+        if given is not None:
+            self._renderer = Renderer(definition, Path(given), environ)
+            self._fields["argv"] = (*self._renderer.interpreter, self._renderer.script_name)
+        elif said.get("notebook"):
+            self._fields["argv"] = notebook_argv(said["notebook"])
+            self._fields.setdefault("outputs", ["*.ipynb"])
+        if isinstance(self._fields.get("argv"), str):
+            self._fields["argv"] = shlex.split(self._fields["argv"])
+        self._axes = set(definition.points.axes) | set(definition.distributions)
+        self._varying = {name: fill for name, value in self._fields.items() if (fill := self._filler(name, value))}
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the definition says what a point executes."""
+        return bool(self._what or self._fields.get("argv"))
+
+    def target(self, point: Point) -> tuple[str | Sequence[str], dict[str, Any]]:
+        """Return what `Runs.plan` needs for a point: a name or a command, and fields of its specification."""
+        fields = {**self._fields, **self._own(point)}
+        if self._renderer is not None and (options := _options(self._renderer.render(point).script)):
+            fields["resources"] = {**fields.get("resources", {}), "options": options}
+        argv = fields.pop("argv", None)
+        fields.setdefault("name", self._definition.name)
+        if self._what:
+            return self._what, {**fields, **({"argv": tuple(argv)} if argv else {})}
+        return tuple(argv or ()), fields
+
+    def lines(self, frozen: Frozen, sweep: str) -> Iterator[dict[str, Any]]:
+        """Yield the members of a batch, one a point, in their order."""
+        width = max(5, len(str(len(self._definition.points))))
+        for point in self._definition.points:
+            line = frozen.member(f"{sweep}-{point.number:0{width}d}", **self.changes(frozen, point))
+            line["point"] = point.id
+            if self._renderer is not None:
+                rendered = self._renderer.render(point)
+                line["files"] = {self._renderer.script_name: rendered.script, CONFIG: rendered.config}
+            yield line
+
+    def changes(self, frozen: Frozen, point: Point) -> dict[str, Any]:
+        """Return the fields in which the run of a point differs from what all of them share."""
+        fields = self._own(point)
+        params = {**frozen.spec.params, **fields.pop("params")}
+        argv = fields.pop("argv", None)
+        if self._renderer is not None and (options := _options(self._renderer.render(point).script)):
+            fields["resources"] = {**self._fields.get("resources", {}), **fields.get("resources", {})}
+            fields["resources"]["options"] = options
+        seed = frozen.spec.seed
+        changes: dict[str, Any] = {"params": params}
+        if argv is not None:
+            changes["argv"] = tuple(argv)
+        if seed is not None and point.repeat is not None:
+            changes["seed"] = seed + point.repeat - 1
+        if fields:
+            shared = frozen.spec.model_dump(mode="json", exclude_defaults=True)
+            for name, value in fields.items():
+                if isinstance(value, Mapping) and isinstance(shared.get(name), Mapping):
+                    fields[name] = {**shared[name], **value}
+            checked = checked_spec({**shared, **fields, "argv": frozen.spec.argv})
+            changes |= {name: getattr(checked, name) for name in fields}
+        return changes
+
+    def size_bytes(self, point: Point) -> int:
+        """Return about how much disk the record of a point takes, without what its program writes."""
+        if self._renderer is None:
+            return _RECORD_BYTES
+        rendered = self._renderer.render(point)
+        return _RECORD_BYTES + len(rendered.script) + len(rendered.config)
+
+    def _own(self, point: Point) -> dict[str, Any]:
+        """Return the fields that depend on the point; its values are parameters of its run."""
+        fields = {name: fill(point) for name, fill in self._varying.items()}
+        params = {**self._fields.get("params", {}), **fields.get("params", {}), **point.values}
+        return {**fields, "params": params}
+
+    def _filler(self, name: str, value: Any) -> _Fill | None:
+        """Return what fills a field, or None where it is the same for all points."""
+        if name == "argv":
+            return self._each(value, self._word_filler)
+        return self._tree_filler(name, value)
+
+    def _word_filler(self, word: str) -> _Fill | None:
+        """Return what fills a word; what names an axis is filled by the run, which keeps it as a parameter."""
+        own = [name for name in _PLACEHOLDER.findall(word) if name in self._axes or _OF_RUNS.fullmatch(name)]
+        compiled = self._texts.compile(word, self._definition.origin("command"), leave=own)
+        filled = self._texts.fill(compiled, _NO_POINT) if compiled.is_fixed else ""
+        if compiled.is_fixed and filled == word:
+            return None
+        return (lambda _: filled) if compiled.is_fixed else (lambda point: self._texts.fill(compiled, point))
+
+    def _tree_filler(self, name: str, value: Any) -> _Fill | None:
+        if isinstance(value, str) and _PLACEHOLDER.search(value):
+            compiled = self._texts.compile(value, self._definition.origin(name))
+            return lambda point: self._texts.fill(compiled, point)
+        if isinstance(value, Mapping):
+            parts = {key: self._tree_filler(name, each) for key, each in value.items()}
+            if not any(parts.values()):
+                return None
+            return lambda point: {key: fill(point) if (fill := parts[key]) else value[key] for key in value}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return self._each(value, lambda each: self._tree_filler(name, each))
+        return None
+
+    @staticmethod
+    def _each(values: Sequence[Any], filler: Callable[[Any], _Fill | None]) -> _Fill | None:
+        fillers = [filler(each) for each in values]
+        if not any(fillers):
+            return None
+        return lambda point: [fill(point) if fill else each for fill, each in zip(fillers, values, strict=True)]
+
+
+def _options(script: str) -> list[str]:
+    """Return what a batch script asks its scheduler for, as options."""
+    found = []
+    for line in script.splitlines():
+        mark, _, rest = line.partition(" ")
+        if mark in _BATCH_LINES and rest.strip().startswith("-"):
+            found.append(rest.split(" #")[0].strip())
+    return found

@@ -1,0 +1,203 @@
+"""Notebooks as programs of runs: parameters go in, cells are executed, the executed notebook is kept as an output.
+
+    python -m fairmile.sweeps.notebooks NOTEBOOK OUT
+
+The parameters are those of the run that this process is part of (FAIRMILE_PARAMS). As papermill has it, they are set
+in a cell of their own after the one tagged `parameters`, or before all others where none is. What cells print goes to
+the output of the run. Papermill executes where it is installed, nbclient else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
+from fairmile.runs.layout import read_record
+from fairmile.runs.wording import Value
+
+_INSTALL = "pip install 'fairmile[notebooks]'"
+_LONGEST_REASON = 300
+
+
+def notebook_argv(notebook: str | Path, python: str = sys.executable) -> tuple[str, ...]:
+    """Return the command that executes a notebook into a file of the same name in the folder it is started in."""
+    return python, "-m", "fairmile.sweeps.notebooks", str(notebook), f"{Path(notebook).stem}.ipynb"
+
+
+def execute_notebook(notebook: Path, out: Path, params: Mapping[str, Value]) -> None:
+    """Execute a notebook with parameters and write it to `out`, also when a cell fails, which raises RunFailed."""
+    for name in params:
+        if not name.isidentifier():
+            raise UsageError(f"{name!r} cannot be a variable of a notebook", hint="use letters, digits and underscores")
+    if not notebook.is_file():
+        raise NotFound(f"there is no notebook {notebook}")
+    if out.exists() and os.path.samefile(notebook, out):
+        raise UsageError(f"{out} would be overwritten with its own result", hint="execute it in another folder")
+    try:
+        import nbclient.exceptions
+        import nbformat
+        from jupyter_client.kernelspec import NoSuchKernel
+    except ImportError as error:
+        raise Unsupported(f"notebooks need {error.name}: {_INSTALL}") from error
+    document = _read(notebook, nbformat)
+    kernel = _kernel(document, notebook)
+    try:
+        if _has_papermill():
+            _by_papermill(document, out, params, kernel)
+        else:
+            _by_nbclient(document, out, params, kernel, nbformat)
+    except NoSuchKernel as error:
+        raise Unsupported(f"{notebook} needs the kernel {error.name!r}, which is not installed: {_INSTALL}") from error
+    except nbclient.exceptions.DeadKernelError as error:
+        raise RunFailed(
+            f"{notebook}: the kernel died", hint="often it ran out of memory; the cells up to there are kept"
+        ) from error
+
+
+def _read(notebook: Path, nbformat: Any) -> Any:
+    try:
+        return nbformat.read(notebook, as_version=4)
+    except OSError as error:
+        raise SystemFailure(f"cannot read {notebook}: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError, KeyError, nbformat.ValidationError) as error:
+        raise UsageError(f"{notebook} is no notebook: {' '.join(str(error).split())[:_LONGEST_REASON]}") from error
+
+
+def _kernel(document: Any, notebook: Path) -> str:
+    """Return the kernel that a notebook names, or this Python's where it names one that is not here."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    said = document.metadata.get("kernelspec", {})
+    name = str(said.get("name", ""))
+    language = said.get("language") or document.metadata.get("language_info", {}).get("name", "python")
+    installed = KernelSpecManager().find_kernel_specs()
+    if name in installed:
+        return name
+    if language != "python":
+        raise Unsupported(
+            f"{notebook} is written in {language} and its kernel {name!r} is not installed",
+            hint=f"installed: {', '.join(sorted(installed)) or 'none'}",
+        )
+    return "python3"
+
+
+def _has_papermill() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("papermill") is not None
+
+
+def _by_papermill(document: Any, out: Path, params: Mapping[str, Value], kernel: str) -> None:
+    from papermill import PapermillExecutionError
+    from papermill import execute_notebook as execute
+
+    try:
+        execute(
+            document,
+            str(out).replace("{", "{{").replace("}", "}}"),  # papermill fills parameters into paths
+            parameters=dict(params),
+            kernel_name=kernel,
+            progress_bar=False,
+            stdout_file=sys.stdout,
+            stderr_file=sys.stderr,
+        )
+    except PapermillExecutionError as error:
+        raise _cell_failed(out, error.exec_count, error.ename, error.evalue) from error
+
+
+def _by_nbclient(document: Any, out: Path, params: Mapping[str, Value], kernel: str, nbformat: Any) -> None:
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    class Client(NotebookClient):
+        running: Any = None
+
+        def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+            self.running = cell
+            if msg["msg_type"] == "stream":
+                stream = sys.stderr if msg["content"]["name"] == "stderr" else sys.stdout
+                stream.write(msg["content"]["text"])
+                stream.flush()
+            return super().process_message(msg, cell, cell_index)
+
+    if params:
+        _inject(document, params, nbformat)
+    client = Client(document, kernel_name=kernel, timeout=None)
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        if error.ename == "SystemExit" and error.evalue in ("", "0"):
+            return
+        raise _cell_failed(out, client.running.execution_count, error.ename, error.evalue) from error
+    finally:
+        nbformat.write(document, out)
+
+
+def _inject(document: Any, params: Mapping[str, Value], nbformat: Any) -> None:
+    language = document.metadata.get("kernelspec", {}).get("language", "python")
+    if language != "python":
+        raise Unsupported(f"parameters of a notebook in {language} need papermill: {_INSTALL}")
+    lines = ["# Parameters", *(f"{name} = {_literal(value)}" for name, value in params.items())]
+    cell = nbformat.v4.new_code_cell("\n".join(lines), metadata={"tags": ["injected-parameters"]})
+
+    def tagged(tag: str) -> list[int]:
+        return [at for at, each in enumerate(document.cells) if tag in each.metadata.get("tags", [])]
+
+    old, defaults = tagged("injected-parameters"), tagged("parameters")
+    if old:
+        document.cells[old[0]] = cell
+    else:
+        document.cells.insert(defaults[0] + 1 if defaults else 0, cell)
+
+
+def _literal(value: Value) -> str:
+    return repr(value) if not isinstance(value, float) or value - value == 0 else f"float({str(value)!r})"
+
+
+def _cell_failed(notebook: Path, count: int | None, kind: str, message: str) -> RunFailed:
+    why = " ".join(f"{kind}: {message}".split())
+    if len(why) > _LONGEST_REASON:
+        why = why[:_LONGEST_REASON] + "…"
+    return RunFailed(f"{notebook.name}: cell In [{count or '?'}] failed: {why}")
+
+
+def _run_params(environ: Mapping[str, str]) -> dict[str, Value]:
+    """Return the parameters of the run that this process is part of."""
+    text = environ.get("FAIRMILE_PARAMS")
+    if text:
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"FAIRMILE_PARAMS is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise UsageError("FAIRMILE_PARAMS holds no mapping")
+        return found
+    folder = environ.get("FAIRMILE_RUN")
+    if folder:  # too many for a variable: the record has them
+        try:
+            return dict(read_record(Path(folder))["spec"].get("params") or {})
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise SystemFailure(f"the record of this run is not in {folder}, so its parameters are unknown") from error
+    return {}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Execute a notebook as the program of a run and return the exit code."""
+    try:
+        if len(arguments) != 2:
+            raise UsageError("expected two arguments: NOTEBOOK OUT")
+        execute_notebook(Path(arguments[0]), Path(arguments[1]), _run_params(os.environ))
+    except FairmileError as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"{error}\n" + (f"  {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,393 @@
+"""Placeholders in templates, commands and settings: `{section.name}`, `{time.{experiment.model}}`, `{os.USER}`.
+
+The rule, for templates as for settings:
+
+- `{…}` around the name of a setting or of an axis is replaced. `{point.id}`, `{point.number}`, `{point.repeat}` and
+  `{point.uuid}` tell of the point itself; `{os.NAME}` is an environment variable that the definition allows.
+- `${…}` is the shell's and `\\{…}` is left as it stands; a placeholder inside `${VAR:-{run.branch}}` is replaced.
+- Braces that hold no name are left alone: JSON, `{1..9}`, `{a,b}`, `{print $1}`, `{}`.
+- What looks like a name and is not defined is an error, so that a typing mistake is found before a job runs. Left
+  alone are only: comments; f-strings of Python on one line; and, where there is no dot in the name, the bare
+  statements of awk (`{print}`), `{{name}}`, `%{name}`, `@{name}` and the descriptors of bash (`exec {fd}>file`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fairmile.base.errors import UsageError
+from fairmile.base.words import closest
+from fairmile.runs.machine import looks_secret
+from fairmile.sweeps.model import Definition, Point
+
+# Sections of the settings that serve the lookup and are no settings of the person: other names by which settings go,
+# why a name that one may expect is missing, and the directives of cloudmesh.
+ALSO, WHY, DIRECTIVES = INTERNAL = ("_also", "_why", "_directives")
+
+_SIMPLE = re.compile(r"\{([^{}\n]*)\}")
+_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_PIECE = re.compile(r"[A-Za-z0-9_.-]+")
+_COMMENT = re.compile(r"\s*#(?![A-Z]+:?\s|[!$@]|flux:)")
+_F_STRING = re.compile(r"(?<![\w-])(?:[rR]?[fF]|[fF][rR])[\"']")
+_AWK = frozenset({"print", "next", "nextfile", "exit", "getline", "return", "break", "continue"})
+_HARMLESS = frozenset({"USER", "LOGNAME", "HOME", "PWD", "TMPDIR"})
+_LINE = re.compile(r":\d+$")
+_DEEPEST = 8  # placeholders in names of placeholders
+
+_Get = Callable[[Point], Any]
+
+
+class _Term(NamedTuple):
+    """What a placeholder or a setting stands for: one value, or one for each point."""
+
+    value: Any = None
+    get: _Get | None = None
+
+
+class _Name(NamedTuple):
+    """A placeholder in a text, whose name may have placeholders in it; `must` tells whether it has to be defined."""
+
+    parts: tuple[str | _Name, ...]
+    source: str
+    line: int
+    must: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A text that was read once; what is the same for all points is filled already."""
+
+    parts: tuple[str | _Get, ...]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Tell whether the text is the same at every point."""
+        return all(isinstance(part, str) for part in self.parts)
+
+
+class Texts:
+    """Fills the placeholders of a definition; what does not depend on the point is looked up once."""
+
+    def __init__(self, definition: Definition, environ: Mapping[str, str]) -> None:
+        self._definition = definition
+        self._environ = environ
+        self._text: Callable[[Any], str] = str if definition.dialect == "cloudmesh" else _plain_text
+        self._flat = dict(_flat(definition.settings, ()))
+        self._axes = {
+            f"{definition.prefix}.{name}" if definition.prefix else name: name
+            for name in (*definition.points.axes, *definition.distributions)
+        }
+        self._terms: dict[str, _Term] = {}
+        self._tree: _Term | None = None
+        why = definition.settings.get(WHY)
+        self._why: Mapping[str, str] = why if isinstance(why, Mapping) else {}
+        settings = {key: value for key, value in definition.settings.items() if key != definition.prefix}
+        said = json.dumps([definition.name, settings], sort_keys=True, default=str)
+        self._namespace = uuid.uuid5(uuid.NAMESPACE_URL, f"https://w3id.org/fairmile/sweep/{said}")
+
+    def compile(self, text: str, where: str, *, leave: Collection[str] = ()) -> Compiled:
+        """Read a text once for all points; a name that stays undefined raises UsageError.
+
+        `where` is the file of the text, or `file:line` of a setting. The names in `leave` are filled by others.
+        """
+        return Compiled(tuple(self._parts(text, where, (), leave)))
+
+    def fill(self, compiled: Compiled, point: Point) -> str:
+        """Return a text as it is at a point."""
+        text = self._text
+        return "".join([part if part.__class__ is str else text(part(point)) for part in compiled.parts])  # type: ignore[operator]
+
+    def settings(self, point: Point) -> dict[str, Any]:
+        """Return all settings as they are at a point, with its values; parts that never differ are shared."""
+        if self._tree is None:
+            tree = {key: value for key, value in self._definition.settings.items() if key not in INTERNAL}
+            self._tree = self._mapping(tree, (), ())
+        value, get = self._tree
+        found: dict[str, Any] = dict(value) if get is None else get(point)
+        prefix = self._definition.prefix
+        if not prefix:
+            return {**found, **point.values}
+        # The values of the point come first, as in the file; what is derived from them follows.
+        more = found.get(prefix)
+        found[prefix] = {**point.values, **more} if isinstance(more, Mapping) else dict(point.values)
+        return found
+
+    def _parts(
+        self, text: str, where: str, chain: tuple[str, ...], leave: Collection[str] = ()
+    ) -> Iterator[str | _Get]:
+        """Yield the pieces of a text, with what is fixed joined."""
+        fixed: list[str] = []
+        for part in _scan(text, self._is_known):
+            term = _Term(part) if isinstance(part, str) else self._term(part, where, chain, leave)
+            if term.get is None:
+                fixed.append(part if isinstance(part, str) else self._text(term.value))
+                continue
+            if fixed:
+                yield "".join(fixed)
+                fixed.clear()
+            yield term.get
+        if fixed:
+            yield "".join(fixed)
+
+    def _term(self, name: _Name, where: str, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
+        """Return what a placeholder stands for; one that is somebody else's stands for itself."""
+        place = where if not where or _LINE.search(where) else f"{where}:{name.line}"
+        parts = [each if isinstance(each, str) else self._term(each, place, chain) for each in name.parts]
+        if all(isinstance(each, str) or each.get is None for each in parts):
+            said = "".join([each if isinstance(each, str) else self._text(each.value) for each in parts])
+            if said in leave:
+                return _Term(name.source)
+            found = self._look_up(said, place, chain)
+            if found is None and name.must:
+                raise self._undefined(said, name.source, place)
+            return _Term(name.source) if found is None else found
+
+        def get(point: Point) -> Any:
+            said = "".join(
+                [
+                    each if isinstance(each, str) else self._text(each.value if each.get is None else each.get(point))
+                    for each in parts
+                ]
+            )
+            found = self._look_up(said, place, chain)
+            if found is None and name.must:
+                raise self._undefined(said, name.source, place)
+            if found is None or found.get is None:
+                return name.source if found is None else found.value
+            try:
+                return found.get(point)
+            except RecursionError:
+                raise UsageError(f"{place}: {name.source}, here {{{said}}}, refers to itself") from None
+
+        return _Term(get=get)
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._axes or name in self._flat or f"{ALSO}.{name}" in self._flat
+
+    def _look_up(self, name: str, place: str, chain: tuple[str, ...]) -> _Term | None:
+        """Return what a name stands for, or None where it is not defined."""
+        if name in chain:
+            circle = " → ".join(f"{{{each}}}" for each in (*chain[chain.index(name) :], name))
+            raise UsageError(f"{place}: {circle} refers to itself")
+        if name not in self._terms:
+            found = self._find(name, place, chain)
+            if found is None:
+                return None
+            self._terms[name] = found
+        return self._terms[name]
+
+    def _find(self, name: str, place: str, chain: tuple[str, ...]) -> _Term | None:
+        axis = self._axes.get(name)
+        if axis is not None:
+            return _Term(get=lambda point: _value_of(point, axis, place))
+        for known in (name, f"{ALSO}.{name}"):
+            if known in self._flat:
+                path, value = self._flat[known]
+                return self._tree_term(value, path, (*chain, name))
+        if name.startswith("os."):
+            return _Term(self._variable(name[3:], place))
+        return self._of_the_point(name)
+
+    def _of_the_point(self, name: str) -> _Term | None:
+        if name == "point.id":
+            return _Term(get=lambda point: point.id)
+        if name == "point.number":
+            return _Term(get=lambda point: point.number)
+        if name == "point.repeat" or (name == "repeat" and self._definition.dialect == "fairmile"):
+            return _Term(get=lambda point: 1 if point.repeat is None else point.repeat)
+        if name == "point.uuid":
+            return _Term(get=lambda point: str(uuid.uuid5(self._namespace, point.id)))
+        return None
+
+    def _tree_term(self, value: Any, path: tuple[str | int, ...], chain: tuple[str, ...]) -> _Term:
+        """Return what a setting stands for; a text that is one placeholder keeps the type of what it names."""
+        if isinstance(value, str):
+            if "{" not in value:
+                return _Term(value)
+            where = self._definition.origin(*path) or ".".join(map(str, path))
+            said = list(_scan(value, self._is_known))
+            if len(said) == 1 and isinstance(said[0], _Name):
+                return self._term(said[0], where, chain)
+            compiled = Compiled(tuple(self._parts(value, where, chain)))
+            if compiled.is_fixed:
+                return _Term("".join(str(part) for part in compiled.parts))
+            return _Term(get=lambda point: self.fill(compiled, point))
+        if isinstance(value, Mapping):
+            return self._mapping(value, path, chain)
+        if isinstance(value, (list, tuple)):
+            items = [self._tree_term(each, (*path, index), chain) for index, each in enumerate(value)]
+            if all(each.get is None for each in items):
+                return _Term([each.value for each in items])
+            return _Term(get=lambda point: [each.value if each.get is None else each.get(point) for each in items])
+        return _Term(value)
+
+    def _mapping(self, value: Mapping[Any, Any], path: tuple[str | int, ...], chain: tuple[str, ...]) -> _Term:
+        terms = {key: self._tree_term(each, (*path, key), chain) for key, each in value.items()}
+        fixed = {key: term.value for key, term in terms.items()}
+        getters = [(key, term.get) for key, term in terms.items() if term.get is not None]
+        if not getters:
+            return _Term(fixed)
+
+        def get(point: Point) -> dict[Any, Any]:
+            found = fixed.copy()
+            for key, each in getters:
+                found[key] = each(point)
+            return found
+
+        return _Term(get=get)
+
+    def _variable(self, name: str, place: str) -> str:
+        definition = self._definition
+        if definition.dialect != "cloudmesh" and name not in definition.variables:
+            raise UsageError(
+                f"{place}: {{os.{name}}} is an environment variable that the file does not allow",
+                hint=f"write `variables: [{', '.join((*definition.variables, name))}]` into the file",
+            )
+        value = self._environ.get(name)
+        if not value and name in ("USER", "LOGNAME", "HOME"):
+            value = _account(name)
+        if value is None:
+            raise UsageError(
+                f"{place}: {{os.{name}}} is not defined: there is no environment variable {name}",
+                hint=f"export {name}=… first, or write the value into the file",
+            )
+        if name not in _HARMLESS and looks_secret(name, value):
+            raise UsageError(
+                f"{place}: {{os.{name}}} looks like a secret, which scripts and records would keep",
+                hint="let the job read the variable itself",
+            )
+        return value
+
+    def _undefined(self, name: str, source: str, place: str) -> UsageError:
+        start = f"{place}: " if place else ""
+        shown = source if source == f"{{{name}}}" else f"{source}, here {{{name}}},"
+        why = self._why.get(name) or self._why.get(name.partition(".")[0])
+        if why:
+            return UsageError(f"{start}{shown} is not defined: {why}")
+        names = [
+            *self._axes,
+            *(each.removeprefix(f"{ALSO}.") for each in self._flat if not each.startswith(INTERNAL[1:])),
+        ]
+        inside = [each for each in names if each.startswith(f"{name}.")]
+        if inside:
+            return UsageError(f"{start}{shown} names a section", hint=f"name one of its settings, as {{{inside[0]}}}")
+        near = [each for each in names if each.endswith(f".{name}")][:1] or closest(name, names, 1)
+        if near:
+            hint = f"did you mean {{{near[0]}}}?"
+        elif name in self._environ:
+            hint = f"did you mean {{os.{name}}}?"
+        else:
+            hint = f"define it in the settings, or write \\{source} to keep the braces"
+        return UsageError(f"{start}{shown} is not defined", hint=hint)
+
+
+def _value_of(point: Point, axis: str, place: str) -> Any:
+    try:
+        return point.values[axis]
+    except KeyError:
+        raise UsageError(f"{place}: {axis!r} has no value at the point {point.id}") from None
+
+
+def _flat(
+    tree: Mapping[Any, Any], path: tuple[str | int, ...]
+) -> Iterator[tuple[str, tuple[tuple[str | int, ...], Any]]]:
+    """Yield every setting that is no section: its dotted name, its path and its value."""
+    for key, value in tree.items():
+        here = (*path, key)
+        if isinstance(value, Mapping):
+            yield from _flat(value, here)
+        else:
+            yield ".".join(map(str, here)), (here, value)
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, dict)) else str(value)
+
+
+def _account(name: str) -> str | None:
+    """Return what the account tells where the environment does not: containers and cron jobs have no USER."""
+    try:
+        entry = pwd.getpwuid(os.getuid())
+    except KeyError:
+        return None
+    return entry.pw_dir if name == "HOME" else entry.pw_name
+
+
+def _scan(text: str, is_known: Callable[[str], bool]) -> Iterator[str | _Name]:
+    """Yield the texts and placeholders of a text in turn."""
+    begin = at = 0
+    while (at := text.find("{", at)) >= 0:
+        found = None if at and text[at - 1] in "$\\" else _read_name(text, at, is_known)
+        if found is None:
+            at += 1
+            continue
+        name, end = found
+        if begin < at:
+            yield text[begin:at]
+        yield name
+        begin = at = end
+    if begin < len(text):
+        yield text[begin:]
+
+
+def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int = 0) -> tuple[_Name, int] | None:
+    """Return the placeholder that begins at a brace and where it ends, or None where none begins."""
+    simple = _SIMPLE.match(text, at)
+    if simple is not None:
+        said, end = simple[1], simple.end()
+        if not is_known(said) and not _PATH.fullmatch(said):
+            return None
+        must = is_known(said) or not (_is_talk(text, at) or _is_foreign(text, at, end, said))
+        return _Name((said,), simple[0], _line(text, at), must), end
+    parts: list[str | _Name] = []
+    here = at + 1
+    while here < len(text) and text[here] != "}":
+        piece = _PIECE.match(text, here)
+        if piece is not None:
+            parts.append(piece[0])
+            here = piece.end()
+            continue
+        inner = _read_name(text, here, is_known, depth + 1) if text[here] == "{" and depth < _DEEPEST else None
+        if inner is None:
+            return None
+        parts.append(inner[0])
+        here = inner[1]
+    if here >= len(text) or not any(isinstance(each, str) for each in parts):
+        return None  # {{name}} is a name between braces
+    must = not _is_talk(text, at)
+    whole = tuple(each if isinstance(each, str) else each._replace(must=must) for each in parts)
+    return _Name(whole, text[at : here + 1], _line(text, at), must), here + 1
+
+
+def _is_talk(text: str, at: int) -> bool:
+    """Tell whether a brace stands in a comment, which says nothing to a machine, or in an f-string of Python."""
+    start = text.rfind("\n", 0, at) + 1
+    return _COMMENT.match(text, start, at) is not None or _F_STRING.search(text, start, at) is not None
+
+
+def _is_foreign(text: str, at: int, end: int, name: str) -> bool:
+    """Tell whether braces around a word that is not defined belong to another language."""
+    if "." in name:
+        return False
+    before, after = text[max(0, at - 1) : at] or " ", text[end : end + 1] or " "
+    return (
+        name in _AWK
+        or before in "%@"
+        or (before == "{" and after == "}")
+        or (before.isspace() and after in "<>")  # exec {fd}>file
+    )
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1

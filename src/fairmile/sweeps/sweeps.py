@@ -1,0 +1,565 @@
+"""Sweeps: from a definition to thousands of runs, here or on a system, found again after a logout, a crash, a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, UsageError
+from fairmile.base.files import Lock, write_atomic, write_failure
+from fairmile.base.words import did_you_mean
+from fairmile.runs.batches import ArrayState, Frozen, read_tasks, write_tasks
+from fairmile.runs.model import Run, RunState
+from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.spec import RunSpec
+from fairmile.runs.wording import Value
+from fairmile.runs.worker import Batch, Ended, pool
+from fairmile.sweeps.files import is_definition_file, read_document, source_document
+from fairmile.sweeps.members import Members
+from fairmile.sweeps.model import Definition, Point
+
+SWEEP = "sweep.json"
+RESULTS = "results.json"
+_FORMAT = "fairmile-sweep/1"
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+_PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the points
+_LOOK_S = 0.5
+_LEFT = "left"  # not begun, and in no job
+_AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep would do; nothing has happened yet."""
+
+    definition: Definition
+    first: Point
+    last: Point
+    count: int
+    run: RunPlan | None  # that of the first point; None where the definition says nothing to execute
+    point_s: float | None = None  # how long one point is expected to take
+    point_s_from: str = ""
+    node_hours: float | None = None
+    disk_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one point stands: the state of its run, `queued` in a job, or `left`."""
+
+    number: int
+    id: str  # of the point
+    run: str
+    values: Mapping[str, Value]
+    state: str
+    reason: str = ""
+    elapsed_s: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as its folder tells."""
+
+    folder: Path
+    document: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self.document["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.document["name"])
+
+    @property
+    def created(self) -> float:
+        return float(self.document["created"])
+
+    @property
+    def count(self) -> int:
+        return int(self.document["count"])
+
+    @property
+    def system(self) -> str:
+        return str(self.document["system"])
+
+    @property
+    def is_study(self) -> bool:
+        return "study" in self.document
+
+
+class Sweeps:
+    """All sweeps of one workspace, each a folder of its own."""
+
+    def __init__(self, root: Path, runs: Callable[[], Runs], *, environ: Mapping[str, str]) -> None:
+        self.root = root
+        self._runs = runs
+        self._environ = environ
+
+    # Plan
+
+    def read(
+        self,
+        files: Sequence[Path | str] = (),
+        *,
+        what: str = "",
+        command: Sequence[str] = (),
+        params: Mapping[str, Any] | None = None,
+        allow_code: bool = False,
+        changes: Mapping[str, Any] | None = None,
+    ) -> tuple[Definition, dict[str, Any]]:
+        """Return what files, a name or a command say of a sweep, and the same as data that can be kept.
+
+        `params` are axes and settings that go before those of the files, `changes` other keys, such as `select`.
+        """
+        document = source_document(
+            [Path(file) for file in files],
+            params=params or {},
+            what=what,
+            command=command,
+            allow_code=allow_code,
+            changes=changes or {},
+        )
+        return read_document(document, environ=self._environ), document
+
+    def read_any(
+        self, what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None
+    ) -> tuple[Definition, dict[str, Any]]:
+        """Return what a file, the name of an asset, or the words of a command say of a sweep."""
+        if not isinstance(what, str | Path):
+            return self.read(command=what, params=params)
+        if isinstance(what, Path) or is_definition_file(what):
+            return self.read([what], params=params)
+        return self.read(what=what, params=params)
+
+    def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> SweepPlan:
+        """Return what a sweep would do; `changes` are fields of its runs, as `system`."""
+        first, last, count = _ends(definition)
+        members = Members(definition, template, self._environ)
+        if not members.can_run:
+            return SweepPlan(definition, first, last, count, None, disk_bytes=members.size_bytes(first) * count)
+        plan = self._plan_of(members, first, changes)
+        point_s, source = _expected(plan)
+        nodes = plan.spec.resources.nodes or 1
+        return SweepPlan(
+            definition,
+            first,
+            last,
+            count,
+            plan,
+            point_s,
+            source,
+            None if point_s is None else count * nodes * point_s / 3600,
+            members.size_bytes(first) * count,
+            plan.notes,
+        )
+
+    def _plan_of(self, members: Members, point: Point, changes: Mapping[str, Any]) -> RunPlan:
+        what, fields = members.target(point)
+        merged = {**fields, **changes}
+        if isinstance(fields.get("resources"), Mapping) and isinstance(changes.get("resources"), Mapping):
+            merged["resources"] = {**fields["resources"], **changes["resources"]}
+        return self._runs().plan(what, **merged)
+
+    # Make and find
+
+    def create(
+        self,
+        definition: Definition,
+        source: Mapping[str, Any],
+        *,
+        template: Path | None = None,
+        study: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> Sweep:
+        """Freeze a sweep: its points with their identities, the code, the inputs, in a folder of its own."""
+        members = Members(definition, template, self._environ)
+        if not members.can_run:
+            raise UsageError(
+                f"{definition.name}: nothing says what a point executes",
+                hint="give `command`, `run` or `notebook` in the file, or --template",
+            )
+        first, _, count = _ends(definition)
+        plan = self._plan_of(members, first, changes)
+        folder, id = self._new_folder(definition.name)
+        try:
+            frozen = self._freeze(plan, folder, id, in_place="folder" in definition.fields)
+            if study is None:
+                frozen.write_members(members.lines(frozen, id))
+            document = {
+                "format": _FORMAT,
+                "id": id,
+                "name": definition.name,
+                "created": time.time(),
+                "source": dict(source),
+                "count": count if study is None else 0,
+                "axes": {name: list(values) for name, values in definition.points.axes.items()},
+                "system": frozen.spec.system,
+                "spec": frozen.spec.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
+                "values": dict(frozen.values),
+                "best": definition.best,
+                "combine": list(definition.combine),
+                **({"study": dict(study)} if study is not None else {}),
+            }
+            write_atomic(folder / SWEEP, json.dumps(document), mode=0o600)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return Sweep(folder, document)
+
+    def _freeze(self, plan: RunPlan, folder: Path, id: str, *, in_place: bool) -> Frozen:
+        spec = plan.spec.model_copy(update={"group": id})
+        return self._runs().freeze(RunPlan(spec, plan.steps, sources=plan.sources), folder, in_place=in_place)
+
+    def _new_folder(self, name: str) -> tuple[Path, str]:
+        while True:
+            id = f"{name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                (self.root / id).mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise write_failure(str(self.root / id), error) from error
+            return self.root / id, id
+
+    def ls(self) -> list[Sweep]:
+        """Return all sweeps, the newest first."""
+        found = []
+        for file in self.root.glob(f"*/{SWEEP}"):
+            with contextlib.suppress(FairmileError):
+                found.append(read_sweep(file.parent))
+        return sorted(found, key=lambda sweep: sweep.created, reverse=True)
+
+    def get(self, reference: str) -> Sweep:
+        """Return the sweep that an id, its unique start or end, a name that only one has, or `last` means."""
+        sweeps = self.ls()
+        if reference == "last" and sweeps:
+            return sweeps[0]
+        found = [each for each in sweeps if each.id == reference] or [
+            each for each in sweeps if each.id.startswith(reference) or each.id.endswith(f"-{reference}")
+        ]
+        if len(found) == 1 and reference:
+            return found[0]
+        if found and reference:
+            ids = ", ".join(each.id for each in found[:5])
+            raise NotFound(f"{reference!r} may be any of {ids}", hint="write more of the id")
+        near = did_you_mean(reference, [each.id for each in sweeps])
+        raise NotFound(
+            f"no sweep named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile sweep ls` lists them"
+        )
+
+    def remove(self, reference: str) -> Sweep:
+        """Forget a sweep; its runs stay."""
+        sweep = self.get(reference)
+        if any(not job.is_over for job in self._arrays(sweep)):
+            raise Conflict(f"sweep {sweep.id} has jobs", hint=f"`fairmile sweep cancel {sweep.id}` ends them")
+        try:
+            gone = sweep.folder.with_name(f".{sweep.id}.removed")
+            sweep.folder.rename(gone)
+            shutil.rmtree(gone)
+        except OSError as error:
+            raise write_failure(str(sweep.folder), error) from error
+        return sweep
+
+    # Where it stands
+
+    def points(self, sweep: Sweep) -> list[Standing]:
+        """Return where each point stands; runs whose job has ended without a word are settled first."""
+        runs = self._runs()
+        arrays: dict[str, Any] = {}
+        rows = {row.id: row for row in runs.rows(group=sweep.id)}
+        if sweep.system:
+            for begun in rows.values():
+                if not begun.state.is_end:
+                    runs.collect(begun.id, arrays)
+            rows = {row.id: row for row in runs.rows(group=sweep.id)}
+        queued = self._in_hand(sweep)
+        found = []
+        batch = Batch.read(sweep.folder)
+        shared = batch.document["spec"].get("params", {})
+        for number, member in enumerate(batch.members()):
+            row = rows.get(member["id"])  # None: it has not begun
+            at = (number, member["point"], member["id"], member["spec"].get("params", shared))
+            if number in queued and (row is None or row.state in _AGAIN):
+                found.append(Standing(*at, "queued"))
+            elif row is None:
+                found.append(Standing(*at, _LEFT))
+            else:
+                found.append(Standing(*at, str(row.state), row.reason, row.elapsed_s, row.metrics))
+        return found
+
+    def _arrays(self, sweep: Sweep) -> Iterator[ArrayState]:
+        for said in read_tasks(sweep.folder):
+            job = self._runs().array(said["key"])
+            if job is not None:
+                yield job
+
+    def _in_hand(self, sweep: Sweep) -> set[int]:
+        """Return the points that a job which has not ended will execute."""
+        found: set[int] = set()
+        for said in read_tasks(sweep.folder):
+            job = self._runs().array(said["key"])
+            if job is None or job.is_over:
+                continue
+            for index, numbers in enumerate(said["tasks"]):
+                if index not in job.ended:
+                    found.update(numbers)
+        return found
+
+    # Execute
+
+    def run(
+        self,
+        sweep: Sweep,
+        *,
+        at_once: int = 1,
+        failed: bool = False,
+        on_end: Callable[[Ended], None] = lambda _: None,
+    ) -> list[Standing]:
+        """Execute on this machine what of a sweep is missing, and with `failed` also what failed, to the end."""
+        with self._turn(sweep):
+            missing = [each.number for each in self.points(sweep) if _is_missing(each, failed)]
+            taken = []
+            for ended in pool(sweep.folder, missing, at_once):
+                if ended.state == "taken":
+                    taken.append(ended)
+                else:
+                    on_end(ended)
+            self._wait_for(sweep, taken, on_end)
+            found = self.points(sweep)
+            self._conclude(sweep, found)
+        return found
+
+    def _wait_for(self, sweep: Sweep, taken: Sequence[Ended], on_end: Callable[[Ended], None]) -> None:
+        """Wait for points that workers of an earlier controller, which died, are still at."""
+        for each in taken:
+            while not (run := self._runs().collect(each.id)).state.is_end:
+                time.sleep(_LOOK_S)
+            on_end(Ended(each.number, each.id, str(run.state), str(run.result.get("reason") or "")))
+
+    def submit(
+        self,
+        sweep: Sweep,
+        *,
+        failed: bool = False,
+        pack: int | None = None,
+        slots: int = 1,
+        at_once: int | None = None,
+        queued: int | None = None,
+    ) -> list[ArrayState]:
+        """Hand what of a sweep is missing over to its system as job arrays, and return at once.
+
+        A task executes `pack` points, one after the other or `slots` at once; without `pack` as many as fill ten
+        minutes by what points took before. `at_once` tasks run together at most, and no more than `queued` wait.
+        """
+        with self._turn(sweep):
+            standings = self.points(sweep)
+            missing = [each.number for each in standings if _is_missing(each, failed)]
+            frozen = self._frozen(sweep)
+            members = Batch.read(sweep.folder).members()
+            before = list(read_tasks(sweep.folder))
+            room = None if queued is None else queued - self._waiting(sweep)
+            jobs: list[ArrayState] = []
+            for resources, numbers in _by_resources(missing, members, frozen.spec):
+                size = pack or self._packed(sweep, frozen.spec, standings, len(numbers))
+                needs, size = self._needs(frozen.spec, resources, size, slots)
+                tasks = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+                if room is not None:
+                    tasks, room = tasks[: max(room, 0)], room - len(tasks)
+                if not tasks:
+                    continue
+                number = len(before) + len(jobs) + 1
+                key = f"{sweep.id}-{number}"
+                file = write_tasks(sweep.folder, number, key, frozen.spec.system, tasks)
+                words = ["-m", "fairmile.runs.worker", str(sweep.folder), "--tasks", file]
+                words += ["--at-once", str(slots)] if slots > 1 else []
+                try:
+                    job = self._runs().submit_array(frozen, words, len(tasks), key, at_once=at_once, resources=needs)
+                except FairmileError:
+                    if self._runs().array(key) is None:
+                        (sweep.folder / file).unlink(missing_ok=True)
+                    raise
+                jobs.append(job)
+        return jobs
+
+    def _waiting(self, sweep: Sweep) -> int:
+        """Return how many tasks of a sweep are in the queue or run."""
+        return sum(
+            len(said["tasks"]) - len(job.ended)
+            for said in read_tasks(sweep.folder)
+            if (job := self._runs().array(said["key"])) is not None and not job.is_over
+        )
+
+    def _packed(self, sweep: Sweep, spec: RunSpec, standings: Sequence[Standing], count: int) -> int:
+        """Return how many points a task should execute, by what points took in this sweep or before."""
+        took = [each.elapsed_s for each in standings if each.elapsed_s is not None and each.state == "done"]
+        expected = fmean(took) if took else _history_s(self._runs(), spec)
+        if expected is None:
+            return 1
+        return max(1, min(count, int(_PACK_S / max(expected, 0.1))))
+
+    def _needs(
+        self, spec: RunSpec, resources: Mapping[str, Any], size: int, slots: int
+    ) -> tuple[dict[str, Any], int]:
+        """Return what a task with so many points asks for, and how many it can have within the time a job may take."""
+        needs = dict(resources)
+        if slots > 1:
+            needs["cpus_per_task"] = (needs.get("cpus_per_task") or 1) * slots
+        point_s = needs.get("time_s")
+        if point_s is not None:
+            limit_s, _ = self._runs().limits(spec.system, needs.get("partition", ""))
+            if limit_s is not None:
+                size = max(1, min(size, slots * int(limit_s // point_s)))
+            needs["time_s"] = point_s * math.ceil(size / slots)
+        return needs, size
+
+    def wait(
+        self, sweep: Sweep, *, on_look: Callable[[Sequence[Standing]], None] = lambda _: None, **submitting: Any
+    ) -> list[Standing]:
+        """Follow a sweep on its system to its end; what `queued` held back is submitted as others end."""
+        while True:
+            found = self.points(sweep)
+            on_look(found)
+            if not any(each.state in ("queued", "running") for each in found):
+                held = [each for each in found if each.state == _LEFT]
+                if not held or not submitting.get("queued"):
+                    break
+            if submitting.get("queued"):
+                self.submit(sweep, **submitting)
+            time.sleep(_LOOK_S if len(found) < 100 else 2.0)
+        with self._turn(sweep):
+            self._conclude(sweep, found)
+        return found
+
+    def cancel(self, sweep: Sweep) -> None:
+        """End the jobs of a sweep; what they have done stays."""
+        for said in read_tasks(sweep.folder):
+            self._runs().cancel_array(said["key"])
+
+    # What came out
+
+    def results(self, sweep: Sweep) -> list[Run]:
+        """Return the records of all points that have begun, in the order of the points."""
+        return sorted(self._runs().select(sweep.id), key=lambda run: run.id)
+
+    def combined(self, sweep: Sweep) -> Run | None:
+        """Return the run of the combining step, where there was one."""
+        with contextlib.suppress(NotFound):
+            return self._runs().get(f"{sweep.id}-combined")
+        return None
+
+    def _conclude(self, sweep: Sweep, found: Sequence[Standing]) -> None:
+        """Write the table of results; where all points are done, take the combining step."""
+        rows = [
+            {
+                "point": each.id,
+                "run": each.run,
+                "folder": str(self._runs().root / each.run),
+                "values": dict(each.values),
+                "state": each.state,
+                "metrics": dict(each.metrics),
+            }
+            for each in found
+        ]
+        write_atomic(sweep.folder / RESULTS, json.dumps(rows, allow_nan=True))
+        command = sweep.document.get("combine")
+        if not command or self.combined(sweep) is not None or any(each.state != "done" for each in found):
+            return
+        runs = self._runs()
+        plan = runs.plan(
+            command,
+            name=f"{sweep.name}-combined"[:64],
+            inputs={"results": {"path": str(sweep.folder / RESULTS)}},
+            folder=sweep.document["source"].get("folder") or str(Path.cwd()),
+            tags=("combined", sweep.id),
+        )
+        folder = sweep.folder / "combine"
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+        frozen = runs.freeze(plan, folder)
+        Batch.read(folder).execute(frozen.member(f"{sweep.id}-combined"))
+
+    # Inside
+
+    def _frozen(self, sweep: Sweep) -> Frozen:
+        return Frozen(sweep.folder, RunSpec.model_validate(sweep.document["spec"]), sweep.document["values"])
+
+    @contextlib.contextmanager
+    def _turn(self, sweep: Sweep) -> Iterator[None]:
+        """Let one process at a time decide what of a sweep is executed next."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(Lock(sweep.folder / ".turn", timeout_s=0.5))
+            except SystemFailure as error:
+                if "is locked by" not in str(error):
+                    raise
+                raise Conflict(
+                    f"sweep {sweep.id} is being executed by another process",
+                    hint=f"`fairmile sweep show {sweep.id}` tells how far it is",
+                ) from error
+            yield
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Return the sweep that a folder holds."""
+    try:
+        document = json.loads((folder / SWEEP).read_bytes())
+    except (OSError, ValueError) as error:
+        raise SystemFailure(f"cannot read {folder / SWEEP}: {error}") from error
+    if not isinstance(document, dict) or "id" not in document:
+        raise SystemFailure(f"{folder / SWEEP} is damaged: expected the record of a sweep")
+    return Sweep(folder, document)
+
+
+def _ends(definition: Definition) -> tuple[Point, Point, int]:
+    first = last = next(iter(definition.points), None)
+    if first is None or last is None:
+        raise UsageError(f"{definition.name}: no point is left", hint="look at `exclude` and `select`")
+    for point in definition.points:
+        last = point
+    return first, last, len(definition.points)
+
+
+def _is_missing(standing: Standing, failed: bool) -> bool:
+    again = {_LEFT, *map(str, _AGAIN)} | ({str(RunState.FAILED), str(RunState.TIMEOUT)} if failed else set())
+    return standing.state in again
+
+
+def _expected(plan: RunPlan) -> tuple[float | None, str]:
+    """Return how long a point is expected to take, and who says so."""
+    said = plan.prediction.get("elapsed_s")
+    if said:
+        return float(said["value"]), str(said.get("source") or "earlier runs")
+    if plan.spec.resources.time_s is not None:
+        return plan.spec.resources.time_s, "the time asked for: an upper bound"
+    return None, ""
+
+
+def _history_s(runs: Runs, spec: RunSpec) -> float | None:
+    took = [row.elapsed_s for row in runs.rows(name=spec.name, states=[RunState.DONE], limit=50) if row.elapsed_s]
+    return fmean(took) if took else None
+
+
+def _by_resources(
+    numbers: Sequence[int], members: Sequence[Mapping[str, Any]], spec: RunSpec
+) -> list[tuple[Mapping[str, Any], list[int]]]:
+    """Return points by what they need: those that need the same go into one job array."""
+    shared = spec.resources.model_dump(mode="json", exclude_defaults=True)
+    groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
+    for number in numbers:
+        said = members[number]["spec"].get("resources", shared)
+        groups.setdefault(json.dumps(said, sort_keys=True), (said, []))[1].append(number)
+    return list(groups.values())

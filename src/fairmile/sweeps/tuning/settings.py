@@ -1,0 +1,243 @@
+"""The `tuning` section of a file, checked: what is unknown, what does not fit together, and what follows by itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from fairmile.base.errors import UsageError
+from fairmile.base.units import parse_duration
+from fairmile.base.words import did_you_mean
+from fairmile.runs.wording import Value
+from fairmile.sweeps.model import Objective, Origin
+from fairmile.sweeps.tuning.engine import Settings
+from fairmile.sweeps.tuning.space import Space
+
+ENGINES = ("optuna", "ray", "deephyper")
+SAMPLERS = ("random", "grid", "tpe", "gp", "cma-es", "nsga-ii", "pbt", "bohb")
+PRUNERS = ("asha", "hyperband", "median", "none")
+EXTRAPOLATIONS = ("least-squares", "svr", "none")
+DEFAULT_TRIALS = 50
+# What a sampler of Optuna can be told beyond our own words, by Optuna's names.
+OPTIONS: Mapping[str, Mapping[str, type]] = {
+    "random": {},
+    "grid": {},
+    "tpe": {"n_startup_trials": int, "n_ei_candidates": int, "multivariate": bool, "constant_liar": bool},
+    "gp": {"n_startup_trials": int, "deterministic_objective": bool},
+    "cma-es": {"n_startup_trials": int, "sigma0": float, "popsize": int, "with_margin": bool},
+    "nsga-ii": {"population_size": int, "mutation_prob": float, "crossover_prob": float, "swapping_prob": float},
+}
+_KEYS = (
+    *("engine", "sampler", "pruner", "trials", "time", "node_hours", "energy", "seed", "steps", "min_steps"),
+    *("reduction", "startup", "extrapolate", "population", "interval", "options"),
+)
+_ENERGY = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kMGT]?)(J|Wh)")
+_SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def parse_settings(
+    tuning: Mapping[str, Any], objectives: Sequence[Objective], origin: Origin, *, space: Space | None = None
+) -> Settings:
+    """Return the settings that `tuning` states, completed by what fits the objectives.
+
+    An unknown key or word, a value of the wrong type, and what cannot work together raise UsageError with the place
+    and what to write instead. With `space` also what does not fit the distributions is refused.
+    """
+    said = _Said(tuning, origin)
+    if not objectives:
+        raise UsageError(
+            f"{origin('tuning')}: a tuning needs an objective",
+            hint="say what is to become better: objective: {loss: lower}",
+        )
+    sampler = said.word("sampler", SAMPLERS)
+    engine = said.word("engine", ENGINES) or ("ray" if sampler == "pbt" else "optuna")
+    pruner = said.word("pruner", PRUNERS)
+    if sampler == "bohb":
+        if pruner not in ("", "hyperband"):
+            said.refuse("pruner", f"bohb stops trials by hyperband, not by {pruner}", "leave out the pruner")
+        sampler, pruner = "tpe", "hyperband"
+    sampler = sampler or ("nsga-ii" if len(objectives) > 1 and engine == "optuna" else "tpe")
+    extrapolate = said.word("extrapolate", EXTRAPOLATIONS)
+    budgets = {
+        "trials": said.whole("trials", 1),
+        "time_s": said.duration("time"),
+        "node_hours": said.number("node_hours"),
+        "energy_j": said.energy("energy"),
+    }
+    if all(budget is None for budget in budgets.values()) and sampler not in ("grid", "pbt"):
+        budgets["trials"] = DEFAULT_TRIALS
+    own = Settings()
+    settings = Settings(
+        engine=engine,
+        sampler=sampler,
+        pruner="" if pruner == "none" else pruner,
+        **budgets,  # type: ignore[arg-type]
+        seed=said.whole("seed", 0),
+        steps=said.whole("steps", 1),
+        min_steps=said.whole("min_steps", 1) or own.min_steps,
+        reduction=said.whole("reduction", 2) or own.reduction,
+        startup=_or(said.whole("startup", 0), own.startup),
+        extrapolate="" if extrapolate == "none" else extrapolate,
+        population=said.whole("population", 2) or own.population,
+        interval=said.whole("interval", 1) or own.interval,
+        options=said.options(sampler if engine == "optuna" else ""),
+    )
+    check_fits(settings, objectives, space, origin=origin)
+    return settings
+
+
+def check_fits(
+    settings: Settings, objectives: Sequence[Objective], space: Space | None = None, *, origin: Origin | None = None
+) -> None:
+    """Raise UsageError, with what to do, where settings cannot work together or with objectives or space."""
+
+    def refuse(key: str, why: str, hint: str) -> NoReturn:
+        raise UsageError(f"{_place(origin, key)}: {why}", hint=hint)
+
+    several = len(objectives) > 1
+    if several and settings.pruner:
+        refuse("pruner", f"{settings.pruner} compares one metric, but {len(objectives)} are objectives", _LEAVE_PRUNER)
+    if several and settings.extrapolate:
+        refuse("extrapolate", "a curve can be extrapolated towards one objective only", "leave out `extrapolate`")
+    if several and settings.sampler in ("cma-es", "pbt"):
+        refuse("sampler", f"{settings.sampler} knows one objective only", "use nsga-ii, tpe or gp, or one objective")
+    if settings.sampler == "pbt" and settings.engine != "ray":
+        refuse("sampler", f"the engine {settings.engine} has no pbt", "write engine: ray, or leave out the engine")
+    if settings.sampler == "pbt" and settings.pruner:
+        refuse("pruner", "pbt replaces weak members itself, nothing is stopped", "leave out the pruner")
+    if settings.pruner == "hyperband" and settings.steps is None:
+        refuse("pruner", "hyperband must know the last step of a trial", "write steps: N, such as the number of epochs")
+    if settings.steps is not None and settings.min_steps > settings.steps:
+        refuse("min_steps", f"min_steps {settings.min_steps} lies beyond steps {settings.steps}", "make it smaller")
+    if space is not None:
+        _check_space(settings, space, refuse)
+
+
+_LEAVE_PRUNER = "leave out the pruner, or keep one objective"
+
+
+def _check_space(settings: Settings, space: Space, refuse: Any) -> None:
+    if settings.sampler == "cma-es":
+        numbers = [each.name for each in space.dimensions if each.is_number and each.when is None]
+        if len(numbers) < 2:
+            found = f"only {numbers[0]} is" if numbers else "none is"
+            refuse(
+                "sampler",
+                f"cma-es needs two or more numbers without a condition, and {found} one here",
+                "use tpe, which handles choices, conditions and single numbers",
+            )
+    if settings.sampler == "grid":
+        endless = [each.name for each in space.dimensions if each.is_number and each.step is None]
+        if endless:
+            refuse(
+                "sampler",
+                f"a grid has no end where {', '.join(endless)} is continuous",
+                f"give {endless[0]} a step, list its values with `choice`, or use the sampler random",
+            )
+
+
+class _Said:
+    """Reads one key at a time, and refuses with the place."""
+
+    def __init__(self, tuning: Mapping[str, Any], origin: Origin) -> None:
+        self.tuning = tuning
+        self.origin = origin
+        for key in tuning:
+            if key not in _KEYS:
+                hint = did_you_mean(str(key), _KEYS) or f"the keys are {', '.join(_KEYS)}"
+                self.refuse(str(key), f"tuning has no key {key!r}", hint)
+
+    def refuse(self, key: str, why: str, hint: str) -> NoReturn:
+        raise UsageError(f"{_place(self.origin, key)}: {why}", hint=hint or None)
+
+    def word(self, key: str, words: Sequence[str]) -> str:
+        value = self.tuning.get(key)
+        if value is None:
+            return ""
+        # `cmaes`, `CMA_ES` and `NSGAII` are meant as what they look like.
+        plain = {_letters(word): word for word in words}
+        if isinstance(value, str) and _letters(value) in plain:
+            return plain[_letters(value)]
+        return self.refuse(
+            key, f"{value!r} is no {key}", did_you_mean(str(value), words) or f"choose one of {', '.join(words)}"
+        )
+
+    def whole(self, key: str, least: int) -> int | None:
+        value = self.tuning.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.refuse(key, f"{key!r} must be a whole number, not {value!r}", "")
+        if value < least:
+            self.refuse(key, f"{key!r} must be at least {least}, not {value}", "")
+        return value
+
+    def number(self, key: str) -> float | None:
+        value = self.tuning.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            self.refuse(key, f"{key!r} must be a number above 0, not {value!r}", "")
+        return float(value)
+
+    def duration(self, key: str) -> float | None:
+        value = self.tuning.get(key)
+        if value is None:
+            return None
+        try:
+            seconds = parse_duration(value)
+        except UsageError as error:
+            self.refuse(key, error.message, error.hint or "")
+        if seconds <= 0:
+            self.refuse(key, f"{key!r} must be longer than nothing", "")
+        return seconds
+
+    def energy(self, key: str) -> float | None:
+        value = self.tuning.get(key)
+        if not isinstance(value, str):
+            return self.number(key)
+        match = _ENERGY.fullmatch(value.strip())
+        joules = float(match[1]) * _SCALES[match[2]] * (3600 if match[3] == "Wh" else 1) if match else 0.0
+        if not 0 < joules < math.inf:
+            self.refuse(key, f"{value!r} is no energy", "write joules as a number, '500 kJ' or '1.5 kWh'")
+        return joules
+
+    def options(self, sampler: str) -> dict[str, Value]:
+        value = self.tuning.get("options")
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.refuse("options", f"'options' must be names with values, not {value!r}", "")
+        known = OPTIONS.get(sampler)
+        for name, each in value.items():
+            if each is not None and not isinstance(each, (str, int, float)):
+                self.refuse("options", f"the option {name!r} must be a single value, not {each!r}", "")
+            if known is not None:
+                self._check_option(sampler, str(name), each, known)
+        return {str(name): each for name, each in value.items()}
+
+    def _check_option(self, sampler: str, name: str, value: Value, known: Mapping[str, type]) -> None:
+        if name not in known:
+            hint = did_you_mean(name, known) or (f"it has {', '.join(known)}" if known else "leave out `options`")
+            self.refuse("options", f"the sampler {sampler} has no option {name!r}", hint)
+        kind = known[name]
+        fits = (
+            isinstance(value, bool) if kind is bool else isinstance(value, (int, kind)) and not isinstance(value, bool)
+        )
+        if not fits:
+            words = {int: "a whole number", float: "a number", bool: "true or false"}
+            self.refuse("options", f"the option {name!r} must be {words[kind]}, not {value!r}", "")
+
+
+def _letters(word: str) -> str:
+    return re.sub(r"[-_ ]", "", word).casefold()
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value
+
+
+def _place(origin: Origin | None, key: str) -> str:
+    return f"tuning.{key}" if origin is None else f"{origin('tuning', key)} tuning.{key}"

@@ -1,0 +1,291 @@
+"""Studies: a space, an objective and a budget; workers here or on a system try what an engine proposes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import Conflict, RunFailed, UsageError
+from fairmile.base.files import Holder, write_atomic
+from fairmile.base.registry import Plugin, Registry
+from fairmile.runs.batches import Frozen, read_tasks, write_tasks
+from fairmile.runs.ledger import Ledger
+from fairmile.runs.runs import Runs
+from fairmile.runs.spec import RunSpec
+from fairmile.runs.worker import Batch
+from fairmile.sweeps.files import read_document
+from fairmile.sweeps.members import Members
+from fairmile.sweeps.model import Definition, Objective
+from fairmile.sweeps.sweeps import SWEEP, Sweep, Sweeps, read_sweep
+from fairmile.sweeps.tuning.curves import Extrapolation
+from fairmile.sweeps.tuning.engine import Engine, MakeEngine, Settings, StopEarly, TrialRecord
+from fairmile.sweeps.tuning.settings import parse_settings
+from fairmile.sweeps.tuning.space import Space
+from fairmile.sweeps.tuning.trials import TrialRunner
+
+_LOOK_S = 1.0
+_REAP_EVERY_S = 5.0
+_SETTINGS = (
+    *("engine", "sampler", "pruner", "extrapolate", "trials", "time", "node_hours", "energy"),
+    *("steps", "min_steps", "reduction", "startup", "population", "interval", "options"),
+)
+_STOP = "stop"  # a file in the study's folder that has workers ask for nothing more
+
+ENGINES: Registry[MakeEngine] = Registry(
+    "tuning engine",
+    {
+        "optuna": Plugin("fairmile.sweeps.tuning.optuna_engine:OptunaEngine", summary="many workers, one journal"),
+        "ray": Plugin("fairmile.sweeps.tuning.ray_engine:RayEngine", summary="Ray Tune, also populations (pbt)"),
+        "deephyper": Plugin("fairmile.sweeps.tuning.deephyper_engine:DeepHyperEngine", summary="DeepHyper's search"),
+    },
+    entry_points="fairmile.tuning_engines",
+)
+
+
+class Studies:
+    """The tuning of one workspace; a study is a sweep whose points an engine chooses."""
+
+    def __init__(self, sweeps: Sweeps, runs: Callable[[], Runs]) -> None:
+        self._sweeps = sweeps
+        self._runs = runs
+
+    def create(self, definition: Definition, source: Mapping[str, Any], **changes: Any) -> Sweep:
+        """Make a study of a definition; `changes` are fields of its runs, or keys of `tuning` such as `trials`.
+
+        The seed of the sampler is `tuning_seed`: `seed` is that of the runs.
+        """
+        space, settings = self.checked(definition, changes)
+        study = {
+            "settings": asdict(settings),
+            "distributions": {name: dict(each) for name, each in space.items()},
+            "objectives": [asdict(each) for each in definition.objectives],
+        }
+        return self._sweeps.create(definition, source, study=study, **changes)
+
+    def checked(
+        self, definition: Definition, changes: dict[str, Any]
+    ) -> tuple[Mapping[str, Mapping[str, Any]], Settings]:
+        """Return the space and the settings of a study, or raise what is wrong; settings are taken out of `changes`."""
+        names = {"tuning_seed": "seed", **{name: name for name in _SETTINGS}}
+        own = {names[name]: changes.pop(name) for name in list(changes) if name in names}
+        space: dict[str, Mapping[str, Any]] = {}
+        for name, values in definition.points.axes.items():  # a list of values is a choice among them
+            space[name] = {"kind": "choice", "choices": list(values)}
+        space |= definition.distributions
+        checked = Space(space, definition.origin)
+        said = {**definition.tuning, **own}
+        return space, parse_settings(said, definition.objectives, definition.origin, space=checked)
+
+    def extend(self, study: Sweep, *, trials: int) -> Sweep:
+        """Give a study a budget of so many trials in all."""
+        said = {**study.document["study"]}
+        said["settings"] = {**said["settings"], "trials": trials}
+        document = {**study.document, "study": said}
+        write_atomic(study.folder / SWEEP, json.dumps(document), mode=0o600)
+        return Sweep(study.folder, document)
+
+    def engine(self, study: Sweep) -> Engine:
+        """Return the engine over a study's folder."""
+        return _engine(study, self._runs())
+
+    def spent(self, study: Sweep) -> dict[str, float]:
+        """Return what the trials of a study took: node_hours, and energy_j as far as it was measured."""
+        return _spent(study, self._runs())
+
+    def trials(self, study: Sweep) -> Sequence[TrialRecord]:
+        """Return what is known of all trials."""
+        return self.engine(study).trials()
+
+    def best(self, study: Sweep) -> list[TrialRecord]:
+        """Return the best trial, or with several objectives all that no other one beats in each of them."""
+        signs = [1 if each["better"] == "lower" else -1 for each in study.document["study"]["objectives"]]
+        done = [each for each in self.trials(study) if each.state == "done" and len(each.values) == len(signs)]
+        costs = {each.number: [sign * value for sign, value in zip(signs, each.values, strict=True)] for each in done}
+        if len(signs) == 1:
+            return sorted(done, key=lambda each: costs[each.number])[:1]
+
+        def beats(one: TrialRecord, other: TrialRecord) -> bool:
+            mine, theirs = costs[one.number], costs[other.number]
+            return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+        return [each for each in done if not any(beats(other, each) for other in done)]
+
+    # Execute
+
+    def run(
+        self, study: Sweep, *, workers: int = 1, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None
+    ) -> Sequence[TrialRecord]:
+        """Work on a study on this machine until its budget is spent; trials of dead workers are tried again."""
+        engine = self.engine(study)
+        (study.folder / _STOP).unlink(missing_ok=True)
+        engine.reap(lambda worker: self._is_alive(worker))
+        count = workers if engine.shares else 1
+        with contextlib.ExitStack() as stack:
+            processes = [stack.enter_context(_started(study.folder, workers // count)) for _ in range(count)]
+            try:
+                while any(process.poll() is None for process in processes):
+                    time.sleep(_LOOK_S)
+                    if engine.shares:
+                        engine.reap(lambda worker: self._is_alive(worker))
+                    on_look(engine.trials())
+            except KeyboardInterrupt:
+                (study.folder / _STOP).touch()
+                for process in processes:
+                    process.send_signal(signal.SIGINT)
+                raise
+            found = engine.trials()
+            on_look(found)
+            if all(process.returncode for process in processes):
+                raise RunFailed(
+                    f"no worker of study {study.id} came to its end", hint=f"look at {study.folder / 'workers.log'}"
+                )
+        return found
+
+    def submit(self, study: Sweep, *, workers: int = 1) -> str:
+        """Hand a study over to its system as a job array of workers, and return at once."""
+        engine = self.engine(study)
+        if not engine.shares:
+            raise UsageError(
+                f"the engine {study.document['study']['settings']['engine']} works in one process only",
+                hint="take engine: optuna for many workers on a system",
+            )
+        if self.is_live(study):
+            raise Conflict(f"study {study.id} has workers", hint=f"`fairmile tune show {study.id}` tells how far it is")
+        (study.folder / _STOP).unlink(missing_ok=True)
+        engine.reap(lambda worker: self._is_alive(worker))
+        number = len(list(read_tasks(study.folder))) + 1
+        key = f"{study.id}-{number}"
+        write_tasks(study.folder, number, key, study.system, [[] for _ in range(workers)])
+        words = ["-m", "fairmile.sweeps.tuning.worker", str(study.folder), "--job", key]
+        return self._runs().submit_array(frozen_of(study), words, workers, key).job
+
+    def is_live(self, study: Sweep) -> bool:
+        """Tell whether a job works on a study."""
+        arrays = (self._runs().array(said["key"]) for said in read_tasks(study.folder))
+        return any(array is not None and not array.is_over for array in arrays)
+
+    def wait(
+        self, study: Sweep, *, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None
+    ) -> Sequence[TrialRecord]:
+        """Follow a study on its system to its end."""
+        engine = self.engine(study)
+        reaped_at = 0.0
+        while self.is_live(study):
+            on_look(engine.trials())
+            time.sleep(_LOOK_S)
+            if time.monotonic() - reaped_at > _REAP_EVERY_S:
+                engine.reap(lambda worker: self._is_alive(worker))
+                reaped_at = time.monotonic()
+        engine.reap(lambda worker: self._is_alive(worker))
+        found = engine.trials()
+        on_look(found)
+        return found
+
+    def stop(self, study: Sweep) -> None:
+        """Have a study end: no trial is begun any more, and its jobs are cancelled."""
+        (study.folder / _STOP).touch()
+        for said in read_tasks(study.folder):
+            self._runs().cancel_array(said["key"])
+
+    def _is_alive(self, worker: str) -> bool:
+        """Tell whether a worker may still be at its trial."""
+        holder = Holder.parse(worker, 0)
+        if holder.is_dead_here():
+            return False
+        job = dict(line.split("=", 1) for line in worker.splitlines() if "=" in line).get("job", "")
+        key, _, task = job.rpartition("/")
+        if not key:
+            return True
+        array = self._runs().array(key)
+        return array is not None and not array.is_over and int(task or 0) not in array.ended
+
+
+def _engine(study: Sweep, ledger: Ledger) -> Engine:
+    said = study.document.get("study")
+    if not said:
+        raise UsageError(f"{study.id} is a sweep and no study", hint=f"`fairmile sweep show {study.id}`")
+    settings = Settings(**said["settings"])
+    objectives = [Objective(**each) for each in said["objectives"]]
+    return ENGINES[settings.engine](
+        study.folder,
+        said["distributions"],
+        objectives,
+        settings,
+        spent=lambda: _spent(study, ledger),
+        stop_early=_extrapolating(settings, objectives[0]) if settings.extrapolate else None,
+    )
+
+
+def _extrapolating(settings: Settings, objective: Objective) -> StopEarly:
+    """Return what stops a trial whose curve, drawn on, does not reach the best."""
+    extrapolation = Extrapolation(settings.extrapolate, startup=settings.startup, min_steps=settings.min_steps)
+    choose = min if objective.better == "lower" else max
+
+    def stop_early(finished: Sequence[TrialRecord], curve: Sequence[tuple[float, float]]) -> str:
+        done = [each for each in finished if each.state == "done" and each.values]
+        if not done:
+            return ""
+        steps = settings.steps or max((each.curve[-1][0] for each in done if each.curve), default=0.0)
+        best = choose(each.values[0] for each in done)
+        return extrapolation.stop_early(finished, tuple(curve), best, objective.better, steps)
+
+    return stop_early
+
+
+def _spent(study: Sweep, ledger: Ledger) -> dict[str, float]:
+    nodes = (study.document["spec"].get("resources") or {}).get("nodes") or 1
+    rows = ledger.rows(group=study.id)
+    return {
+        "node_hours": sum(row.elapsed_s or 0.0 for row in rows) * nodes / 3600,
+        "energy_j": sum(row.energy_j or 0.0 for row in rows),
+    }
+
+
+def frozen_of(study: Sweep) -> Frozen:
+    """Return what the runs of a study share."""
+    return Frozen(study.folder, RunSpec.model_validate(study.document["spec"]), study.document["values"])
+
+
+@contextlib.contextmanager
+def _started(folder: Path, at_once: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a worker that ends when this process does."""
+    argv = [sys.executable, "-P", "-m", "fairmile.sweeps.tuning.worker", str(folder), "--at-once", str(at_once), "--"]
+    with open(folder / "workers.log", "ab") as log:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=os.environ
+        )
+    try:
+        yield process
+    finally:
+        process.wait()
+
+
+def work(folder: Path, environ: Mapping[str, str], *, at_once: int, launch: Sequence[str], key: str) -> None:
+    """Be a worker of a study: try what its engine proposes until the budget is spent, or somebody stops it.
+
+    `key` is that of the job array whose task this is; without one it ends with the process that started it.
+    """
+    study, batch = read_sweep(folder), Batch.read(folder)
+    definition = read_document(study.document["source"], environ=environ)
+    task = int(environ.get("FAIRMILE_ARRAY_INDEX") or 0)
+    job = {"key": key, "system": study.system, "task": task} if key else None
+    objectives = [Objective(**each) for each in study.document["study"]["objectives"]]
+    members = Members(definition, None, environ)
+    batch = replace(batch, around=tuple(launch)) if launch else batch
+    runner = TrialRunner(study.id, frozen_of(study), members, batch, objectives, job)
+    stopped, parent = folder / _STOP, os.getppid()
+
+    def stop() -> bool:
+        return runner.is_interrupted or stopped.exists() or (not key and os.getppid() != parent)
+
+    worker = Holder.me().text() + (f"job={key}/{task}\n" if key else "")
+    _engine(study, Ledger(batch.root)).work(runner, at_once=at_once, worker=worker, stop=stop)

@@ -1,0 +1,124 @@
+"""A trial is a run: it is executed like any other, while its own metrics tell whether it is worth going on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairmile.meter.tail import Tail
+from fairmile.runs.batches import Frozen
+from fairmile.runs.worker import Batch
+from fairmile.sweeps.members import Members
+from fairmile.sweeps.model import Objective, Point
+from fairmile.sweeps.tuning.engine import Outcome, Report, Trial
+
+CHECKPOINT = "checkpoint"  # of a population: what a trial leaves here, others go on from
+_PRUNED = "stopped early: "
+
+
+class TrialRunner:
+    """Executes the trials of a study in this process, one after the other or in several threads."""
+
+    def __init__(
+        self,
+        study: str,
+        frozen: Frozen,
+        members: Members,
+        batch: Batch,
+        objectives: Sequence[Objective],
+        job: Mapping[str, Any] | None,
+    ) -> None:
+        self._study = study
+        self._frozen = frozen
+        self._members = members
+        self._batch = batch
+        self._objectives = objectives
+        self._job = job
+        self.is_interrupted = False  # whether somebody ended a trial who was not us
+
+    def __call__(self, trial: Trial, report: Report) -> Outcome:
+        """Execute a trial to its end, or until `report` gives a reason to stop it."""
+        id = f"{self._study}-{trial.number:05d}" + (f"-{trial.generation}" if trial.until is not None else "")
+        member = self._member(id, trial)
+        watched = _Watched(self._batch.root / id, self._objectives[0], report)
+        said = {"study": self._study, "number": trial.number, "generation": trial.generation, "state": "running"}
+        more: dict[str, Any] = {"trial": said} | ({"job": dict(self._job)} if self._job else {})
+
+        def note(document: dict[str, Any]) -> None:
+            watched.last_look()
+            ended = {"done": "done"}.get(document["state"], "failed")
+            document["trial"] = {**said, "state": "pruned" if watched.why else ended}
+
+        document = self._batch.execute(member, more=more, look=watched.look, then=note)
+        if document is None:
+            return Outcome("failed", reason=f"run {id} is executed by another process", run=id)
+        return self._outcome(document, watched, id)
+
+    def _member(self, id: str, trial: Trial) -> dict[str, Any]:
+        point = Point(trial.number, id, trial.params)
+        changes = self._members.changes(self._frozen, point)
+        folder = self._batch.root / id / CHECKPOINT
+        if trial.until is not None:
+            changes["params"] = {**changes["params"], "until": trial.until, CHECKPOINT: trial.checkpoint}
+        member = self._frozen.member(id, **changes)
+        if trial.until is not None:
+            places = {
+                "FAIRMILE_CHECKPOINT_FROM": trial.checkpoint,
+                "FAIRMILE_CHECKPOINT_TO": str(folder),
+                "FAIRMILE_UNTIL": str(trial.until),
+            }
+            member["env"] = {**member.get("env", {}), **places}
+        return member
+
+    def _outcome(self, document: Mapping[str, Any], watched: _Watched, id: str) -> Outcome:
+        result = document["result"]
+        if watched.why:
+            value = watched.value
+            return Outcome("pruned", () if value is None else (value,), watched.why, id)
+        if result["state"] == "cancelled":
+            self.is_interrupted = True
+        if result["state"] != "done":
+            return Outcome("failed", reason=str(result.get("reason") or result["state"]), run=id)
+        values: list[float] = []
+        for each in self._objectives:
+            found = (result.get("metrics") or {}).get(each.metric)
+            values.append(float(found["value"]) if found is not None else math.nan)
+            if not math.isfinite(values[-1]):
+                why = "was never logged" if found is None else f"ended as {found['value']}"
+                return Outcome("failed", reason=f"the metric {each.metric!r} {why}", run=id)
+        left = self._batch.root / id / CHECKPOINT
+        return Outcome("done", tuple(values), run=id, checkpoint=str(left) if left.is_dir() else "")
+
+
+class _Watched:
+    """The first objective of a running trial, as its log tells it."""
+
+    def __init__(self, folder: Path, objective: Objective, report: Report) -> None:
+        self._tail = Tail(folder)
+        self._metric = objective.metric
+        self._report = report
+        self._count = 0
+        self.value: float | None = None
+        self.why = ""
+
+    def look(self) -> str:
+        """Report what has come, and return why the trial is to be stopped, where it is."""
+        for each in self._tail.new():
+            if each.name != self._metric or self.why:
+                continue
+            self._count += 1
+            if math.isfinite(each.value):
+                self.value = each.value
+                self.why = self._report(self._count if each.step is None else each.step, each.value)
+        return f"{_PRUNED}{self.why}" if self.why else ""
+
+    def last_look(self) -> None:
+        """Report what came at the very end; it is too late to stop anything."""
+        before, self.why = self.why, ""
+        if before:
+            self.why = before
+            return
+        self.look()
+        self.why = before

@@ -1,0 +1,166 @@
+"""The `tuning` section: words, defaults that fit, and combinations that cannot work."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairmile.base.errors import UsageError
+from fairmile.sweeps.model import Objective
+from fairmile.sweeps.tuning.engine import Settings
+from fairmile.sweeps.tuning.settings import check_fits, parse_settings
+from fairmile.sweeps.tuning.space import Space
+
+LOSS = Objective("loss", "lower")
+TIME = Objective("time", "lower")
+CHOICE = {"kind": "choice", "choices": ["a", "b"]}
+UNIFORM = {"kind": "uniform", "low": 0, "high": 1}
+
+
+def _origin(*path):
+    return "study.yaml:7" if len(path) > 1 else "study.yaml"
+
+
+def parse(objectives=(LOSS,), space=None, **tuning) -> Settings:
+    return parse_settings(tuning, objectives, _origin, space=space)
+
+
+def test_nothing_said_means_fifty_trials_of_tpe():
+    assert parse() == Settings(engine="optuna", sampler="tpe", pruner="", trials=50)
+
+
+def test_several_objectives_mean_nsga_ii():
+    assert parse((LOSS, TIME)).sampler == "nsga-ii"
+
+
+def test_bohb_is_tpe_with_hyperband():
+    settings = parse(sampler="bohb", steps=27)
+    assert (settings.sampler, settings.pruner) == ("tpe", "hyperband")
+
+
+def test_pbt_means_the_engine_that_has_it():
+    settings = parse(sampler="pbt")
+    assert (settings.engine, settings.trials) == ("ray", None)
+
+
+@pytest.mark.parametrize("budget", [{"time": "1h"}, {"node_hours": 2}, {"energy": 5}, {"sampler": "grid"}])
+def test_another_budget_or_a_grid_sets_no_number_of_trials(budget):
+    assert parse(**budget).trials is None
+
+
+def test_budgets_are_read_with_their_units():
+    settings = parse(trials=7, time="1:30:00", node_hours=2.5, energy="1.5 kWh")
+    assert (settings.trials, settings.time_s, settings.node_hours, settings.energy_j) == (7, 5400.0, 2.5, 5.4e6)
+
+
+@pytest.mark.parametrize(
+    ("energy", "joules"), [(500, 500.0), ("500J", 500.0), ("2 kJ", 2e3), ("1 MJ", 1e6), ("1Wh", 3600)]
+)
+def test_energy_is_joules_or_carries_its_unit(energy, joules):
+    assert parse(energy=energy).energy_j == joules
+
+
+@pytest.mark.parametrize(("said", "sampler"), [("CMA_ES", "cma-es"), ("cmaes", "cma-es"), ("NSGAII", "nsga-ii")])
+def test_a_sampler_may_be_spelt_as_others_do(said, sampler):
+    assert parse(sampler=said).sampler == sampler
+
+
+def test_every_other_key_lands_in_its_place():
+    settings = parse(
+        pruner="asha",
+        seed=0,
+        steps=30,
+        min_steps=3,
+        reduction=4,
+        startup=0,
+        extrapolate="svr",
+        population=8,
+        interval=2,
+    )
+    assert (settings.pruner, settings.seed, settings.steps, settings.min_steps) == ("asha", 0, 30, 3)
+    assert (settings.reduction, settings.startup, settings.extrapolate) == (4, 0, "svr")
+    assert (settings.population, settings.interval) == (8, 2)
+
+
+def test_none_is_a_word_for_no_pruner():
+    assert parse(pruner="none", extrapolate="none") == parse()
+
+
+@pytest.mark.parametrize(
+    ("tuning", "message", "hint"),
+    [
+        ({"smapler": "tpe"}, "tuning.smapler: tuning has no key 'smapler'", "did you mean 'sampler'?"),
+        ({"sampler": "tpee"}, "tuning.sampler: 'tpee' is no sampler", "did you mean 'tpe'?"),
+        ({"pruner": "ashe"}, "tuning.pruner: 'ashe' is no pruner", "did you mean 'asha'?"),
+        ({"engine": "optna"}, "'optna' is no engine", "did you mean 'optuna'?"),
+        ({"extrapolate": "spline"}, "'spline' is no extrapolate", "least-squares"),
+        ({"sampler": True}, "True is no sampler", "choose one of"),
+        ({"trials": 0}, "'trials' must be at least 1", None),
+        ({"trials": 2.5}, "'trials' must be a whole number", None),
+        ({"trials": True}, "'trials' must be a whole number", None),
+        ({"seed": -1}, "'seed' must be at least 0", None),
+        ({"reduction": 1}, "'reduction' must be at least 2", None),
+        ({"time": "soon"}, "'soon' is no duration", "1:30:00"),
+        ({"time": 0}, "longer than nothing", None),
+        ({"node_hours": 0}, "above 0", None),
+        ({"node_hours": float("inf")}, "above 0", None),
+        ({"energy": "3 horsepower"}, "is no energy", "kWh"),
+        ({"energy": "0 J"}, "is no energy", "kWh"),
+        ({"options": [1]}, "'options' must be names with values", None),
+        ({"options": {"n_startup": 3}}, "the sampler tpe has no option 'n_startup'", "n_startup_trials"),
+        ({"options": {"n_startup_trials": True}}, "must be a whole number", None),
+        ({"options": {"multivariate": 1}}, "must be true or false", None),
+        ({"sampler": "random", "options": {"x": 1}}, "random has no option 'x'", "leave out"),
+        ({"sampler": "bohb", "pruner": "median", "steps": 3}, "bohb stops trials by hyperband", "leave out the pruner"),
+        ({"sampler": "bohb"}, "must know the last step", "steps: N"),
+        ({"pruner": "hyperband"}, "must know the last step", "steps: N"),
+        ({"pruner": "asha", "steps": 3, "min_steps": 4}, "min_steps 4 lies beyond steps 3", None),
+        ({"engine": "optuna", "sampler": "pbt"}, "optuna has no pbt", "engine: ray"),
+        ({"sampler": "pbt", "pruner": "asha"}, "nothing is stopped", "leave out the pruner"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_place_and_remedy(tuning, message, hint):
+    with pytest.raises(UsageError) as caught:
+        parse(**tuning)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("study.yaml:7 tuning.")
+    if hint:
+        assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [{"pruner": "asha"}, {"pruner": "median"}, {"extrapolate": "svr"}, {"sampler": "cma-es"}, {"sampler": "pbt"}],
+)
+def test_what_compares_one_metric_is_refused_for_several(tuning):
+    with pytest.raises(UsageError, match=r"study.yaml:7 tuning\."):
+        parse((LOSS, TIME), **tuning)
+
+
+def test_a_tuning_without_an_objective_is_refused():
+    with pytest.raises(UsageError, match=r"study.yaml: .*objective"):
+        parse(())
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"a": CHOICE, "b": CHOICE},
+        {"a": CHOICE, "x": UNIFORM},
+        {"a": CHOICE, "x": UNIFORM, "y": {**UNIFORM, "when": "a == 'a'"}},
+    ],
+)
+def test_cma_es_needs_two_numbers(axes):
+    with pytest.raises(UsageError, match="cma-es needs two or more numbers") as caught:
+        parse(sampler="cma-es", space=Space(axes))
+    assert "tpe" in str(caught.value.hint)
+
+
+def test_a_grid_needs_an_end():
+    with pytest.raises(UsageError, match="no end where x is continuous"):
+        parse(sampler="grid", space=Space({"a": CHOICE, "x": UNIFORM}))
+    assert parse(sampler="grid", space=Space({"a": CHOICE, "x": {**UNIFORM, "step": 0.5}})).sampler == "grid"
+
+
+def test_settings_made_elsewhere_are_checked_without_a_file():
+    with pytest.raises(UsageError, match=r"^tuning\.pruner: "):
+        check_fits(Settings(pruner="hyperband"), (LOSS,))
