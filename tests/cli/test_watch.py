@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from fairmile.base.registry import Plugin, Registry
 from fairmile.cli.watch import _Live
 from fairmile.meter.lines import Channel, read_log
+from fairmile.meter.sources import Where
 
 Fairmile = Callable[..., Any]
 
@@ -164,6 +166,15 @@ def test_a_dry_run_runs_nothing(fairmile: Fairmile, place: Path) -> None:
         (("--region", "XX", "--", "touch", "mark"), "no region 'XX' in the table"),
         (("--region", "DE", "--pue", "0.5", "--", "touch", "mark"), "a PUE of 0.5 is impossible"),
         (("--pue", "1.2", "--", "touch", "mark"), "--table and --pue say nothing without --region"),
+        (("--region", "DE", "--pue", "nan", "--", "touch", "mark"), "a PUE of nan is impossible"),
+        (("--region", "DE", "--pue", "much", "--", "touch", "mark"), "'much' is not a valid float"),
+        (("--region", " ", "--", "touch", "mark"), "no region ' ' in the table"),
+        (("--gpu", "first", "--", "touch", "mark"), "'first' is neither the number nor the UUID of a GPU"),
+        (("--gpu", "-1", "--", "touch", "mark"), "--gpu -1: '-1' is neither"),
+        (("--gpu", "0,,1", "--list"), "--gpu 0,,1: '' is neither"),
+        (("--gpu", "", "--dry-run", "--", "touch", "mark"), "'' is neither"),
+        (("--gpu", "0", "--source", "host", "--", "touch", "mark"), "--gpu says nothing of host"),
+        (("--source", ",", "--", "touch", "mark"), "--source ,: that names no source"),
         (("--estimate", "-3", "--", "touch", "mark"), "-3.0 W is no power"),
         (("--read", "missing.log"), "there is no file missing.log"),
         (("--read", "lake.jsonld"), "lake.jsonld: no line is one of a log of events"),
@@ -183,6 +194,39 @@ def test_a_source_asked_for_by_name_must_be_there(fairmile: Fairmile, place: Pat
     assert done.code == 3
     assert done.err.startswith("error: cray: no /sys/cray/pm_counters on this machine")
     assert not (place / "mark").exists()
+
+
+class OneGpu:
+    """A machine with one GPU."""
+
+    name = "nvidia"
+
+    def __init__(self, where: Where) -> None:
+        self._channels = (Channel("gpu0.power", "W", "gauge", "nvml", "device 0 (H200, GPU-5d5b)", "5 %"),)
+        if where.devices and not {"0", "GPU-5d5b"} & set(where.devices):
+            self._channels = ()
+
+    def channels(self) -> tuple[Channel, ...]:
+        return self._channels
+
+    def read(self) -> list[float | None]:
+        return [100.0 for _ in self._channels]
+
+    def close(self) -> None:
+        pass
+
+
+def test_of_several_gpus_one_that_is_not_there_is_refused(
+    fairmile: Fairmile, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"nvidia": Plugin(f"{__name__}:OneGpu"), "nvidia_energy": Plugin(f"{__name__}:OneGpu")}
+    monkeypatch.setattr("fairmile.meter.sources.SOURCES", Registry("source of measurements", table))
+    monkeypatch.setattr("fairmile.cli.watch.SOURCES", Registry("source of measurements", table))
+    done = fairmile("watch", "--gpu", "0,7", "--", "touch", "mark")
+    assert (done.code, done.err.splitlines()[0]) == (2, "error: --gpu 7: there is no such GPU here")
+    assert not (place / "mark").exists()
+    for known in ("0", "GPU-5d5b"):
+        assert fairmile("watch", "--gpu", known, "--for", "10ms", "--json").code == 0
 
 
 def test_a_log_that_cannot_be_written_is_said_before_anything_runs(fairmile: Fairmile, place: Path) -> None:

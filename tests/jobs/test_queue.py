@@ -205,13 +205,16 @@ def test_a_lost_job_is_tried_again_once_however_many_look(jobs: Jobs, tmp_path: 
     assert (tmp_path / "ran").read_text() == "ran\nran\n"
 
 
+@pytest.mark.parametrize("is_left_empty", [False, True])
 def test_a_job_whose_submitter_died_before_it_heard_the_answer_is_found_by_its_own_notes(
-    jobs: Jobs, tmp_path: Path
+    jobs: Jobs, tmp_path: Path, is_left_empty: bool
 ) -> None:
     spec = sh(f"echo ran >> {tmp_path}/ran; sleep 1", key="k")
     job = jobs.submit(spec)
     until(lambda: (tmp_path / "ran").exists())
     (Path(job.folder) / "submitted.json").unlink()
+    if is_left_empty:  # by a power cut
+        (Path(job.folder) / "submitted.json").touch()
     again = Jobs(jobs.root, jobs.machines).submit(spec)
     assert (again.id, again.scheduler_id) == (job.id, job.scheduler_id)
     assert end_of(jobs, job).state is State.DONE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import InvalidDocument, NotFound, SystemFailure, UsageError
-from fairmile.meter.footprint import footprint, regions
+from fairmile.meter.footprint import Supply, footprint, pue_of, regions
 
 TABLE = """\
 sources:
@@ -108,3 +108,28 @@ def test_every_figure_we_ship_has_a_year_and_a_source_and_is_plausible() -> None
             assert 2020 <= figure.year <= 2030 and "https://" in figure.source
         assert region.carbon is None or 10 <= region.carbon.value <= 1000
         assert region.price is None or 0.01 <= region.price.value <= 1
+
+
+def test_a_person_is_told_each_number_with_year_and_source(table: Path) -> None:
+    told = footprint(7.2e6, "XX", file=table, pue=1.5).sentences()
+    assert told == [
+        ("energy", "3 kWh in Exland, PUE 1.5"),
+        ("CO₂e", "1500 g (500 g/kWh, 2024, the operator of the grid, https://example.org)"),
+        ("cost", "0.75 EUR (0.25 a kWh, 2023, our bill)"),
+        ("note", "the price of Exland was not compared with its source"),
+    ]
+
+
+def test_a_supply_reckons_only_where_region_and_energy_are_known(table: Path) -> None:
+    assert Supply().footprint(1.0) is None
+    assert Supply("XX", table=table).footprint(None) is None
+    assert Supply("XX", 2.0, table).footprint(3.6e6) == footprint(3.6e6, "XX", file=table, pue=2.0)
+    with pytest.raises(NotFound, match="no region 'YY'"):
+        Supply("YY", table=table).footprint(0.0)
+
+
+@pytest.mark.parametrize("value", [0.99, "0", "nan", "inf", "much", None])
+def test_an_impossible_pue_is_refused_wherever_it_comes_from(value: object) -> None:
+    with pytest.raises(UsageError, match="PUE"):
+        pue_of(value)
+    assert pue_of("1.25") == 1.25

@@ -18,6 +18,7 @@ import pytest
 from fairmile.base import yaml
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, UsageError
 from fairmile.sweeps import snapshot
+from fairmile.sweeps.cloudmesh import read_project
 from fairmile.sweeps.generate import Generated, generate, plan_generation
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.space import Space
@@ -106,6 +107,13 @@ class TestFolders:
         made(template, tmp_path / "out")
         assert len(names(tmp_path / "out")) == 8
 
+    def test_it_may_be_a_link_to_a_folder_elsewhere(self, tmp_path: Path, template: Path) -> None:
+        (tmp_path / "scratch" / "mine").mkdir(parents=True)
+        (tmp_path / "out").symlink_to(tmp_path / "scratch" / "mine")
+        made(template, tmp_path / "out")
+        assert len(names(tmp_path / "scratch" / "mine")) == 8
+        assert names(tmp_path / "scratch") == {"mine"}
+
     def test_folders_above_it_are_made(self, tmp_path: Path, template: Path) -> None:
         assert made(template, tmp_path / "a" / "b").manifest == tmp_path / "a" / "b" / "made.json"
         assert names(tmp_path / "a") == {"b"}
@@ -122,6 +130,47 @@ class TestFolders:
         of = definition({"lr": [0.1], "epoch": list(range(250))})
         made(template, tmp_path / "out", of=of, on_progress=lambda done, count: told.append((done, count)))
         assert told == [(100, 250), (200, 250), (250, 250)]
+
+
+class TestCloudmesh:
+    CONFIG = """\
+ee: {time: "10:00:00", mode: h}
+experiment: {directive: "a100-dgx,v100", epoch: "[1-2]", mem: "64GB", early: "False"}
+system: {host: rivanna}
+data: {scratch: "/scratch/{os.USER}/data", training: "{data.scratch}/one-day"}
+"""
+
+    def project(self, folder: Path) -> Definition:
+        (folder / "config.yaml").write_text(self.CONFIG)
+        return read_project([folder / "config.yaml"], environ={"USER": "me"})
+
+    def test_a_configuration_tells_a_point_of_itself(self, tmp_path: Path) -> None:
+        (tmp_path / "job.in.slurm").write_text("#SBATCH -t {ee.time}\n{slurm.sbatch}\n: {ee.identifier} {ee.uuid}\n")
+        made(tmp_path / "job.in.slurm", tmp_path / "out", of=self.project(tmp_path))
+        manifest = json.loads(next((tmp_path / "out").glob("*.json")).read_text())
+        id = "directive_a100-dgx_epoch_2_mem_64GB_early_False"
+        assert list(manifest)[1] == id
+        assert manifest[id]["experiment"] == "directive=a100-dgx epoch=2 mem=64GB early=False"
+        config = yaml.load((tmp_path / "out" / id / "config.yaml").read_text())
+        assert manifest[id]["variables"] == config
+        values = {"directive": "a100-dgx", "epoch": "2", "mem": "64GB", "early": "False"}
+        assert config["experiment"] == {**values, "card_name": "a100"}
+        assert config["data"]["training"] == "/scratch/me/data/one-day"
+        assert config["ee"] == {"time": "10:00:00", "mode": "h", "identifier": id, "uuid": config["ee"]["uuid"]}
+        script = (tmp_path / "out" / id / "job.slurm").read_text().splitlines()
+        assert script[0] == "#SBATCH -t 10:00:00"
+        assert len(script) > 3 and all(line.startswith("#SBATCH") for line in script[:-1])
+        assert script[-1] == f": {id} {config['ee']['uuid']}"
+
+    def test_every_point_has_a_uuid_of_its_own_that_it_keeps_when_an_axis_grows(self, tmp_path: Path) -> None:
+        (tmp_path / "job.in.slurm").write_text("{ee.uuid}\n")
+        made(tmp_path / "job.in.slurm", tmp_path / "out", of=self.project(tmp_path))
+        uuids = {path.read_text() for path in tmp_path.glob("out/*/job.slurm")}
+        assert len(uuids) == 4
+        (tmp_path / "config.yaml").write_text(self.CONFIG.replace("[1-2]", "[1-3]"))
+        grown = read_project([tmp_path / "config.yaml"], environ={"USER": "me"})
+        assert made(tmp_path / "job.in.slurm", tmp_path / "out", of=grown).kept == 4
+        assert {path.read_text() for path in tmp_path.glob("out/*/job.slurm")} > uuids
 
 
 class TestManifest:
@@ -243,7 +292,7 @@ class TestCode:
         def link(source: str, target: str) -> None:
             raise OSError(errno.EPERM, "no links here", source)
 
-        monkeypatch.setattr(snapshot.os, "link", link)
+        monkeypatch.setattr(os, "link", link)
         code = snapshot.Code.at(train)
         sources = {"train.py": str(train)}
         snapshot.link_code(code, str(tmp_path / "one"), sources, "")
@@ -260,7 +309,7 @@ class TestCode:
                 raise OSError(errno.EMLINK, "too many", source)
             really(source, target)
 
-        monkeypatch.setattr(snapshot.os, "link", link)
+        monkeypatch.setattr(os, "link", link)
         sources = {"train.py": str(train)}
         for number in range(8):
             snapshot.link_code(snapshot.Code.at(train), str(tmp_path / f"{number}.py"), sources, "")
@@ -331,6 +380,8 @@ class TestAgain:
         (tmp_path / "out" / "thesis.tex").write_text("x")
         with pytest.raises(Conflict, match="is not empty"):
             made(template, tmp_path / "out")
+        with pytest.raises(Conflict, match="is not empty"):
+            plan_generation(definition(), template, tmp_path / "out", environ={})
         (tmp_path / "file").write_text("")
         with pytest.raises(Conflict, match="is a file"):
             made(template, tmp_path / "file")

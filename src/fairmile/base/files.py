@@ -90,6 +90,8 @@ def safe_join(root: Path, relative: str) -> Path:
         raise UsageError(f"the path {relative!r} climbs out with '..'", hint="give it relative to its folder")
     joined = root / relative
     try:
+        if "/" not in relative and not _is_link(joined):
+            return joined
         top = os.path.realpath(root)
         real = os.path.realpath(joined)
     except (UnicodeEncodeError, ValueError) as error:
@@ -97,6 +99,13 @@ def safe_join(root: Path, relative: str) -> Path:
     if real != top and not real.startswith(top.rstrip("/") + "/"):
         raise UsageError(f"the path {relative!r} leaves {root} through a symbolic link")
     return joined
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return os.readlink(path) != ""
+    except OSError:
+        return False
 
 
 class Holder(NamedTuple):

@@ -25,6 +25,7 @@ _OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "
 @click.option("--output", "-o", type=click.Path(path_type=Path, allow_dash=True), help="Where to; `-` is stdout.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="html, md, or the figures alone.  [default: html]")
 @click.option("--metric", "-m", "metrics", multiple=True, help="Report this metric of several runs; may be repeated.")
+@click.option("--over", metavar="PARAM,PARAM", help="Draw the heat map of a sweep over these two parameters.")
 @click.option("--top", metavar="METRIC", help="Print a leaderboard by that metric instead.")
 @click.option(
     "-n", "places", type=click.IntRange(min=1), default=10, show_default=True, help="Places of the leaderboard."
@@ -40,6 +41,7 @@ def report(
     output: Path | None,
     form: Format | None,
     metrics: Sequence[str],
+    over: str | None,
     top: str | None,
     places: int,
     where: Sequence[str],
@@ -48,13 +50,16 @@ def report(
     """Report runs as one file that opens anywhere; without RUN, the last one.
 
     RUN is an id, a group or a name; with --where alone all runs that fit are meant.
-    Several runs are compared, and ranked.
+    Several runs are compared, and ranked. The runs of a sweep become a page of what
+    its parameters do, the trials of a tuning study one of the way to the best; with
+    two metrics also of what one costs the other.
 
     \b
     Examples:
       fairmile report
       fairmile report tides surge -o both.html
       fairmile report last -o tides.md
+      fairmile report night-k3x9qa --over lr,depth
       fairmile report --top loss -n 5 --where name=tides
     """
     ledger = Workspace.open().runs
@@ -66,7 +71,8 @@ def report(
     chosen = [run for run in named if holds(run)]
     if named and not chosen:
         raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` shows what there is")
-    _write(out, report_runs(chosen, metrics=metrics or None), output, form or _form_of(output), dry_run)
+    axes = [name.strip() for name in over.split(",")] if over else []
+    _write(out, report_runs(chosen, metrics=metrics or None, over=axes), output, form or _form_of(output), dry_run)
 
 
 def _chosen(ledger: Ledger, references: Sequence[str]) -> list[Run]:

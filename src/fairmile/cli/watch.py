@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -28,6 +29,7 @@ _REFRESH_S = 0.25
 _STALE_S = 5.0
 _SHORTEST_S = 0.01
 _GPU_SOURCES = ("nvidia", "nvidia_energy", "amd")
+_GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-fA-F-]+")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -69,12 +71,13 @@ def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: 
     if log_to_read is not None:
         _tell(out, summarise(read_samples(log_to_read), **reckoning), {"log": str(log_to_read)})
         return 0
-    wanted, period_s = _wanted(options["source"], options["gpu"]), _period_s(options["every"])
+    gpus = _gpus(options["gpu"])
+    wanted, period_s = _wanted(options["source"], gpus), _period_s(options["every"])
     if options["list_"] or options["dry_run"]:
         _tell_sources(out, wanted, period_s, command, is_plan=options["dry_run"])
         return 0
-    if options["source"]:
-        _require(wanted)
+    if options["source"] or gpus:
+        _require(wanted, gpus, all_of_them=options["source"] is not None)
     _check_log(options["log"])
     live = _Live() if sys.stderr.isatty() and not out.as_json and (options["live"] or not command) else None
     kept = {"wanted": wanted, "file": options["log"], "period_s": period_s, "on_sample": live and live.show}
@@ -102,11 +105,27 @@ def _check(region: str, table: Path | None, pue: float, watts: float | None) -> 
         estimate(watts, 0, 0, scope="")
 
 
-def _wanted(names: str | None, gpus: str | None) -> list[str] | None:
-    if names is None and gpus is None:
+def _gpus(text: str | None) -> list[str]:
+    """Return the GPUs that a person names; none where they name none."""
+    found = [part.strip() for part in text.split(",")] if text is not None else []
+    for each in found:
+        if not _GPU.fullmatch(each):
+            raise UsageError(
+                f"--gpu {text}: {each!r} is neither the number nor the UUID of a GPU",
+                hint="write 0, or 0,1, or GPU-5d5ba0d6-…; `fairmile watch --list` shows them",
+            )
+    return found
+
+
+def _wanted(names: str | None, gpus: Sequence[str]) -> list[str] | None:
+    if names is None and not gpus:
         return None
     chosen = [name.strip() for name in names.split(",") if name.strip()] if names is not None else SOURCES.names()
-    return [f"{name}:{gpus}" if gpus is not None and name in _GPU_SOURCES else name for name in chosen]
+    if not chosen:
+        raise UsageError(f"--source {names}: that names no source", hint=f"known: {', '.join(SOURCES.names())}")
+    if gpus and not set(chosen) & set(_GPU_SOURCES):
+        raise UsageError(f"--gpu says nothing of {', '.join(chosen)}", hint="add nvidia or amd to --source")
+    return [f"{name}:{','.join(gpus)}" if gpus and name in _GPU_SOURCES else name for name in chosen]
 
 
 def _period_s(text: str) -> float:
@@ -122,11 +141,18 @@ def _period_s(text: str) -> float:
     return seconds
 
 
-def _require(wanted: Sequence[str] | None) -> None:
+def _require(wanted: Sequence[str] | None, gpus: Sequence[str], *, all_of_them: bool) -> None:
+    """Refuse what is not here before a program has run for hours: sources asked for by name, one GPU of several."""
     found = find_sources(wanted)
+    devices = [{each.scope for each in source.channels()} for source in found.sources if source.name in _GPU_SOURCES]
     found.close()
-    for sentence in found.missing.values():
-        raise Unsupported(sentence, hint="`fairmile watch --list` shows what this machine has")
+    hint = "`fairmile watch --list` shows what this machine has"
+    if all_of_them:
+        for sentence in found.missing.values():
+            raise Unsupported(sentence, hint=hint)
+    for each in gpus if devices else ():  # a machine without any measures the rest
+        if not any(scope.startswith(f"device {each} ") or each in scope for scopes in devices for scope in scopes):
+            raise UsageError(f"--gpu {each}: there is no such GPU here", hint=hint)
 
 
 def _check_log(file: Path | None) -> None:
@@ -190,17 +216,8 @@ def _conclusion(summary: Summary, facts: dict[str, Any]) -> list[str]:
     lines += [f"  without {name}: {why}" for name, why in summary.total.left_out.items()]
     lines += [f"note: {each.channel}: {note}" for each in summary.energies for note in each.notes]
     lines += list(dict.fromkeys(f"note: span {each.name}: {note}" for each in summary.spans for note in each.warnings))
-    if (found := summary.footprint) is not None:
-        lines.append(f"{found.kwh:.4g} kWh in {found.region}" + (f", PUE {found.pue:g}" if found.pue != 1 else ""))
-        if found.carbon is not None and found.co2e_g is not None:
-            carbon = found.carbon
-            lines.append(f"CO₂e: {found.co2e_g:.4g} g ({carbon.value:g} g/kWh, {carbon.year}, {carbon.source})")
-        if found.price is not None and found.cost is not None:
-            price = found.price
-            lines.append(
-                f"cost: {found.cost:.4g} {found.currency} ({price.value:g} a kWh, {price.year}, {price.source})"
-            )
-        lines += [f"note: {note}" for note in found.notes]
+    if summary.footprint is not None:
+        lines += [f"{name}: {sentence}" for name, sentence in summary.footprint.sentences()]
     if summary.damaged:
         lines.append(f"note: {count(summary.damaged, 'line')} of the log could not be read")
     return lines

@@ -185,7 +185,8 @@ class Jobs:
         except FairmileError:
             self._discard(record, machine)
             raise
-        return self._records.note_submission(record, scheduler_id, self._clock())
+        own = isinstance(machine.runner, Here) and isinstance(machine.scheduler, Shell)
+        return self._records.note_submission(record, scheduler_id, self._clock(), ends_with_power=own)
 
     def _prepare(self, record: Record, machine: Machine, request: Request) -> JobFiles:
         """Put the script of a job, and all that goes with it, where the machine finds it."""

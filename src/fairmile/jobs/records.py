@@ -127,7 +127,7 @@ class Records:
             reference = self._complete(reference)
         folder = self.root / reference
         document = _read(folder / _JOB)
-        attempts = _read(folder / _SUBMITTED).get("attempts", []) if (folder / _SUBMITTED).exists() else []
+        attempts = _attempts(folder)
         try:
             return Record(
                 document["id"],
@@ -167,12 +167,13 @@ class Records:
         except FileNotFoundError:
             return []
 
-    def note_submission(self, record: Record, scheduler_id: str, now: float) -> Record:
-        """Remember the scheduler's id of one more attempt."""
-        file = record.folder / _SUBMITTED
-        attempts = _read(file).get("attempts", []) if file.exists() else []
-        attempts.append({"id": scheduler_id, "time": now})
-        write_atomic(file, json.dumps({"attempts": attempts}))
+    def note_submission(
+        self, record: Record, scheduler_id: str, now: float, *, ends_with_power: bool = False
+    ) -> Record:
+        """Remember the scheduler's id of one more attempt; one that `ends_with_power` is gone after a cut."""
+        attempts = [*_attempts(record.folder), {"id": scheduler_id, "time": now}]
+        sync = not ends_with_power or len(attempts) > 1
+        write_atomic(record.folder / _SUBMITTED, json.dumps({"attempts": attempts}), sync=sync)
         (record.folder / _STANDING).unlink(missing_ok=True)
         return dataclasses.replace(record, submitted=(*record.submitted, scheduler_id))
 
@@ -215,6 +216,17 @@ T = TypeVar("T", Standing, Observed)
 def _as(kind: type[T], document: dict[str, Any]) -> T:
     usage = document.pop("usage")
     return kind(**document | {"state": State(document["state"]), "usage": Usage(**usage) if usage else None})
+
+
+def _attempts(folder: Path) -> list[dict[str, Any]]:
+    """Return the submissions of a job; none where a power cut left the file of them empty."""
+    try:
+        if os.stat(folder / _SUBMITTED).st_size == 0:
+            return []
+        found: list[dict[str, Any]] = _read(folder / _SUBMITTED).get("attempts", [])
+        return found
+    except FileNotFoundError:
+        return []
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -55,6 +55,43 @@ class Footprint:
     price: Figure | None
     notes: tuple[str, ...] = ()
 
+    def sentences(self) -> list[tuple[str, str]]:
+        """Return what a person is told, each with its name: energy, CO₂e, cost, notes; factors with year and source."""
+        told = [("energy", f"{self.kwh:.4g} kWh in {self.region}" + (f", PUE {self.pue:g}" if self.pue != 1 else ""))]
+        if self.carbon is not None and self.co2e_g is not None:
+            said = f"{self.carbon.value:g} g/kWh, {self.carbon.year}, {self.carbon.source}"
+            told.append(("CO₂e", f"{self.co2e_g:.4g} g ({said})"))
+        if self.price is not None and self.cost is not None:
+            said = f"{self.price.value:g} a kWh, {self.price.year}, {self.price.source}"
+            told.append(("cost", f"{self.cost:.4g} {self.currency} ({said})"))
+        return told + [("note", note) for note in self.notes]
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Where energy comes from, as the settings or a person say; without a region nothing is reckoned."""
+
+    region: str = ""
+    pue: float = 1.0
+    table: Path | None = None
+
+    def footprint(self, energy_j: float | None) -> Footprint | None:
+        """Return what an amount of energy means there; None where the amount or the region is not known."""
+        if not self.region or energy_j is None:
+            return None
+        return footprint(energy_j, self.region, file=self.table, pue=self.pue)
+
+
+def pue_of(value: Any) -> float:
+    """Return what a building uses for each joule of its machines; UsageError where that is impossible."""
+    try:
+        pue = float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"a PUE of {value!r} is no number", hint="a PUE is 1 or a little more, such as 1.2") from None
+    if not 1 <= pue < float("inf"):
+        raise UsageError(f"a PUE of {pue!r} is impossible: a building uses at least what its machines use")
+    return pue
+
 
 def regions(file: Path | None = None) -> dict[str, Region]:
     """Return the regions of a table, of ours where none is given."""
@@ -71,8 +108,7 @@ def footprint(energy_j: float, region: str, *, file: Path | None = None, pue: fl
     """Return what an amount of energy means in a region, given by its code ("DE") or name ("Germany")."""
     if not 0 <= energy_j < float("inf"):
         raise UsageError(f"{energy_j!r} J is no amount of energy")
-    if not 1 <= pue < float("inf"):
-        raise UsageError(f"a PUE of {pue!r} is impossible: a building uses at least what its machines use")
+    pue = pue_of(pue)
     found = _find(regions(file), region)
     kwh = energy_j * pue / _J_PER_KWH
     notes = []

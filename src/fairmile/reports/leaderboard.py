@@ -50,6 +50,7 @@ class Leaderboard:
     places: tuple[Place, ...]
     of: int  # how many things were ranked
     notes: tuple[str, ...] = ()
+    noise: float | None = None  # the standard deviation behind the verdicts, where it is that of all repeats together
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows, the best first."""
@@ -142,7 +143,8 @@ def leaderboard(
                 verdict=verdicts[at],
             )
         )
-    return Leaderboard(metric, unit, better, tuple(places), len(order), tuple(_notes(chosen, done, having, places)))
+    notes = tuple(_notes(chosen, done, having, places))
+    return Leaderboard(metric, unit, better, tuple(places), len(order), notes, noise.sd if noise else None)
 
 
 def parse_where(conditions: Sequence[str]) -> Where:

@@ -196,14 +196,18 @@ def _results(sweep: Sweep, goals: Sequence[Goal], found: Best | None) -> Iterato
         row += [point.system] if systems else []
         row += [_value_cell(point, name, units.get(name, ""), several) for name in names]
         row += [Cell(str(len(point.runs)), len(point.runs))] if several else []
-        rows.append([*row, _outcome(point), point.runs[0].id])
+        rows.append([*row, _outcome(point), *([] if several else [point.runs[0].id])])
     columns += [*(["system"] if systems else []), *map(title, names), *(["runs"] if several else [])]
     numeric = [axis.name for axis in sweep.axes if axis.numbers is not None]
-    yield table(_apart([*columns, "outcome", "run"]), rows, numbers=["trial", *numeric, *map(title, names), "runs"])
-    if found and found.level and found.noise_known:
-        yield Text(
-            "≈ best: these repeats cannot tell it from the best (t-test with the noise of all repeats, Holm’s rule)."
-        )
+    yield table(
+        _apart([*columns, "outcome", *([] if several else ["run"])]),
+        rows,
+        numbers=["trial", *numeric, *map(title, names), "runs"],
+    )
+    if found and found.board.noise is not None:
+        level = " What they cannot tell from the best is marked ≈ best." if found.level else ""
+        noise = number(found.board.noise, sweep.unit, digits=2)
+        yield Text(f"Noise is taken from the repeats of all points together: a standard deviation of {noise}.{level}")
     if len(points) > _MOST_POINTS:
         which = f"by {title(sweep.metric)}, the best first" if sweep.metric else "in their order"
         yield Text(f"{_MOST_POINTS} of {len(points):,} points, {which}; `--json` has them all.")

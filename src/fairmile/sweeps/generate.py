@@ -86,6 +86,7 @@ def plan_generation(
 ) -> GenerationPlan:
     """Return what `generate` would do with the same arguments, having written nothing."""
     kit = _Kit(definition, template, out, name, copy, split_among, environ)
+    again = _was_generated(kit)
     stride = max(1, math.ceil(kit.count / _MOST_CHECKED))
     first = last = None
     checked = 0
@@ -93,7 +94,7 @@ def plan_generation(
         if first is None:
             first = point
         if place % stride == 0:
-            kit.check(point)
+            _is_kept(kit, point, again)
             checked += 1
         last = point
     sizes, submit = [0], ""
@@ -176,7 +177,7 @@ class _Kit:
 
     def beside(self, suffix: str) -> str:
         """Return the path of a hidden neighbour of the output folder."""
-        folder, base = os.path.split(os.path.abspath(self.out))
+        folder, base = os.path.split(os.path.realpath(self.out))
         return os.path.join(folder, f".{base}{suffix}")
 
     def check(self, point: Point) -> None:
@@ -403,7 +404,7 @@ def _new_file(path: str, mode: int) -> int:
 
 def _publish(kit: _Kit, hidden: Path) -> None:
     try:
-        os.rename(hidden, kit.out)  # over an empty folder, too
+        os.rename(hidden, os.path.realpath(kit.out))  # over an empty folder, too
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise Conflict(f"{kit.out} was filled by someone else meanwhile") from error

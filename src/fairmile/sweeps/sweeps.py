@@ -33,6 +33,7 @@ _FORMAT = "fairmile-sweep/1"
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the points
 _LOOK_S = 0.5
+_HISTORY = 50
 _LEFT = "left"  # not begun, and in no job
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
 
@@ -150,7 +151,7 @@ class Sweeps:
         if not members.can_run:
             return SweepPlan(definition, first, last, count, None, disk_bytes=members.size_bytes(first) * count)
         plan = self._plan_of(members, first, changes)
-        point_s, source = _expected(plan)
+        point_s, source = self._expected(plan)
         nodes = plan.spec.resources.nodes or 1
         return SweepPlan(
             definition,
@@ -164,6 +165,23 @@ class Sweeps:
             members.size_bytes(first) * count,
             plan.notes,
         )
+
+    def _expected(self, plan: RunPlan) -> tuple[float | None, str]:
+        """Return how long a point is expected to take, and who says so."""
+        said = plan.prediction.get("elapsed_s")
+        if said:
+            return float(said["value"]), str(said.get("source") or "earlier runs")
+        took = self._took_before(plan.spec)
+        if took is not None:
+            return took, f"the mean of earlier runs named {plan.spec.name}"
+        if plan.spec.resources.time_s is not None:
+            return plan.spec.resources.time_s, "the time asked for: an upper bound"
+        return None, ""
+
+    def _took_before(self, spec: RunSpec) -> float | None:
+        rows = self._runs().rows(name=spec.name, states=[RunState.DONE], limit=_HISTORY)
+        took = [row.elapsed_s for row in rows if row.elapsed_s]
+        return fmean(took) if took else None
 
     def _plan_of(self, members: Members, point: Point, changes: Mapping[str, Any]) -> RunPlan:
         what, fields = members.target(point)
@@ -373,7 +391,7 @@ class Sweeps:
             room = None if queued is None else queued - self._waiting(sweep)
             jobs: list[ArrayState] = []
             for resources, numbers in _by_resources(missing, members, frozen.spec):
-                size = pack or self._packed(sweep, frozen.spec, standings, len(numbers))
+                size = pack or self._packed(frozen.spec, standings, len(numbers))
                 needs, size = self._needs(frozen.spec, resources, size, slots)
                 tasks = [numbers[at : at + size] for at in range(0, len(numbers), size)]
                 if room is not None:
@@ -402,10 +420,10 @@ class Sweeps:
             if (job := self._runs().array(said["key"])) is not None and not job.is_over
         )
 
-    def _packed(self, sweep: Sweep, spec: RunSpec, standings: Sequence[Standing], count: int) -> int:
+    def _packed(self, spec: RunSpec, standings: Sequence[Standing], count: int) -> int:
         """Return how many points a task should execute, by what points took in this sweep or before."""
         took = [each.elapsed_s for each in standings if each.elapsed_s is not None and each.state == "done"]
-        expected = fmean(took) if took else _history_s(self._runs(), spec)
+        expected = fmean(took) if took else self._took_before(spec)
         if expected is None:
             return 1
         return max(1, min(count, int(_PACK_S / max(expected, 0.1))))
@@ -536,21 +554,6 @@ def _ends(definition: Definition) -> tuple[Point, Point, int]:
 def _is_missing(standing: Standing, failed: bool) -> bool:
     again = {_LEFT, *map(str, _AGAIN)} | ({str(RunState.FAILED), str(RunState.TIMEOUT)} if failed else set())
     return standing.state in again
-
-
-def _expected(plan: RunPlan) -> tuple[float | None, str]:
-    """Return how long a point is expected to take, and who says so."""
-    said = plan.prediction.get("elapsed_s")
-    if said:
-        return float(said["value"]), str(said.get("source") or "earlier runs")
-    if plan.spec.resources.time_s is not None:
-        return plan.spec.resources.time_s, "the time asked for: an upper bound"
-    return None, ""
-
-
-def _history_s(runs: Runs, spec: RunSpec) -> float | None:
-    took = [row.elapsed_s for row in runs.rows(name=spec.name, states=[RunState.DONE], limit=50) if row.elapsed_s]
-    return fmean(took) if took else None
 
 
 def _by_resources(

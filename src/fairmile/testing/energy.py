@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import pytest
 
@@ -24,8 +24,7 @@ from fairmile.base.errors import Unsupported
 from fairmile.meter.lines import read_log
 from fairmile.meter.sources import SOURCES, Source
 from fairmile.meter.watch import Watch
-
-T = TypeVar("T", bound=Callable[..., None])
+from fairmile.testing.suites import Suite, asked_only_with
 
 UNITS = frozenset({"W", "J", "%", "°C", "MHz", "bytes", "s", "count"})
 
@@ -44,34 +43,18 @@ class Subject:
     absent: Callable[[], Source]
 
 
-def _asked_only_with(ability: str) -> Callable[[T], T]:
-    """Leave a test out of a class whose attribute of that name is False: nothing is to be skipped."""
-
-    def mark(test: T) -> T:
-        test.ability = ability  # type: ignore[attr-defined]
-        return test
-
-    return mark
-
-
-class EnergySourceTests:
+class EnergySourceTests(Suite):
     """What every source must do."""
 
     vanishes: ClassVar[bool] = True  # what it measures can go away while it is measured
     counts: ClassVar[bool] = True  # it has a counter
     registered: ClassVar[bool] = True  # `fairmile watch --source` finds it by its name
 
-    def __init_subclass__(cls) -> None:
-        for name in dir(cls):
-            ability = getattr(getattr(cls, name), "ability", None)
-            if ability is not None and not getattr(cls, ability):
-                setattr(cls, name, None)
-
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Subject:
         raise NotImplementedError("fill in the fixture `subject`")
 
-    @_asked_only_with("registered")
+    @asked_only_with("registered")
     def test_it_is_known_by_its_name(self, subject: Subject) -> None:
         source = subject.open()
         assert source.name in SOURCES
@@ -127,7 +110,7 @@ class EnergySourceTests:
         assert [name for name, value in values.items() if value is None] == []
         source.close()
 
-    @_asked_only_with("counts")
+    @asked_only_with("counts")
     def test_counters_grow_with_the_work_and_never_fall(self, subject: Subject) -> None:
         source = subject.open()
         before = source.read()
@@ -142,7 +125,7 @@ class EnergySourceTests:
         assert max(steps) > 0
         source.close()
 
-    @_asked_only_with("vanishes")
+    @asked_only_with("vanishes")
     def test_what_vanishes_has_no_values_and_raises_nothing(self, subject: Subject) -> None:
         source = subject.open()
         source.read()

@@ -24,10 +24,10 @@ from typing import ClassVar, Generic, TypeVar
 import pytest
 
 from fairmile.base.errors import FairmileError, NotFound
+from fairmile.testing.suites import Suite, asked_only_with
 from fairmile.transfer.remote import Body, FolderFetcher, RangeFetcher, Remote
 
 F = TypeVar("F", RangeFetcher, FolderFetcher)
-T = TypeVar("T", bound=Callable[..., None])
 
 AWKWARD_NAMES = (
     "two words.txt",
@@ -79,29 +79,13 @@ def read(body: Body, buffer_bytes: int = 1 << 16) -> bytes:
     return b"".join(pieces)
 
 
-def _asked_only_with(ability: str) -> Callable[[T], T]:
-    """Leave a test out of a class whose attribute of that name is False: nothing is to be skipped."""
-
-    def mark(test: T) -> T:
-        test.ability = ability  # type: ignore[attr-defined]
-        return test
-
-    return mark
-
-
-class RangeFetcherTests:
+class RangeFetcherTests(Suite):
     """What every RangeFetcher must do."""
 
     sizes: ClassVar[bool] = True  # the source says beforehand how large a file is
     folders: ClassVar[bool] = True  # an address may mean a folder, whose files are listed
     validators: ClassVar[bool] = True  # the source says when a file has changed
     names: ClassVar[tuple[str, ...]] = AWKWARD_NAMES  # file names that the source can hold
-
-    def __init_subclass__(cls) -> None:
-        for name in dir(cls):
-            ability = getattr(getattr(cls, name), "ability", None)
-            if ability is not None and not getattr(cls, ability):
-                setattr(cls, name, None)
 
     @pytest.fixture
     def served(self, tmp_path: Path) -> Served[RangeFetcher]:
@@ -118,7 +102,7 @@ class RangeFetcherTests:
         assert remote.size_bytes == self._size(CONTENT)
         assert remote.mode in (0o644, 0o755)
 
-    @_asked_only_with("folders")
+    @asked_only_with("folders")
     def test_a_folder_is_found_with_all_files_below_it(self, served: Served[RangeFetcher]) -> None:
         files = {"a.txt": b"a", "b/c.txt": b"bc", "b/d/e.bin": CONTENT, "b/empty": b""}
         found = served.fetcher.find(served.publish(files))
@@ -127,13 +111,13 @@ class RangeFetcherTests:
         }
         assert len(found) == len(files), "a file is listed twice"
 
-    @_asked_only_with("folders")
+    @asked_only_with("folders")
     def test_every_file_of_a_folder_can_be_read(self, served: Served[RangeFetcher]) -> None:
         files = {f"{number % 7}/{number}.txt": b"x" * number for number in range(40)}
         found = served.fetcher.find(served.publish(files))
         assert {remote.path: read(served.fetcher.open(remote, 0, None)) for remote in found} == files
 
-    @_asked_only_with("folders")
+    @asked_only_with("folders")
     def test_awkward_names_in_a_folder_are_found_and_read(self, served: Served[RangeFetcher]) -> None:
         files = {f"in {name[:40]}/{name}": name.encode() for name in self.names}
         found = served.fetcher.find(served.publish(files))
@@ -320,7 +304,7 @@ class RangeFetcherTests:
         else:
             assert before.validator == after.validator == "", "it has validators: leave the class attribute as it is"
 
-    @_asked_only_with("validators")
+    @asked_only_with("validators")
     def test_a_body_shows_that_the_file_is_another_one_than_was_found(self, served: Served[RangeFetcher]) -> None:
         before = _one(served, "data.bin", CONTENT)
         with closing(served.fetcher.open(before, 1_000, 2_000)) as body:

@@ -35,9 +35,9 @@ from fairmile.jobs.request import JobFiles, Request
 from fairmile.jobs.schedulers import Question, Scheduler
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import Observed, State
+from fairmile.testing.suites import Suite, asked_only_with
 
 V = TypeVar("V")
-T = TypeVar("T", bound=Callable[..., None])
 
 AWKWARD_PATH = '/scratch/it\'s a $(touch mark) `x` "q" & ; folder/job.sh'
 NO_STATE = "FROZZLED"
@@ -131,25 +131,7 @@ def heard(question: Question[V], said: Said) -> V:
     return question.read(Result(question.argv, said.exit_code, said.stdout, said.stderr, 0.1))
 
 
-def _asked_only_with(ability: str) -> Callable[[T], T]:
-    """Leave a test out of a class whose attribute of that name is False: nothing is to be skipped."""
-
-    def mark(test: T) -> T:
-        test.ability = ability  # type: ignore[attr-defined]
-        return test
-
-    return mark
-
-
-class _Suite:
-    def __init_subclass__(cls) -> None:
-        for name in dir(cls):
-            ability = getattr(getattr(cls, name), "ability", None)
-            if ability is not None and not getattr(cls, ability):
-                setattr(cls, name, None)
-
-
-class SchedulerTests(_Suite):
+class SchedulerTests(Suite):
     """What every dialect must do with text."""
 
     has_arrays: ClassVar[bool] = True  # a batch script can be an array
@@ -166,14 +148,14 @@ class SchedulerTests(_Suite):
         assert set(VARIABLES) <= set(subject.scheduler.variables)
         assert subject.scheduler.name
 
-    @_asked_only_with("has_directives")
+    @asked_only_with("has_directives")
     def test_every_directive_is_one_line_that_begins_with_the_prefix(self, subject: Subject) -> None:
         for spec in self._specs():
             for line in subject.scheduler.header(made_request(spec), self._files(subject)):
                 assert line.startswith(subject.prefix) and line.strip() != subject.prefix.strip()
                 assert line.isprintable(), f"more than one line: {line!r}"
 
-    @_asked_only_with("has_directives")
+    @asked_only_with("has_directives")
     def test_what_a_job_asks_for_stands_in_its_header(self, subject: Subject) -> None:
         spec = JobSpec.model_validate(
             {
@@ -186,7 +168,7 @@ class SchedulerTests(_Suite):
         for word in ("train", "booster", "abc123", "3"):
             assert word in header
 
-    @_asked_only_with("has_arrays")
+    @asked_only_with("has_arrays")
     def test_an_array_changes_the_header(self, subject: Subject) -> None:
         one, many = JobSpec(argv=("true",)), JobSpec.model_validate({"argv": ["true"], "array": {"count": 10}})
         header = subject.scheduler.header
@@ -215,14 +197,14 @@ class SchedulerTests(_Suite):
         with pytest.raises(ValidationError):
             JobSpec.model_validate({"argv": ["true"], **values})
 
-    @_asked_only_with("has_directives")
+    @asked_only_with("has_directives")
     @pytest.mark.parametrize("key", ["two words", "two\nlines", "$(reboot)", '"', "a;b"])
     def test_a_key_that_could_break_out_is_refused(self, subject: Subject, key: str) -> None:
         files = replace(self._files(subject), key=key)
         with pytest.raises(UsageError):
             subject.scheduler.header(made_request(JobSpec(argv=("true",))), files)
 
-    @_asked_only_with("has_directives")
+    @asked_only_with("has_directives")
     @pytest.mark.parametrize("folder", ["/a\n#PBS -q x", '/a"b', "/a\x07b"])
     def test_a_folder_that_could_break_out_is_refused(self, subject: Subject, folder: str) -> None:
         files = replace(self._files(subject), folder=folder)
@@ -342,7 +324,7 @@ class SchedulerTests(_Suite):
 
     # Finding and ending
 
-    @_asked_only_with("has_keys")
+    @asked_only_with("has_keys")
     def test_a_job_is_found_by_exactly_its_key(self, subject: Subject) -> None:
         assert subject.found is not None, "give an answer to the search for a key"
         key, said, id = subject.found
@@ -488,7 +470,7 @@ class Cluster:
 WAIT_AT_GATE = 'while [ ! -e "$HERE/gate" ]; do sleep 0.1; done'
 
 
-class LiveSchedulerTests(_Suite):
+class LiveSchedulerTests(Suite):
     """What every scheduler that runs must do."""
 
     remembers: ClassVar[bool] = True  # the list or the accounting tells how a job ended
@@ -547,14 +529,14 @@ class LiveSchedulerTests(_Suite):
         cluster.open_gate()
         self._end(cluster, id)
 
-    @_asked_only_with("has_arrays")
+    @asked_only_with("has_arrays")
     def test_the_tasks_of_an_array_know_their_numbers(self, cluster: Cluster) -> None:
         id = cluster.submit('echo x > "$HERE/task.$FAIRMILE_ARRAY_INDEX"', array={"count": 3, "at_once": 2})
         self._end(cluster, id)
         _until(lambda: len(list(cluster.folder.glob("task.*"))) == 3)
         assert {path.name for path in cluster.folder.glob("task.*")} == {"task.0", "task.1", "task.2"}
 
-    @_asked_only_with("lists_tasks")
+    @asked_only_with("lists_tasks")
     def test_the_tasks_of_an_array_end_each_in_its_own_way(self, cluster: Cluster) -> None:
         id = cluster.submit("exit $((FAIRMILE_ARRAY_INDEX == 1 ? 5 : 0))", array={"count": 3})
         tasks = [f"{id}_{index}" for index in range(3)]
@@ -562,7 +544,7 @@ class LiveSchedulerTests(_Suite):
         assert [seen[task].state for task in tasks] == [State.DONE, State.FAILED, State.DONE]
         assert seen[tasks[1]].exit_code == 5
 
-    @_asked_only_with("lists_tasks")
+    @asked_only_with("lists_tasks")
     def test_one_task_of_an_array_is_cancelled_alone(self, cluster: Cluster) -> None:
         id = cluster.submit(WAIT_AT_GATE, array={"count": 2})
         cluster.wait(lambda seen: {f"{id}_0", f"{id}_1"} <= set(seen), id)
@@ -571,7 +553,7 @@ class LiveSchedulerTests(_Suite):
         cluster.open_gate()
         cluster.wait(lambda seen: _state(seen, f"{id}_0") is State.DONE, id)
 
-    @_asked_only_with("has_keys")
+    @asked_only_with("has_keys")
     def test_a_job_is_found_by_its_key(self, cluster: Cluster) -> None:
         first = cluster.submit(WAIT_AT_GATE, key="key-7")
         second = cluster.submit(WAIT_AT_GATE, key="key-77")

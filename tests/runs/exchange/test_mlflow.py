@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,3 +175,18 @@ def test_what_is_no_store_is_named(store: Store, tmp_path: Path) -> None:
         EXCHANGES["mlflow"].read(tmp_path)
     with pytest.raises(NotFound):
         EXCHANGES["mlflow"].read(tmp_path / "nowhere")
+
+
+def test_a_file_that_is_no_store_is_refused_in_one_sentence_and_left_as_it_is(tmp_path: Path) -> None:
+    text, other, folder = tmp_path / "a.txt", tmp_path / "other.db", tmp_path / "folder"
+    text.write_text("hello\n")
+    folder.mkdir()
+    (folder / "mlflow.db").write_bytes(b"")
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE mine (number)")
+        connection.commit()
+    before = other.read_bytes()
+    for each in (text, other, folder):
+        with pytest.raises(UsageError, match=f"^{re.escape(str(each))} is no MLflow store$"):
+            EXCHANGES["mlflow"].read(each)
+    assert other.read_bytes() == before and (folder / "mlflow.db").read_bytes() == b""

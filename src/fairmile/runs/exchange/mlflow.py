@@ -13,6 +13,7 @@ import os
 import posixpath
 import re
 import shlex
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,26 @@ def read(source: Path) -> list[ImportedRun]:
     """Return the runs of a store: its folder or its database, or the folder `mlruns` of older versions."""
     database = source if source.is_file() else source / _DATABASE
     with _quiet():
-        if database.is_file():
+        if _is_store(database):
             return _read(_client(database), database.parent)
         if any(source.glob("*/meta.yaml")):
             with _file_store():
                 return _read(MlflowClient(tracking_uri=source.absolute().as_uri()), source)
     if not source.exists():
         raise NotFound(f"{source} is neither a file nor a folder")
-    raise UsageError(f"{source} holds no MLflow store", hint=f"expected {_DATABASE} or the folder mlruns")
+    raise UsageError(
+        f"{source} is no MLflow store", hint=f"give the folder that holds {_DATABASE}, that file, or the folder mlruns"
+    )
+
+
+def _is_store(database: Path) -> bool:
+    """Tell whether a file is MLflow's database; MLflow itself would make its tables in any that it is given."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error:
+        return False
+    return {"experiments", "runs"} <= names
 
 
 def _read(client: MlflowClient, root: Path) -> list[ImportedRun]:

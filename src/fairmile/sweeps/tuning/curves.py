@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairmile.base.errors import Unsupported
 from fairmile.base.registry import Plugin, Registry
 from fairmile.sweeps.model import Better
-from fairmile.sweeps.tuning.engine import TrialRecord
+from fairmile.sweeps.tuning.engine import Settings, TrialRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,6 +106,26 @@ class Extrapolation:
             f"{self.method} expects {expected.value:.4g} ({expected.low:.4g} to {expected.high:.4g}) "
             f"at step {steps:g}, and {best:.4g} is reached already"
         )
+
+
+def stopper(settings: Settings, better: Better) -> Callable[[Sequence[TrialRecord], Curve], str] | None:
+    """Return what an engine asks at each new value of a trial, or None where the settings extrapolate nothing.
+
+    Without `steps` a trial is expected to become as long as the longest that is done.
+    """
+    if not settings.extrapolate:
+        return None
+    watch = Extrapolation(settings.extrapolate, startup=settings.startup, min_steps=settings.min_steps)
+    pick = max if better == "higher" else min
+
+    def stop_early(finished: Sequence[TrialRecord], curve: Curve) -> str:
+        done = [trial for trial in finished if trial.state == "done" and trial.values]
+        if not done:
+            return ""
+        steps = settings.steps or max((trial.curve[-1][0] for trial in done if trial.curve), default=0.0)
+        return watch.stop_early(done, curve, pick(trial.values[0] for trial in done), better, steps)
+
+    return stop_early
 
 
 @dataclass(frozen=True)
@@ -222,23 +243,27 @@ class LeastSquares:
         return max(1.0, _bound(ratios)) if len(ratios) >= FEWEST_CURVES else 1.0
 
     def _fit(self, curve: Curve, at_step: float) -> Prediction:
-        np = _numpy()
         if len(curve) < self.fewest:
             return UNKNOWN
         thin = -(-len(curve) // self.most)
-        points = np.asarray(curve[::-1][::thin][::-1], dtype=float)
-        x, y = points[:, 0], points[:, 1]
-        # Steps are counted from one and values from their mean, in units of their range: no scale is special then.
-        unit = (x[-1] - x[0]) / (len(x) - 1)
-        scale = float(np.ptp(y))
-        if unit <= 0:
-            return UNKNOWN
-        if scale == 0:
-            return Prediction(float(y[-1]), float(y[-1]), float(y[-1]))
-        centre = float(y.mean())
-        means, spreads, weights = _members((x - x[0]) / unit + 1, (y - centre) / scale, (at_step - x[0]) / unit + 1)
-        low, high = (_quantile(means, spreads, weights, q) for q in ((1 - INSIDE) / 2, (1 + INSIDE) / 2))
-        return Prediction(*(centre + scale * float(z) for z in (weights @ means, low, high)))
+        return _fitted(tuple(curve[::-1][::thin][::-1]), at_step)
+
+
+# Curves of finished trials are fitted again and again, whenever one more is finished.
+@lru_cache(maxsize=16384)
+def _fitted(curve: tuple[tuple[float, float], ...], at_step: float) -> Prediction:
+    np = _numpy()
+    points = np.asarray(curve, dtype=float)
+    x, y = points[:, 0], points[:, 1]
+    # Steps are counted from one and values from their mean, in units of their range: no scale is special then.
+    unit = (x[-1] - x[0]) / (len(x) - 1)
+    scale = float(np.ptp(y))
+    if unit <= 0 or scale == 0:  # a curve that never moved may stand still for ever, or not have begun
+        return UNKNOWN
+    centre = float(y.mean())
+    means, spreads, weights = _members((x - x[0]) / unit + 1, (y - centre) / scale, (at_step - x[0]) / unit + 1)
+    low, high = _ends(means, spreads, weights)
+    return Prediction(*(centre + scale * float(z) for z in (weights @ means, low, high)))
 
 
 def _members(x: Array, y: Array, at: float) -> tuple[Array, Array, Array]:
@@ -283,7 +308,7 @@ def _line(y: Array, shape: Array, asked: Array, count: int) -> tuple[Array, Arra
     return y.mean() + slope * away, spread, scores
 
 
-_LEAST = 1e-8  # of the squared range of a curve: below this, residuals are rounding
+_LEAST = 1e-6  # of the squared range of a curve: below this, residuals are those of the grid
 
 
 def _akaike(n: int, error: float | Array, parameters: int) -> Array:
@@ -301,21 +326,20 @@ def _bound(errors: Sequence[float]) -> float:
     return sorted(errors)[min(math.ceil((len(errors) + 1) * INSIDE), len(errors)) - 1]
 
 
-def _quantile(means: Array, spreads: Array, weights: Array, share: float) -> float:
-    """Return where a mixture of normal distributions has `share` below it."""
+def _ends(means: Array, spreads: Array, weights: Array) -> tuple[float, float]:
+    """Return between which ends a mixture of normal distributions has nine tenths, the rest on both sides alike."""
     np = _numpy()
     from scipy.special import ndtr
 
-    counted = weights > 1e-9
-    means, spreads, weights = means[counted], spreads[counted], weights[counted]
-    low, high = float((means - 12 * spreads).min()), float((means + 12 * spreads).max())
-    for _ in range(60):
+    counted = weights > 1e-6
+    means, spreads, weights = means[counted], spreads[counted], weights[counted] / weights[counted].sum()
+    shares = np.array([(1 - INSIDE) / 2, (1 + INSIDE) / 2])
+    low, high = np.full(2, (means - 12 * spreads).min()), np.full(2, (means + 12 * spreads).max())
+    for _ in range(40):
         middle = (low + high) / 2
-        if float(np.dot(weights, ndtr((middle - means) / spreads))) < share:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+        below = ndtr((middle[:, None] - means) / spreads) @ weights < shares
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return float(high[0]), float(high[1])
 
 
 class SupportVectors:

@@ -38,6 +38,7 @@ SAMPLERS = ("random", "tpe", "pbt")
 PRUNERS = ("", "asha", "hyperband")
 _OBJECT_STORE_BYTES = 80 << 20  # what Ray asks for at least; nothing is kept there
 _ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner whatever it is told
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

@@ -1,0 +1,260 @@
+"""DeepHyper as the engine of a study: its centralised Bayesian optimisation asks, and we execute.
+
+The search is used through `ask` and `tell` instead of its evaluators: those overshoot a number of trials, cannot be
+stopped from outside, and know what was done before from a table of their own only.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fairmile.base.errors import Unsupported, UsageError
+from fairmile.runs.wording import Value
+from fairmile.sweeps.model import Objective
+from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, Trial, TrialRecord
+from fairmile.sweeps.tuning.records import Decide, Entry, Records, StopEarly
+from fairmile.sweeps.tuning.settings import check_fits
+from fairmile.sweeps.tuning.space import Dimension, Space
+
+# DeepHyper's TPE does not work; `tpe`, which stands in the settings where nothing is said, is its own default here, a
+# forest of extra trees.
+SURROGATES = {"random": "DUMMY", "tpe": "ET", "gp": "GP"}
+PRUNERS = ("", "asha", "median")
+
+
+class DeepHyperEngine:
+    """Chooses trials by DeepHyper; see Engine. The arguments are those of OptunaEngine.
+
+    A pruned trial counts with the last value that it reached, a failed one as a failure, which DeepHyper avoids.
+    """
+
+    shares = False
+
+    def __init__(
+        self,
+        folder: Path,
+        distributions: Mapping[str, Mapping[str, object]],
+        objectives: Sequence[Objective],
+        settings: Settings,
+        *,
+        spent: Callable[[], Mapping[str, float]] | None = None,
+        stop_early: StopEarly | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        space = Space(distributions)
+        check_fits(settings, objectives, space)
+        for key, known in (("sampler", tuple(SURROGATES)), ("pruner", PRUNERS)):
+            if (value := getattr(settings, key)) not in known:
+                words = ", ".join(word for word in known if word)
+                raise UsageError(
+                    f"the engine deephyper has no {key} {value!r}", hint=f"it has {words}; the engine optuna has more"
+                )
+        self._folder = folder
+        self._records = Records(folder, space, objectives, settings, spent=spent, stop_early=stop_early, clock=clock)
+
+    def work(self, execute: Execute, *, at_once: int, worker: str, stop: Callable[[], bool]) -> None:
+        """Ask, execute and tell, `at_once` trials together, until the budget is spent or `stop` says so."""
+        self._records.open()
+        if stop() or self._records.is_spent():
+            return
+        errors: list[BaseException] = []
+        asking = threading.Lock()
+        search, stoppers = _Search(self._records, self._folder), _Stoppers(self._records)
+
+        def go_on() -> None:
+            while not errors:
+                with asking:
+                    if stop() or self._records.is_spent():
+                        return
+                    trial, proposal = self._begin(search, worker)
+                outcome = self._records.carry_out(trial, execute, stoppers.decide(trial.number))
+                with asking:
+                    search.tell(proposal, outcome)
+
+        def guarded() -> None:
+            try:
+                go_on()
+            except BaseException as error:  # noqa: BLE001  raised again below, by the thread that called
+                errors.append(error)
+
+        if at_once == 1:
+            go_on()
+            return
+        threads = [threading.Thread(target=guarded, name=f"trial-{place}") for place in range(at_once)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        if errors:
+            raise errors[0]
+
+    def _begin(self, search: _Search, worker: str) -> tuple[Trial, Mapping[str, Value]]:
+        lost = self._records.to_repeat()
+        if lost is not None:
+            proposal = lost.proposal
+            return self._records.begin(lost.params, worker, retry_of=lost.number, proposal=proposal), proposal
+        proposal = search.ask()
+        return self._records.begin(search.params(proposal), worker, proposal=proposal), proposal
+
+    def trials(self) -> Sequence[TrialRecord]:
+        return self._records.trials()
+
+    def reasons(self) -> dict[int, str]:
+        """Return why trials failed or were stopped, by number."""
+        return self._records.reasons()
+
+    def reap(self, is_alive: Callable[[str], bool]) -> int:
+        """Mark trials as failed whose worker is dead, and return how many; they are done once more."""
+        return self._records.reap(is_alive)
+
+
+class _Search:
+    """DeepHyper's search over a space in which every dimension has a value; those that do not apply are left out."""
+
+    def __init__(self, records: Records, folder: Path) -> None:
+        with _imported():
+            from deephyper.hpo import CBO, HpProblem
+        self._space = records.space
+        self._objectives = records.objectives
+        self._pending: list[dict[str, Value]] = []
+        problem = HpProblem()
+        for place, each in enumerate(self._space.dimensions):
+            problem.add_hyperparameter(_range(each), f"p{place}")
+        entries, seed = records.entries(), records.settings.seed
+        own = None if seed is None else random.Random(f"{seed}/{len(entries)}").getrandbits(31)
+        self._search = CBO(
+            problem,
+            random_state=own,
+            log_dir=str(folder),
+            checkpoint_history_to_csv=False,
+            surrogate_model=SURROGATES[records.settings.sampler],
+            acq_optimizer="sampling",  # the default takes two seconds of CPU for each trial
+        )
+        self._tell([(entry.proposal, self._objective(entry)) for entry in entries if _is_over(entry)])
+
+    def ask(self) -> dict[str, Value]:
+        """Return a proposal that is not under way, where there is another one; DeepHyper would repeat itself."""
+        proposals = self._ask(1)
+        if proposals[0] in self._pending:
+            proposals = self._ask(len(self._pending) + 1)
+        proposal = next((each for each in proposals if each not in self._pending), proposals[0])
+        self._pending.append(proposal)
+        return proposal
+
+    def _ask(self, count: int) -> list[dict[str, Value]]:
+        found = self._search.ask(count)
+        return [{name: _plain(value) for name, value in each.items()} for each in found]
+
+    def tell(self, proposal: Mapping[str, Value], outcome: Outcome) -> None:
+        if proposal in self._pending:
+            self._pending.remove(dict(proposal))
+        self._tell([(proposal, self._objective(outcome))])
+
+    def params(self, proposal: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the parameters that a proposal of DeepHyper stands for."""
+        places = {each.name: f"p{place}" for place, each in enumerate(self._space.dimensions)}
+        return self._space.draw(lambda each: _value(each, proposal[places[each.name]]))
+
+    def _tell(self, results: list[tuple[Mapping[str, Value], Any]]) -> None:
+        if results:
+            self._search.tell(results)
+
+    def _objective(self, ended: Outcome | Entry) -> Any:
+        """Return what DeepHyper is to make as large as it can."""
+        if ended.state == "failed" or len(ended.values) != len(self._objectives):
+            return "F_failed"
+        pairs = zip(self._objectives, ended.values, strict=True)
+        values = tuple(value if each.better == "higher" else -value for each, value in pairs)
+        return values if len(values) > 1 else values[0]
+
+
+def _is_over(entry: Entry) -> bool:
+    return entry.state != "running" and not entry.lost and bool(entry.proposal)
+
+
+class _Stoppers:
+    """DeepHyper's stoppers, one for each trial, which compare through a storage in memory."""
+
+    def __init__(self, records: Records) -> None:
+        self._settings = settings = records.settings
+        self._sign = 1 if records.objectives[0].better == "higher" else -1
+        self._made: Any = None
+        if not settings.pruner:
+            return
+        with _imported():
+            from deephyper.evaluator.storage import MemoryStorage
+            from deephyper.stopper import MedianStopper, SuccessiveHalvingStopper
+        most = settings.steps or 10**9  # we never ask at the last step
+        if settings.pruner == "asha":
+            self._made = SuccessiveHalvingStopper(most, settings.min_steps, settings.reduction)
+        else:
+            self._made = MedianStopper(most, settings.min_steps, min_competing=settings.startup)
+        self._storage = MemoryStorage()
+        self._storage.connect()
+        self._study = self._storage.create_new_search()
+        self._lock = threading.Lock()
+        for entry in records.entries():  # what earlier trials reached is what the next ones are measured by
+            decide = self.decide(entry.number)
+            for step, value in entry.curve:
+                decide(step, value)
+
+    def decide(self, number: int) -> Decide:
+        """Return what judges the values of one trial."""
+        if self._made is None:
+            return lambda step, value: ""
+        with self._lock:
+            stopper = copy.deepcopy(self._made)
+            stopper.job = SimpleNamespace(id=self._storage.create_new_job(self._study), storage=self._storage)
+
+        def decide(step: float, value: float) -> str:
+            with self._lock:
+                stopper.observe(step, self._sign * value)
+                if not stopper.stop():
+                    return ""
+            return f"{self._settings.pruner}: {value:g} at step {step:g} is not among the best so far"
+
+        return decide
+
+
+def _range(each: Dimension) -> Any:
+    """Return a dimension in DeepHyper's words: choices and steps by their places, since it knows no others."""
+    if each.kind == "choice":
+        return [f"c{place}" for place in range(len(each.choices))]
+    if each.step is not None and (each.kind == "uniform" or each.step != 1):
+        return (0, round((each.high - each.low) / each.step))
+    ends = (int(each.low), int(each.high)) if each.kind == "integer" else (float(each.low), float(each.high))
+    return (*ends, "log-uniform") if each.log else ends
+
+
+def _value(each: Dimension, proposed: Value) -> Value:
+    if each.kind == "choice":
+        return each.choices[int(str(proposed)[1:])]
+    assert isinstance(proposed, (int, float))
+    if each.step is not None and (each.kind == "uniform" or each.step != 1):
+        value = each.low + proposed * each.step
+        return int(value) if each.kind == "integer" else value
+    return int(proposed) if each.kind == "integer" else float(proposed)
+
+
+def _plain(value: Any) -> Value:
+    """Return a value of NumPy's as Python's."""
+    plain: Value = value.item() if hasattr(value, "item") else value
+    return str(plain) if isinstance(plain, str) else plain
+
+
+@contextmanager
+def _imported() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise Unsupported(
+            "the engine deephyper needs DeepHyper: pip install 'fairmile[deephyper]'", hint=str(error)
+        ) from error
