@@ -4,6 +4,7 @@ Run: python speed/sweeps.py [--points N] [--peer-points N] [--peer PYTHON | --no
 
     plan      CPU and peak memory of finding out what would be written, every point tried
     generate  CPU, seconds and peak memory of writing folders, scripts, configurations, code, manifest, submit scripts
+    bare      the file system's part of that: the same folders, files and links with as many bytes and nothing else
     peer      the same project with cloudmesh-ee 5.0.5, which is installed into a temporary environment; `--peer` names
               a Python that has it. Where it cannot be had that is said. Its points are fewer: it needs over half an
               hour of CPU for 10,000.
@@ -133,6 +134,19 @@ given = {"name": "speed", "copy": ["train.py"], "environ": os.environ}
 what = plan_generation if sys.argv[1] == "plan" else generate
 print(what(definition, Path("cloudmask.in.slurm"), Path("out"), **given).count)
 """
+BARE = """\
+import os
+data = b"x" * 2000
+os.mkdir("bare")
+for name in os.listdir("out"):
+    if os.path.isdir(f"out/{name}") and not name.startswith("."):
+        os.mkdir(f"bare/{name}")
+        for file in ("cloudmask.slurm", "config.yaml"):
+            fd = os.open(f"bare/{name}/{file}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            os.write(fd, data)
+            os.close(fd)
+        os.link("train.py", f"bare/{name}/train.py")
+"""
 
 
 @dataclass(frozen=True)
@@ -184,6 +198,7 @@ def ours(folder: Path, points: int) -> Measured:
         if taken.rc or taken.output.strip() != str(points):
             raise SystemExit(f"{what} failed: {taken.output}")
         print(f"  {'ours, ' + what:<22} {points:>7,} points {taken}")
+    print(f"  {'bare file system':<22} {points:>7,} points {measure([sys.executable, '-c', BARE], folder, folder)}")
     return taken
 
 

@@ -145,6 +145,19 @@ def test_nobody_else_can_look_into_the_folder_of_a_job(place: Place) -> None:
     assert os.stat(place.make("a-1", {"script.sh": "export TOKEN=x"}, {})).st_mode & 0o077 == 0
 
 
+def test_scripts_and_texts_stay_private_where_the_folder_is_copied_or_opened(
+    place: Place, given: Callable[[str, bytes], Path]
+) -> None:
+    program = given("tool", b"#!/bin/sh\n")
+    program.chmod(0o755)
+    for _ in range(2):  # an attempt after the first finds the files, whatever became of their modes
+        folder = Path(place.make("a", {"script.sh": "export TOKEN=x\n", "deep/settings": "y"}, {"tool": program}))
+        modes = {name: (folder / name).stat().st_mode & 0o777 for name in ("script.sh", "deep/settings", "tool")}
+        assert modes == {"script.sh": 0o600, "deep/settings": 0o600, "tool": 0o755}
+        assert (folder / "script.sh").read_text() == "export TOKEN=x\n"
+        (folder / "script.sh").chmod(0o644)
+
+
 def test_notes_of_an_earlier_attempt_are_forgotten_and_nothing_else(place: Place) -> None:
     folder = Path(place.make("a-1", {"started": "{}", "ended": "{}", "out.log": "x"}, {}))
     place.forget("a-1")

@@ -163,10 +163,10 @@ def test_too_few_trials_tell_nothing_of_importance(tmp_path: Path) -> None:
 
 
 def test_a_conditional_parameter_is_weighed_too(tmp_path: Path) -> None:
+    of = {0: {"optimizer": "adam"}, 1: {"optimizer": "sgd"}}
     runs = [
-        trial(tmp_path, at, float(at % 2), params={"optimizer": "sgd", "momentum": at} if at % 2 else {"optimizer": "adam"})
-        for at in range(40)
-    ]  # fmt: skip
+        trial(tmp_path, at, float(at % 2), params=of[at % 2] | ({"momentum": at} if at % 2 else {})) for at in range(40)
+    ]
     found = importance(survey(runs, "loss"))
     assert found is not None
     assert {each.name for each in found.shares} == {"optimizer", "momentum"}

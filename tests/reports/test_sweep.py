@@ -154,7 +154,7 @@ def test_the_axis_that_explains_most_comes_first(tmp_path: Path) -> None:
     assert [each.axis.name for each in found] == ["lr", "depth"]
     assert found[0].share is not None and found[1].share is not None
     assert 0.6 < found[0].share < 0.8  # 2/300 of variance by lr, 1/400 by depth: 8/11
-    assert [round(each.mean, 1) for each in found[0].estimates] == [0.2, 0.4, 0.4] or found[0].estimates[0].count == 4
+    assert [each.mean for each in found[0].estimates] == pytest.approx([0.25, 0.35, 0.45], abs=0.005)
 
 
 def test_what_is_only_noise_explains_next_to_nothing(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_two_metrics_make_a_front(tmp_path: Path) -> None:
 
 
 def test_what_else_differed_is_told(tmp_path: Path) -> None:
-    runs = [point(tmp_path, at, {"lr": at}, float(at), commit=f"{at:040x}", host=f"n{at}") for at in range(1, 4)]
+    runs = [point(tmp_path, at, {"lr": at}, float(at), commit=str(at) * 40, host=f"n{at}") for at in range(1, 4)]
     assert "> Not only the parameters differ among these runs: code commit." in report(runs).markdown("f")
 
 

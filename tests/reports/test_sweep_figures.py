@@ -103,7 +103,7 @@ def test_the_best_cell_has_the_first_shade_and_the_worst_the_last(tmp_path: Path
 def test_no_formula_is_written_beside_a_logarithmic_axis(tmp_path: Path) -> None:
     runs = [run(tmp_path, at, {"lr": 10.0 ** (-at / 4)}, 1.0 + at) for at in range(20)]
     shown = texts(sweep_figures.effect_panels(survey(runs, "loss")))
-    assert "0.001" in shown
+    assert "1e−3" in shown
     assert not [text for text in shown if "$" in text]
 
 
@@ -142,7 +142,7 @@ def test_trial_curves_mark_the_best_and_say_how_many_are_left_out(tmp_path: Path
 
 
 def test_the_figures_of_nothing_are_not_there(tmp_path: Path) -> None:
-    empty = survey([run(tmp_path, 0, {"x": 1}, None), run(tmp_path, 1, {"x": 2}, None)])
+    empty = survey([run(tmp_path, at, {"x": at}, None, state="failed") for at in range(2)])
     for make in (sweep_figures.parallel_coordinates, sweep_figures.effect_panels):
         with pytest.raises(NotFound):
             make(empty)

@@ -241,7 +241,8 @@ class TestOnSlurm:
     def test_five_hundred_points_survive_the_death_of_who_submitted_them(
         self, slurm: Workspace, tmp_path: Path
     ) -> None:
-        text = "name: s\ncommand: sh -c 'echo once >> {run}/count'\nevery: 0\naxes: {a: 'range(0, 50)', b: 'range(0, 10)'}\n"
+        axes = "axes: {a: 'range(0, 50)', b: 'range(0, 10)'}\n"
+        text = f"name: s\ncommand: sh -c 'echo once >> {{run}}/count'\nevery: 0\n{axes}"
         sweep = made(slurm.sweeps, text, tmp_path, system="rig", resources={"memory_gib": 0.2})
         argv = [sys.executable, "-c", FAIRMILE, "sweep", "run", sweep.id, "--pack", "50"]
         environ = {**os.environ, **environ_of(tmp_path)}

@@ -12,7 +12,7 @@ from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.exchange import READERS, read
 from fairmile.catalog.exchange.draft import Document
 
-_ENVIRONMENT = ("environment", "softwareRequirements")
+ENVIRONMENT_LINKS = ("environment", "softwareRequirements")
 _PROGRAM = ("isBasedOn", "instrument")
 
 
@@ -54,11 +54,11 @@ def _references(catalog: Catalog, card: Card) -> Iterator[str]:
     yield card.iri
     yield f"{card.catalog}/environment/{card.handle.name}@{card.handle.version}"
     for key, target in card.links:
-        if key in _ENVIRONMENT:
+        if key in ENVIRONMENT_LINKS:
             yield target
     for program in (_find(catalog, target) for key, target in card.links if key in _PROGRAM):
         if program is not None:
-            yield from (target for key, target in program.links if key in _ENVIRONMENT)
+            yield from (target for key, target in program.links if key in ENVIRONMENT_LINKS)
 
 
 def _find(catalog: Catalog, name: str) -> Card | None:

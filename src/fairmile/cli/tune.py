@@ -154,7 +154,7 @@ def _show_space(
         out.data({"space": space, "settings": settings, "objectives": objectives})
         return
     for name, each in space.items():
-        said = [f"{key} {value}" for key, value in each.items() if value not in (None, "", False)]
+        said = [f"{key} {value}" for key, value in each.items() if value not in (None, "", []) and value is not False]
         out.line(f"{name}: {', '.join(said)}")
     for each in objectives:
         out.line(f"objective: {each['metric']}, {each['better']} is better")
@@ -186,14 +186,13 @@ def _show(out: Out, studies: Studies, study: Sweep) -> int:
         values = [f"{value:.6g}" for value in each.values]
         rows.append([each.number, *values, *(each.params.get(name, "") for name in names), each.run])
     out.table(["best trial", *(each["metric"] for each in objectives), *names, "run"], rows)
+    reasons = studies.engine(study).reasons()
     for each in [each for each in trials if each.state == "failed"][:_SHOWN]:
-        out.line(f"trial {each.number} failed  → fairmile runs log {each.run}")
+        out.line(f"trial {each.number}: failed: {reasons.get(each.number, '')}  → fairmile runs log {each.run}")
     for row in hindsight(trials, objectives[0]["better"]):
         if row.judged:
-            out.line(
-                f"{row.method} would have stopped {row.stopped} of {row.judged} trials early, {row.right} of them rightly, "
-                f"and saved {row.steps_saved:g} of {row.steps:g} steps"
-            )
+            rightly = f"stopped {row.stopped} of {row.judged} trials early, {row.right} of them rightly"
+            out.line(f"{row.method} would have {rightly}, and saved {row.steps_saved:g} of {row.steps:g} steps")
     if best:
         out.hint(f"`fairmile report {study.id}` draws it; `fairmile rerun {best[0].run}` does the best again")
     return 0 if best or not trials else 1

@@ -88,7 +88,7 @@ class NearPlace:
                 target = safe_join(folder, name)
                 if "/" in name:
                     target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(text, encoding="utf-8", errors="surrogateescape")
+                _write_private(target, text.encode(errors="surrogateescape"))
         except OSError as error:
             raise write_failure(str(folder), error) from error
         return str(folder)
@@ -187,9 +187,10 @@ class FarPlace:
                 _inside(name) + f"cp -- {kept} {shlex.quote('./' + name)} && chmod {mode} {_word(name)} || exit 1"
             )
         body = ""
+        lines.append("umask 077")  # a script names what the program is given, secrets among it
         for name, text in texts.items():
             data = text.encode(errors="surrogateescape")
-            lines.append(_inside(name) + f"head -c {len(data)} > {_word(name)} || exit 1")
+            lines.append(_inside(name) + f"rm -f -- {_word(name)} && head -c {len(data)} > {_word(name)} || exit 1")
             body += text
         self._sh("\n".join(lines), input=body.encode(errors="surrogateescape"))
         return folder
@@ -306,6 +307,13 @@ def _home_path(folder: str) -> str:
 
 def _word(name: str) -> str:
     return shlex.quote(f"./{name}")
+
+
+def _write_private(target: Path, data: bytes) -> None:
+    """Write a file that only its owner may read: a script names what the program is given, secrets among it."""
+    target.unlink(missing_ok=True)
+    with open(target, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
+        stream.write(data)
 
 
 def _inside(name: str) -> str:

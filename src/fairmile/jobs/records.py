@@ -89,7 +89,7 @@ class Records:
         said = spec.model_dump(mode="json", exclude_defaults=True)
         document = {"id": id, "system": system, "created": now, "spec": said}
         try:
-            write_atomic(folder / _JOB, json.dumps(document))
+            write_atomic(folder / _JOB, json.dumps(document), mode=0o600)
         except DiskFailure:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -170,9 +170,7 @@ def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
         note += f" Not shown: {broken} that {'is' if broken == 1 else 'are'} NaN or infinite."
     note += more_note(left_out)
     height = 3.1 + (0.2 * math.ceil(len(shown) / 2) if crowded else 0)
-    return Picture(
-        f"band-{file_word(metric)}", f"{title(metric)} over repeats", draw, height, note + more_note(left_out)
-    )
+    return Picture(f"band-{file_word(metric)}", f"{title(metric)} over repeats", draw, height, note)
 
 
 def histogram(values: Sequence[float] | Histogram, name: str = "value", unit: str = "") -> Picture:
@@ -252,7 +250,8 @@ def logarithmic(axes: Axes, side: Literal["x", "y"]) -> None:
     axes.set(**{f"{side}scale": "log"})
     axis = axes.xaxis if side == "x" else axes.yaxis
     axis.set_major_locator(LogLocator(numticks=6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    # Many zeros side by side would touch each other.
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value) if value >= 0.01 else _power(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -260,6 +259,10 @@ def short_number(value: float, digits: int = 3) -> str:
     """Return a number as it fits beside an axis."""
     text = f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.{digits}g}"
     return re.sub(r"e([+-])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", text).replace("-", "−")
+
+
+def _power(value: float) -> str:
+    return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.0e}").replace("-", "−")
 
 
 def needs_matplotlib() -> Unsupported:

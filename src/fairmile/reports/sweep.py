@@ -32,7 +32,7 @@ from fairmile.runs.wording import Better, Value
 
 ABSENT = object()  # a conditional parameter that a run does not have
 Goal = tuple[str, Better]  # a metric and the direction that is better; empty: what the runs say
-_MOST_LEVELS, _MOST_ROWS = 12, 20
+_MOST_LEVELS = 12
 _FEWEST_RANGES, _MOST_RANGES = 3, 8
 _COSTS = ("elapsed_s", "energy_j")
 _GROWTH, _LOW = 100.0, 0.25  # numbers that span so much, half of them so low, are shown on a logarithmic scale
@@ -263,7 +263,7 @@ def levels(axis: Axis, most: int = _MOST_LEVELS, *, ranges: int = _MOST_RANGES) 
 def heat_map(sweep: Sweep, x: str, y: str) -> HeatMap:
     """Return the mean of the sweep's metric over two of its axes."""
     ranges = _how_many(math.sqrt(len(sweep.values)))
-    across, up = levels(sweep.axis(x), ranges=ranges), levels(sweep.axis(y), _MOST_ROWS, ranges=ranges)
+    across, up = levels(sweep.axis(x), ranges=ranges), levels(sweep.axis(y), ranges=ranges)
     values: dict[tuple[int, int], list[float]] = {}
     endings: dict[tuple[int, int], set[str]] = {}
     for run in sweep.runs:

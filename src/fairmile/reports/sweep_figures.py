@@ -396,24 +396,22 @@ def _draw_cell(axis: Axes, found: HeatMap, row: int, column: int, shades: _Scale
 
     value, count, ended = found.means[row][column], found.counts[row][column], found.endings[row][column]
     corner = (column - 0.48, row - 0.48)
-    large = len(found.x) <= _MOST_NAMED and len(found.y) <= 20
     if value is None:
         box = Rectangle(corner, 0.96, 0.96, facecolor=PAPER, edgecolor=GRID, hatch="////", linewidth=0.6)
         axis.add_patch(box)
-        if large and ended:
+        if ended:
             axis.text(column, row, ended, ha="center", va="center", fontsize=7.5, color=MUTED,
                       bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.0})  # fmt: skip
         return
     shade = shades.shade(value)
     axis.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=SHADES[shade], edgecolor="none"))
-    if large:
-        ink = PAPER if shade < 5 else INK
-        several = any(each > 1 for line in found.counts for each in line)
-        number = short_number(value / shades.size)
-        axis.text(column, row + (0.14 if several else 0), number, ha="center", va="center", fontsize=8, color=ink)
-        if several:
-            axis.text(column, row - 0.24, f"{count} run{'s' if count > 1 else ''}", ha="center", va="center",
-                      fontsize=6.5, color=ink)  # fmt: skip
+    ink = PAPER if shade < 5 else INK
+    several = any(each > 1 for line in found.counts for each in line)
+    number = short_number(value / shades.size)
+    axis.text(column, row + (0.14 if several else 0), number, ha="center", va="center", fontsize=8, color=ink)
+    if several:
+        axis.text(column, row - 0.24, f"{count} run{'s' if count > 1 else ''}", ha="center", va="center",
+                  fontsize=6.5, color=ink)  # fmt: skip
 
 
 def _draw_bar(bar: Axes, shades: _Scale, metric: str) -> None:

@@ -6,28 +6,34 @@ import contextlib
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.base.yaml import Located, load_located
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.needs import environment_of
+from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.wording import Value
 from fairmile.transfer.credentials import shown_address
 
+# Most runs are of no card in a file, and what checks one takes longer to load than a run to start.
+_CHECKS: Registry[Callable[[Any], list[Problem]]] = Registry(
+    "check", {"card": Plugin("fairmile.catalog.profile:check_body")}
+)
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
+_CARD_FILES = (*_FILES, ".json", ".jsonld")
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
 
 
@@ -62,13 +68,34 @@ def file_target(file: Path, changes: Mapping[str, Any]) -> Target:
     return Target(checked_spec(_merged(said, changes), str(file), located))
 
 
-def card_target(catalog: Catalog, card: Card, dataset: str, changes: Mapping[str, Any]) -> Target:
-    """Return what a card with a command means."""
-    command = card.get("command")
+def card_in(name: str) -> Card | None:
+    """Return the card that a file holds; None where that is no file, or describes a run or anything else."""
+    file = Path(name)
+    if not name.endswith(_CARD_FILES) or not file.is_file():
+        return None
+    try:
+        located = load_located(file.read_text(), file=name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    body = located.data
+    if not isinstance(body, Mapping) or "@type" not in body or "argv" in body:
+        return None
+    problems = [replace(each, file=name, line=located.line([each.field])) for each in _CHECKS["card"](body)]
+    if errors := [each for each in problems if each.severity == "error"]:
+        raise InvalidDocument(errors)
+    return Card(body)
+
+
+def card_target(
+    catalog: Catalog, card: Card, dataset: str, changes: Mapping[str, Any], file: Path | None = None
+) -> Target:
+    """Return what a card with a command means; one in a file needs not be in the catalog and runs beside that file."""
+    command = changes.get("argv") or card.get("command")
+    name = str(file or card.handle)
     if not command:
         raise UsageError(
-            f"{card.handle} does not say how it is run: its card has no `command`",
-            hint=f"`fairmile run {card.handle} -- COMMAND…` runs one with its files",
+            f"{name} does not say how it is run: its card has no `command`",
+            hint=f"`fairmile run {name} -- COMMAND…` runs one with its files",
         )
     argv = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     data = dataset or _data_of(catalog, card)
@@ -76,16 +103,20 @@ def card_target(catalog: Catalog, card: Card, dataset: str, changes: Mapping[str
         "name": slug(card.handle.name)[:64] or "run",
         "argv": tuple(argv),
         "params": _hyperparameters(card),
-        "asset": str(card.handle),
         "metrics": _metrics(card),
     }
+    sources = _sources(catalog, card) if file is None else _addresses(card) or _programs(catalog, card)
+    if file is None:
+        said["asset"] = str(card.handle)
+    elif not sources:
+        said["folder"] = str(file.absolute().parent)
     if data:
         said["dataset"] = str(catalog.get(data).handle)
         said["inputs"] = {"data": {"asset": said["dataset"]}}
-    environment = environment_of(catalog, str(card.handle))
-    if environment is not None:
-        said["environment"] = str(card.handle)
-    return Target(checked_spec(_merged(said, changes)), _sources(catalog, card))
+    for place in (str(card.handle),) if file is None else [to for key, to in card.links if key in ENVIRONMENT_LINKS]:
+        if "environment" not in said and environment_of(catalog, place) is not None:
+            said["environment"] = place
+    return Target(checked_spec(_merged(said, changes)), sources)
 
 
 def lasting(spec: RunSpec) -> RunSpec:
@@ -212,11 +243,19 @@ def _data_of(catalog: Catalog, card: Card) -> str:
 
 def _sources(catalog: Catalog, card: Card) -> tuple[str, ...]:
     """Return what brings the files of a card's command: the card itself, or the programs that it links to."""
-    if card.files or card.text("codeRepository"):
-        return (str(card.handle),)
+    return (str(card.handle),) if card.files or card.text("codeRepository") else _programs(catalog, card)
+
+
+def _programs(catalog: Catalog, card: Card) -> tuple[str, ...]:
     found = []
     for key, target in card.links:
         with contextlib.suppress(NotFound, UsageError):
             if key in _PROGRAM_LINKS and (program := catalog.get(target)).kind == "program":
                 found.append(str(program.handle))
     return tuple(dict.fromkeys(found))
+
+
+def _addresses(card: Card) -> tuple[str, ...]:
+    """Return where the files of a card lie that no catalog holds; those beside it need not be brought."""
+    named = [card.text("codeRepository"), *(each.url or "" for each in card.files)]
+    return tuple(dict.fromkeys(each for each in named if "://" in each or each.startswith("git@")))

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.units import parse_duration
 from fairmile.runs.batches import Frozen
 from fairmile.runs.targets import checked_spec
+from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.sweeps.placeholders import Texts
@@ -18,6 +20,7 @@ from fairmile.sweeps.rendering import CONFIG, Renderer
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OF_RUNS = re.compile(r"run|source|seed|inputs\..+")  # what the run itself knows
 _NO_POINT = Point(0, "", {})
+_DURATIONS = frozenset({"timeout_s", "watch_s"})
 _RECORD_BYTES = 12_000  # what the record of a short run takes on disk
 _BATCH_LINES = ("#SBATCH", "#BSUB", "#PBS")
 
@@ -41,7 +44,7 @@ class Members:
             self._fields["argv"] = (*self._renderer.interpreter, self._renderer.script_name)
         elif said.get("notebook"):
             self._fields["argv"] = notebook_argv(said["notebook"])
-            self._fields.setdefault("outputs", ["*.ipynb"])
+            self._fields.setdefault("outputs", [self._fields["argv"][-1]])
         if isinstance(self._fields.get("argv"), str):
             self._fields["argv"] = shlex.split(self._fields["argv"])
         self._axes = set(definition.points.axes) | set(definition.distributions)
@@ -59,6 +62,8 @@ class Members:
             fields["resources"] = {**fields.get("resources", {}), "options": options}
         argv = fields.pop("argv", None)
         fields.setdefault("name", self._definition.name)
+        for name in _DURATIONS & fields.keys():
+            fields[name] = parse_duration(fields[name])
         if self._what:
             return self._what, {**fields, **({"argv": tuple(argv)} if argv else {})}
         return tuple(argv or ()), fields
@@ -67,14 +72,19 @@ class Members:
         """Yield the members of a batch, one a point, in their order."""
         width = max(5, len(str(len(self._definition.points))))
         for point in self._definition.points:
-            line = frozen.member(f"{sweep}-{point.number:0{width}d}", **self.changes(frozen, point))
-            line["point"] = point.id
-            if self._renderer is not None:
-                rendered = self._renderer.render(point)
-                line["files"] = {self._renderer.script_name: rendered.script, CONFIG: rendered.config}
-            yield line
+            yield self.line(frozen, f"{sweep}-{point.number:0{width}d}", point)
 
-    def changes(self, frozen: Frozen, point: Point) -> dict[str, Any]:
+    def line(self, frozen: Frozen, id: str, point: Point, **params: Value) -> dict[str, Any]:
+        """Return the member that a point is; `params` come on top of its values."""
+        changes = self._changes(frozen, point)
+        changes["params"] |= params
+        line = {**frozen.member(id, **changes), "point": point.id}
+        if self._renderer is not None:
+            rendered = self._renderer.render(point)
+            line["files"] = {self._renderer.script_name: rendered.script, CONFIG: rendered.config}
+        return line
+
+    def _changes(self, frozen: Frozen, point: Point) -> dict[str, Any]:
         """Return the fields in which the run of a point differs from what all of them share."""
         fields = self._own(point)
         params = {**frozen.spec.params, **fields.pop("params")}
@@ -93,6 +103,8 @@ class Members:
             for name, value in fields.items():
                 if isinstance(value, Mapping) and isinstance(shared.get(name), Mapping):
                     fields[name] = {**shared[name], **value}
+            for name in _DURATIONS & fields.keys():
+                fields[name] = parse_duration(fields[name])
             checked = checked_spec({**shared, **fields, "argv": frozen.spec.argv})
             changes |= {name: getattr(checked, name) for name in fields}
         return changes

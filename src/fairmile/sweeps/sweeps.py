@@ -202,26 +202,30 @@ class Sweeps:
         **changes: Any,
     ) -> Sweep:
         """Freeze a sweep: its points with their identities, the code, the inputs, in a folder of its own."""
+        given = template or definition.fields.get("template")
         members = Members(definition, template, self._environ)
         if not members.can_run:
             raise UsageError(
                 f"{definition.name}: nothing says what a point executes",
                 hint="give `command`, `run` or `notebook` in the file, or --template",
             )
-        first, _, count = _ends(definition)
+        first, _, count = _ends(definition) if study is None else (_any_point(definition), None, 0)
         plan = self._plan_of(members, first, changes)
         folder, id = self._new_folder(definition.name)
         try:
             frozen = self._freeze(plan, folder, id, in_place="folder" in definition.fields)
             if study is None:
                 frozen.write_members(members.lines(frozen, id))
+            elif given is not None:
+                shutil.copyfile(given, folder / Path(given).name)
             document = {
                 "format": _FORMAT,
                 "id": id,
                 "name": definition.name,
                 "created": time.time(),
                 "source": dict(source),
-                "count": count if study is None else 0,
+                "count": count,
+                "template": Path(given).name if given is not None else "",
                 "axes": {name: list(values) for name, values in definition.points.axes.items()},
                 "system": frozen.spec.system,
                 "spec": frozen.spec.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
@@ -428,9 +432,7 @@ class Sweeps:
             return 1
         return max(1, min(count, int(_PACK_S / max(expected, 0.1))))
 
-    def _needs(
-        self, spec: RunSpec, resources: Mapping[str, Any], size: int, slots: int
-    ) -> tuple[dict[str, Any], int]:
+    def _needs(self, spec: RunSpec, resources: Mapping[str, Any], size: int, slots: int) -> tuple[dict[str, Any], int]:
         """Return what a task with so many points asks for, and how many it can have within the time a job may take."""
         needs = dict(resources)
         if slots > 1:
@@ -549,6 +551,14 @@ def _ends(definition: Definition) -> tuple[Point, Point, int]:
     for point in definition.points:
         last = point
     return first, last, len(definition.points)
+
+
+def _any_point(definition: Definition) -> Point:
+    """Return a point of a space that is drawn from, to see what its runs look like."""
+    values: dict[str, Value] = {name: found[0] for name, found in definition.points.axes.items()}
+    for name, said in definition.distributions.items():
+        values[name] = said["choices"][0] if said["kind"] == "choice" else said["low"]
+    return Point(0, "first", values)
 
 
 def _is_missing(standing: Standing, failed: bool) -> bool:

@@ -67,12 +67,11 @@ def test_the_search_learns_where_the_loss_is_low(tmp_path):
     assert sorted(late)[4] < sorted(early)[4] / 2
 
 
-@pytest.mark.parametrize("pruner", ["asha", "median"])
-def test_weak_trials_are_stopped_with_a_reason_and_none_at_its_last_step(tmp_path, pruner):
-    study = work(engine(tmp_path, sampler="random", trials=12, pruner=pruner, steps=STEPS, startup=3), learning)
+def test_weak_trials_are_stopped_with_a_reason_and_none_at_its_last_step(tmp_path):
+    study = work(engine(tmp_path, sampler="random", trials=12, pruner="asha", steps=STEPS), learning)
     pruned = [each for each in study.trials() if each.state == "pruned"]
     assert len(pruned) >= 4
-    assert all(study.reasons()[each.number].startswith(f"{pruner}: ") for each in pruned)
+    assert all(study.reasons()[each.number].startswith("asha: ") for each in pruned)
     assert max(each.curve[-1][0] for each in pruned) < STEPS
     best = min(study.trials(), key=lambda each: abs(each.params["x"] - 0.3))
     assert best.state == "done"
@@ -162,8 +161,8 @@ def test_extrapolation_is_asked_with_what_is_done(tmp_path):
 def test_what_the_engine_does_not_have_and_what_changed_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no sampler 'nsga-ii'"):
         engine(tmp_path, sampler="nsga-ii")
-    with pytest.raises(UsageError, match="no pruner 'hyperband'"):
-        engine(tmp_path, pruner="hyperband", steps=9)
+    with pytest.raises(UsageError, match="no pruner 'median'"):
+        engine(tmp_path, pruner="median", steps=9)
     work(engine(tmp_path, trials=1), learning)
     with pytest.raises(Conflict, match="other distributions"):
         work(engine(tmp_path, axes={"x": AXES["x"]}, trials=2), learning)

@@ -27,7 +27,9 @@ from fairmile.sweeps.tuning.space import Dimension, Space
 # DeepHyper's TPE does not work; `tpe`, which stands in the settings where nothing is said, is its own default here, a
 # forest of extra trees.
 SURROGATES = {"random": "DUMMY", "tpe": "ET", "gp": "GP"}
-PRUNERS = ("", "asha", "median")
+# Its median stopper is left out: until enough trials compete it compares the first values of one with the last ones of
+# others (DeepHyper 0.13.2).
+PRUNERS = ("", "asha")
 
 
 class DeepHyperEngine:
@@ -191,12 +193,9 @@ class _Stoppers:
             return
         with _imported():
             from deephyper.evaluator.storage import MemoryStorage
-            from deephyper.stopper import MedianStopper, SuccessiveHalvingStopper
+            from deephyper.stopper import SuccessiveHalvingStopper
         most = settings.steps or 10**9  # we never ask at the last step
-        if settings.pruner == "asha":
-            self._made = SuccessiveHalvingStopper(most, settings.min_steps, settings.reduction)
-        else:
-            self._made = MedianStopper(most, settings.min_steps, min_competing=settings.startup)
+        self._made = SuccessiveHalvingStopper(most, settings.min_steps, settings.reduction)
         self._storage = MemoryStorage()
         self._storage.connect()
         self._study = self._storage.create_new_search()

@@ -30,7 +30,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended: one value for each objective where it is done; for a pruned one the last values, or none."""
+    """How a trial ended: one value for each objective where it is done; for a pruned one the last values, or none.
+
+    One that is still `running` was interrupted from outside: it may be tried again.
+    """
 
     state: TrialState
     values: tuple[float, ...] = ()
@@ -94,6 +97,12 @@ class Engine(Protocol):
     def work(self, execute: Execute, *, at_once: int, worker: str, stop: Callable[[], bool]) -> None: ...
 
     def trials(self) -> Sequence[TrialRecord]: ...
+
+    def reasons(self) -> Mapping[int, str]:
+        """Return why trials failed or were stopped, by number."""
+
+    def waiting(self) -> int:
+        """Return how many trials that were lost are still to be tried again."""
 
     def reap(self, is_alive: Callable[[str], bool]) -> int:
         """Mark trials as failed whose worker is dead, and return how many."""

@@ -27,12 +27,19 @@ from fairmile.base.errors import Conflict, Integrity, Unsupported, UsageError
 from fairmile.base.files import Lock, write_failure
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Execute, Outcome, Report, Settings, Trial, TrialRecord, TrialState
+from fairmile.sweeps.tuning.engine import (
+    Curve,
+    Execute,
+    Outcome,
+    Report,
+    Settings,
+    StopEarly,
+    Trial,
+    TrialRecord,
+    TrialState,
+)
 from fairmile.sweeps.tuning.settings import check_fits
 from fairmile.sweeps.tuning.space import Dimension, Space
-
-Curve = Sequence[tuple[float, float]]
-StopEarly = Callable[[Sequence[TrialRecord], Curve], str]
 
 _NAME = "fairmile"  # of the study in its journal; Hyperband's brackets follow from it, so it never changes
 _LOCK_TIMEOUT_S = 600.0
@@ -127,6 +134,11 @@ class OptunaEngine:
         study = self._open(create=False)
         kept = {} if study is None else {each.number: each.user_attrs.get("reason", "") for each in _frozen(study)}
         return {number: reason for number, reason in kept.items() if reason}
+
+    def waiting(self) -> int:
+        """Return how many trials that were lost are still to be tried again."""
+        study = self._open(create=False)
+        return 0 if study is None else sum(each.state.name == "WAITING" for each in _frozen(study))
 
     def reap(self, is_alive: Callable[[str], bool]) -> int:
         """Mark trials as failed whose worker is dead, give their parameters out once more, and return how many."""

@@ -38,6 +38,7 @@ _SETTINGS = (
     *("engine", "sampler", "pruner", "extrapolate", "trials", "time", "node_hours", "energy"),
     *("steps", "min_steps", "reduction", "startup", "population", "interval", "options"),
 )
+_LOG = "workers.log"
 _STOP = "stop"  # a file in the study's folder that has workers ask for nothing more
 
 ENGINES: Registry[MakeEngine] = Registry(
@@ -127,7 +128,16 @@ class Studies:
         """Work on a study on this machine until its budget is spent; trials of dead workers are tried again."""
         engine = self.engine(study)
         (study.folder / _STOP).unlink(missing_ok=True)
-        engine.reap(lambda worker: self._is_alive(worker))
+        engine.reap(self._is_alive)
+        while True:
+            self._work_here(study, engine, workers, on_look)
+            engine.reap(self._is_alive)
+            if not engine.waiting() or (study.folder / _STOP).exists():
+                return engine.trials()
+
+    def _work_here(
+        self, study: Sweep, engine: Engine, workers: int, on_look: Callable[[Sequence[TrialRecord]], None]
+    ) -> None:
         count = workers if engine.shares else 1
         with contextlib.ExitStack() as stack:
             processes = [stack.enter_context(_started(study.folder, workers // count)) for _ in range(count)]
@@ -135,20 +145,18 @@ class Studies:
                 while any(process.poll() is None for process in processes):
                     time.sleep(_LOOK_S)
                     if engine.shares:
-                        engine.reap(lambda worker: self._is_alive(worker))
+                        engine.reap(self._is_alive)
                     on_look(engine.trials())
-            except KeyboardInterrupt:
+            except BaseException:
                 (study.folder / _STOP).touch()
                 for process in processes:
                     process.send_signal(signal.SIGINT)
                 raise
-            found = engine.trials()
-            on_look(found)
-            if all(process.returncode for process in processes):
-                raise RunFailed(
-                    f"no worker of study {study.id} came to its end", hint=f"look at {study.folder / 'workers.log'}"
-                )
-        return found
+        if all(process.returncode > 0 for process in processes):
+            raise RunFailed(
+                f"no worker of study {study.id} came to its end: {_last_line(study.folder / _LOG)}",
+                hint=f"{study.folder / _LOG} has all that they said",
+            )
 
     def submit(self, study: Sweep, *, workers: int = 1) -> str:
         """Hand a study over to its system as a job array of workers, and return at once."""
@@ -161,7 +169,7 @@ class Studies:
         if self.is_live(study):
             raise Conflict(f"study {study.id} has workers", hint=f"`fairmile tune show {study.id}` tells how far it is")
         (study.folder / _STOP).unlink(missing_ok=True)
-        engine.reap(lambda worker: self._is_alive(worker))
+        engine.reap(self._is_alive)
         number = len(list(read_tasks(study.folder))) + 1
         key = f"{study.id}-{number}"
         write_tasks(study.folder, number, key, study.system, [[] for _ in range(workers)])
@@ -176,16 +184,20 @@ class Studies:
     def wait(
         self, study: Sweep, *, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None
     ) -> Sequence[TrialRecord]:
-        """Follow a study on its system to its end."""
+        """Follow a study on its system to its end; what was lost with a worker is tried once more."""
         engine = self.engine(study)
-        reaped_at = 0.0
-        while self.is_live(study):
-            on_look(engine.trials())
-            time.sleep(_LOOK_S)
-            if time.monotonic() - reaped_at > _REAP_EVERY_S:
-                engine.reap(lambda worker: self._is_alive(worker))
-                reaped_at = time.monotonic()
-        engine.reap(lambda worker: self._is_alive(worker))
+        reaped_at = time.monotonic()
+        while True:
+            while self.is_live(study):
+                on_look(engine.trials())
+                time.sleep(_LOOK_S)
+                if time.monotonic() - reaped_at > _REAP_EVERY_S:
+                    engine.reap(self._is_alive)
+                    reaped_at = time.monotonic()
+            engine.reap(self._is_alive)
+            if not engine.waiting() or (study.folder / _STOP).exists():
+                break
+            self.submit(study)
         found = engine.trials()
         on_look(found)
         return found
@@ -259,7 +271,7 @@ def frozen_of(study: Sweep) -> Frozen:
 def _started(folder: Path, at_once: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a worker that ends when this process does."""
     argv = [sys.executable, "-P", "-m", "fairmile.sweeps.tuning.worker", str(folder), "--at-once", str(at_once), "--"]
-    with open(folder / "workers.log", "ab") as log:
+    with open(folder / _LOG, "ab") as log:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=os.environ
         )
@@ -267,6 +279,11 @@ def _started(folder: Path, at_once: int) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.wait()
+
+
+def _last_line(file: Path) -> str:
+    lines = file.read_text(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("fairmile: ") if lines else "they said nothing"
 
 
 def work(folder: Path, environ: Mapping[str, str], *, at_once: int, launch: Sequence[str], key: str) -> None:
@@ -279,7 +296,8 @@ def work(folder: Path, environ: Mapping[str, str], *, at_once: int, launch: Sequ
     task = int(environ.get("FAIRMILE_ARRAY_INDEX") or 0)
     job = {"key": key, "system": study.system, "task": task} if key else None
     objectives = [Objective(**each) for each in study.document["study"]["objectives"]]
-    members = Members(definition, None, environ)
+    template = study.document["template"]
+    members = Members(definition, folder / template if template else None, environ)
     batch = replace(batch, around=tuple(launch)) if launch else batch
     runner = TrialRunner(study.id, frozen_of(study), members, batch, objectives, job)
     stopped, parent = folder / _STOP, os.getppid()

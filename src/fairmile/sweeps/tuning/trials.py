@@ -9,6 +9,7 @@ from typing import Any
 
 from fairmile.meter.tail import Tail
 from fairmile.runs.batches import Frozen
+from fairmile.runs.wording import Value
 from fairmile.runs.worker import Batch
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Objective, Point
@@ -58,11 +59,9 @@ class TrialRunner:
 
     def _member(self, id: str, trial: Trial) -> dict[str, Any]:
         point = Point(trial.number, id, trial.params)
-        changes = self._members.changes(self._frozen, point)
         folder = self._batch.root / id / CHECKPOINT
-        if trial.until is not None:
-            changes["params"] = {**changes["params"], "until": trial.until, CHECKPOINT: trial.checkpoint}
-        member = self._frozen.member(id, **changes)
+        generation: dict[str, Value] = {"until": trial.until} if trial.until is not None else {}
+        member = self._members.line(self._frozen, id, point, **generation)
         if trial.until is not None:
             places = {
                 "FAIRMILE_CHECKPOINT_FROM": trial.checkpoint,
@@ -77,8 +76,9 @@ class TrialRunner:
         if watched.why:
             value = watched.value
             return Outcome("pruned", () if value is None else (value,), watched.why, id)
-        if result["state"] == "cancelled":
+        if result["state"] == "cancelled":  # not the trial failed: it may be tried again
             self.is_interrupted = True
+            return Outcome("running", reason=str(result.get("reason") or ""), run=id)
         if result["state"] != "done":
             return Outcome("failed", reason=str(result.get("reason") or result["state"]), run=id)
         values: list[float] = []

@@ -1,0 +1,191 @@
+"""Tuning by Ray Tune: real searches, schedulers and populations, with records that outlive them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.sweeps.model import Objective
+from fairmile.sweeps.tuning import ray_engine
+from fairmile.sweeps.tuning.engine import Outcome, Settings
+from fairmile.sweeps.tuning.ray_engine import RayEngine
+
+# Ray leaves sockets and pipes to the garbage collector, and forks while its own threads run.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::FutureWarning:ray.*",
+    "ignore::UserWarning:ray.*",
+    "ignore::optuna.exceptions.ExperimentalWarning",
+)
+
+LOSS = Objective("loss", "lower")
+AXES = {
+    "x": {"kind": "uniform", "low": -1, "high": 1},
+    "a/b.c": {"kind": "integer", "low": 1, "high": 64, "log": True},
+    "optimizer": {"kind": "choice", "choices": ["sgd", None]},
+    "momentum": {"kind": "uniform", "low": 0, "high": 0.9, "step": 0.1, "when": "optimizer == 'sgd'"},
+}
+STEPS = 9
+
+
+def engine(folder: Path, *, axes=AXES, objectives=(LOSS,), stop_early=None, **settings) -> RayEngine:
+    return RayEngine(folder, axes, objectives, Settings(engine="ray", seed=1, **settings), stop_early=stop_early)
+
+
+def work(study: RayEngine, execute, *, at_once: int = 1, stop=lambda: False) -> RayEngine:
+    study.work(execute, at_once=at_once, worker="me", stop=stop)
+    return study
+
+
+def learning(trial, report) -> Outcome:
+    """Train for nine epochs: the further x is from 0.3 the worse, from the first epoch on; every fifth fails."""
+    if trial.number % 5 == 4:
+        return Outcome("failed", reason="exit code 1")
+    loss = 0.0
+    for step in range(1, STEPS + 1):
+        loss = abs(trial.params["x"] - 0.3) + 1 / step
+        if reason := report(step, loss):
+            return Outcome("pruned", (loss,), reason=reason)
+    return Outcome("done", (loss,), run=f"run-{trial.number}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[None]:
+    """One Ray for all: each start takes many seconds."""
+    with ray_engine._environment(ray_engine._ENVIRONMENT), ray_engine._ray_running(2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def asha(tmp_path_factory) -> RayEngine:
+    """A study that was stopped after eight trials or nine, lost one more, and went on to sixteen."""
+    folder, begun = tmp_path_factory.mktemp("asha"), []
+
+    def counted(trial, report):
+        begun.append(trial.number)
+        return learning(trial, report)
+
+    settings = {"sampler": "tpe", "pruner": "asha", "steps": STEPS, "trials": 16}
+    work(engine(folder, **settings), counted, at_once=2, stop=lambda: len(begun) >= 8)
+    assert 8 <= len(begun) < 16
+    with open(folder / "trials.jsonl", "a") as stream:
+        lost = {"event": "start", "number": len(begun), "params": {"x": 0.31}, "worker": "gone", "at": 1.0}
+        stream.write(json.dumps(lost) + '\n{"event": "val')
+    study = engine(folder, **settings)
+    assert [each.state for each in study.trials()].count("running") == 1
+    assert study.reap(lambda worker: worker == "gone") == 0
+    assert study.reap(lambda worker: worker == "me") == 1
+    return work(study, counted)
+
+
+def test_a_resumed_study_does_what_is_missing_and_a_lost_trial_once_more(asha):
+    trials = asha.trials()
+    (lost,) = (n for n, why in asha.reasons().items() if "gone is gone" in why)
+    assert [each.number for each in trials] == list(range(17)), "the lost one does not count"
+    assert all(each.state != "running" and each.worker in ("me", "gone") for each in trials)
+    again = [each.number for each in trials if each.params == {"x": 0.31}]
+    assert again == [lost, lost + 1]
+
+
+def test_asha_stops_weak_trials_with_a_reason_and_none_at_its_last_step(asha):
+    pruned = [each for each in asha.trials() if each.state == "pruned"]
+    done = [each for each in asha.trials() if each.state == "done"]
+    assert len(pruned) >= 5 and done
+    assert all(asha.reasons()[each.number].startswith("asha: ") for each in pruned)
+    assert {each.curve[-1][0] for each in pruned} <= {1.0, 3.0}
+    assert all(len(each.curve) == STEPS and each.run == f"run-{each.number}" for each in done)
+    best = min(done, key=lambda each: each.values)
+    assert all(each.curve[-1][1] >= 1 / each.curve[-1][0] for each in pruned)
+    assert best.values[0] <= min(abs(each.params["x"] - 0.3) for each in pruned) + 1 / STEPS
+
+
+def test_failures_are_recorded_and_the_search_goes_on(asha):
+    failed = {number for number, why in asha.reasons().items() if why == "exit code 1"}
+    assert failed == {4, 9, 14} - {number for number, why in asha.reasons().items() if "is gone" in why}
+
+
+def test_parameters_stay_in_their_ranges_and_conditions_hold(asha):
+    for each in asha.trials():
+        if each.params == {"x": 0.31}:
+            continue
+        assert -1 <= each.params["x"] <= 1 and 1 <= each.params["a/b.c"] <= 64
+        assert ("momentum" in each.params) == (each.params["optimizer"] == "sgd")
+
+
+def test_a_study_is_read_without_ray_and_not_begun_again_with_other_axes(asha, tmp_path):
+    folder = asha._records.path.parent
+    assert engine(folder).trials() == asha.trials()
+    with pytest.raises(Conflict, match="other distributions"):
+        work(engine(folder, axes={"x": AXES["x"]}, trials=2), learning)
+    with pytest.raises(Conflict, match="other objectives"):
+        work(engine(folder, objectives=[Objective("loss", "higher")], trials=2), learning)
+
+
+def test_members_of_a_population_go_on_from_the_checkpoints_of_better_ones(tmp_path):
+    executed = []
+
+    def generation(trial, report):
+        """Go on by x for every step; the checkpoint is how far it came."""
+        start = json.loads(Path(trial.checkpoint).read_text()) if trial.checkpoint else {"at": 0, "sum": 0.0}
+        far = start["sum"] + (trial.until - start["at"]) * trial.params["x"]
+        assert report(trial.until, far) == ""
+        left = tmp_path / f"checkpoint-{trial.number}-{trial.generation}"
+        left.write_text(json.dumps({"at": trial.until, "sum": far}))
+        executed.append((trial, far))
+        return Outcome("done", (far,), checkpoint=str(left), run=f"run-{trial.number}-{trial.generation}")
+
+    def make():
+        higher = [Objective("far", "higher")]
+        return engine(tmp_path / "study", objectives=higher, sampler="pbt", population=3, steps=9, interval=2)
+
+    work(make(), generation, stop=lambda: len(executed) >= 6)
+    assert len(executed) == 6, "a stopped population is not finished"
+    study = work(make(), generation)
+    keys = [(trial.number, trial.generation) for trial, _ in executed]
+    assert len(set(keys)) == len(keys), "no generation of a member is executed twice"
+    assert {number for number, _ in keys} == {0, 1, 2}
+    begun = {trial.number for trial, _ in executed if not trial.checkpoint}
+    assert begun == {0, 1, 2} and sum(not trial.checkpoint for trial, _ in executed) == 3
+    foreign = [t for t, _ in executed if t.checkpoint and f"checkpoint-{t.number}-" not in t.checkpoint]
+    assert foreign, "somebody went on from another's checkpoint"
+    assert all(-1 <= trial.params["x"] <= 1 for trial, _ in executed), "changed values stay in their range"
+    records = study.trials()
+    assert [each.state for each in records] == ["done"] * 3
+    last = {trial.number: (trial, far) for trial, far in executed}
+    for each in records:
+        trial, far = last[each.number]
+        assert trial.until == 9 and each.values == (far,) and each.params == trial.params
+        assert each.run == f"run-{each.number}-{trial.generation}"
+    count = len(executed)
+    work(make(), generation)
+    assert len(executed) == count, "a finished population has nothing left to do"
+
+
+def test_an_error_of_execution_ends_the_work_and_is_raised(tmp_path):
+    def broken(trial, report):
+        raise OSError("the disk is gone")
+
+    study = engine(tmp_path, sampler="random", trials=3)
+    with pytest.raises(OSError, match="disk is gone"):
+        work(study, broken)
+    assert [each.state for each in study.trials()] == ["failed"] and "disk is gone" in study.reasons()[0]
+    assert "RAY_AIR_NEW_OUTPUT" in os.environ, "what the fixture set is still there"
+
+
+def test_what_the_engine_does_not_have_is_refused(tmp_path):
+    for settings, message in (
+        ({"sampler": "gp"}, "no sampler 'gp'"),
+        ({"pruner": "median"}, "no pruner 'median'"),
+        ({"pruner": "asha"}, "must know the last step"),
+        ({"sampler": "pbt"}, "must know the last step"),
+        ({"sampler": "pbt", "steps": 9, "trials": 7}, "4 members, not 7 trials"),
+        ({"sampler": "pbt", "steps": 9, "population": 1}, "two members"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            engine(tmp_path, **settings)
