@@ -124,8 +124,9 @@ def test_a_supply_reckons_only_where_region_and_energy_are_known(table: Path) ->
     assert Supply().footprint(1.0) is None
     assert Supply("XX", table=table).footprint(None) is None
     assert Supply("XX", 2.0, table).footprint(3.6e6) == footprint(3.6e6, "XX", file=table, pue=2.0)
-    with pytest.raises(NotFound, match="no region 'YY'"):
-        Supply("YY", table=table).footprint(0.0)
+    for energy_j in (0.0, None):
+        with pytest.raises(NotFound, match="no region 'YY'"):
+            Supply("YY", table=table).footprint(energy_j)
 
 
 @pytest.mark.parametrize("value", [0.99, "0", "nan", "inf", "much", None])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.cli.out import Out, json_option
 from fairmile.reports.leaderboard import leaderboard, parse_where
 from fairmile.reports.measures import ALWAYS
@@ -62,7 +63,8 @@ def report(
       fairmile report night-k3x9qa --over lr,depth
       fairmile report --top loss -n 5 --where name=tides
     """
-    ledger = Workspace.open().runs
+    workspace = Workspace.open()
+    ledger = workspace.runs
     if top:
         _print_leaderboard(out, _all(ledger, references, top), top, places, where)
         return
@@ -72,7 +74,19 @@ def report(
     if named and not chosen:
         raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` shows what there is")
     axes = [name.strip() for name in over.split(",")] if over else []
-    _write(out, report_runs(chosen, metrics=metrics or None, over=axes), output, form or _form_of(output), dry_run)
+    made = report_runs(chosen, metrics=metrics or None, over=axes, hindsight=_hindsight(workspace, chosen))
+    _write(out, made, output, form or _form_of(output), dry_run)
+
+
+def _hindsight(workspace: Workspace, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return how well curves would have been extrapolated, where all runs are trials of one study."""
+    studies = {(run.document.get("trial") or {}).get("study", "") for run in runs}
+    if len(studies) != 1 or "" in studies:
+        return []
+    try:
+        return workspace.studies.hindsight(workspace.sweeps.get(studies.pop()))
+    except (NotFound, Unsupported):  # its runs came from elsewhere, or nothing here can extrapolate
+        return []
 
 
 def _chosen(ledger: Ledger, references: Sequence[str]) -> list[Run]:

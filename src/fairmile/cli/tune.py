@@ -13,7 +13,6 @@ from fairmile.cli.out import Out, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
 from fairmile.cli.sweep import GroupOrWhat, definition_options, known_sweep, read_definition
 from fairmile.sweeps.sweeps import Sweep
-from fairmile.sweeps.tuning.curves import hindsight
 from fairmile.sweeps.tuning.engine import TrialRecord
 from fairmile.sweeps.tuning.study import Studies
 from fairmile.workspace import Workspace
@@ -189,10 +188,9 @@ def _show(out: Out, studies: Studies, study: Sweep) -> int:
     reasons = studies.engine(study).reasons()
     for each in [each for each in trials if each.state == "failed"][:_SHOWN]:
         out.line(f"trial {each.number}: failed: {reasons.get(each.number, '')}  → fairmile runs log {each.run}")
-    for row in hindsight(trials, objectives[0]["better"]):
-        if row.judged:
-            rightly = f"stopped {row.stopped} of {row.judged} trials early, {row.right} of them rightly"
-            out.line(f"{row.method} would have {rightly}, and saved {row.steps_saved:g} of {row.steps:g} steps")
+    for row in studies.hindsight(study):
+        rightly = f"stopped {row['stopped']} of {row['trials']} trials early, {row['rightly']} of them rightly"
+        out.line(f"{row['method']} would have {rightly}, and saved {row['steps saved']:g} of {row['steps']:g} steps")
     if best:
         out.hint(f"`fairmile report {study.id}` draws it; `fairmile rerun {best[0].run}` does the best again")
     return 0 if best or not trials else 1
@@ -201,4 +199,3 @@ def _show(out: Out, studies: Studies, study: Sweep) -> int:
 def _facts(trial: TrialRecord) -> dict[str, Any]:
     found = vars(trial) | {"params": dict(trial.params), "values": list(trial.values)}
     return found | {"curve": [list(each) for each in trial.curve]}
-

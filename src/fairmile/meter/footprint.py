@@ -76,10 +76,11 @@ class Supply:
     table: Path | None = None
 
     def footprint(self, energy_j: float | None) -> Footprint | None:
-        """Return what an amount of energy means there; None where the amount or the region is not known."""
-        if not self.region or energy_j is None:
+        """Return what an amount of energy means there; None where it or the region is not known, never for a wrong one."""
+        if not self.region:
             return None
-        return footprint(energy_j, self.region, file=self.table, pue=self.pue)
+        found = footprint(energy_j or 0.0, self.region, file=self.table, pue=self.pue)
+        return found if energy_j is not None else None
 
 
 def pue_of(value: Any) -> float:

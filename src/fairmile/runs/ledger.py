@@ -113,15 +113,13 @@ class Ledger:
 
     def select(self, reference: str) -> list[Run]:
         """Return the runs that an id, a group or a name means, the oldest first; NotFound where there is none."""
-        with contextlib.suppress(NotFound, UsageError):
+        if reference == _LAST or "/" in reference or reference in (".", "..") or self._read(reference) is not None:
             return [self.get(reference)]
         with self._index() as index:
             rows = index.execute(
                 "SELECT id FROM runs WHERE run_group = ?1 OR name = ?1 ORDER BY created, id", [reference]
             ).fetchall()
-        if not rows:
-            raise self._not_found(reference)
-        return [self.get(id) for (id,) in rows]
+        return [self.get(id) for (id,) in rows] or [self.get(reference)]
 
     def rows(
         self,

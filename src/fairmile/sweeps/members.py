@@ -23,6 +23,7 @@ _NO_POINT = Point(0, "", {})
 _DURATIONS = frozenset({"timeout_s", "watch_s"})
 _RECORD_BYTES = 12_000  # what the record of a short run takes on disk
 _BATCH_LINES = ("#SBATCH", "#BSUB", "#PBS")
+_DECIDED = re.compile(r"(--(output|error|job-name|array|open-mode|chdir)\b|-[oeJaD]\b)")
 
 # Fills the placeholders of a field for one point.
 _Fill = Callable[[Point], Any]
@@ -159,10 +160,11 @@ class Members:
 
 
 def _options(script: str) -> list[str]:
-    """Return what a batch script asks its scheduler for, as options."""
+    """Return what a batch script asks its scheduler for, as options, less what is decided for the whole sweep."""
     found = []
     for line in script.splitlines():
         mark, _, rest = line.partition(" ")
-        if mark in _BATCH_LINES and rest.strip().startswith("-"):
-            found.append(rest.split(" #")[0].strip())
+        option = rest.split(" #")[0].strip()
+        if mark in _BATCH_LINES and option.startswith("-") and not _DECIDED.match(option):
+            found.append(option)
     return found

@@ -70,9 +70,8 @@ class TestHere:
             assert run.params["x"] == each.params["x"]
             assert each.values == (run.metrics["loss"].value,)
             assert [step for step, _ in each.curve] == [1, 2, 3, 4, 5]
-            assert run.document["trial"] == {
-                "study": study.id, "number": each.number, "generation": 0, "state": "done"
-            }  # fmt: skip
+            said = {"study": study.id, "number": each.number, "generation": 0, "state": "done"}
+            assert run.document["trial"] == {**said, "objectives": {"loss": "lower"}}
         (best,) = workspace.studies.best(study)
         assert best.values[0] == min(each.values[0] for each in trials)
 

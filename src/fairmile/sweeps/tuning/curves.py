@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from fairmile.base.errors import Unsupported
 from fairmile.base.registry import Plugin, Registry
 from fairmile.sweeps.model import Better
-from fairmile.sweeps.tuning.engine import Settings, TrialRecord
+from fairmile.sweeps.tuning.engine import Curve, Settings, StopEarly, TrialRecord
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-
-Curve = Sequence[tuple[float, float]]  # (step, value), steps increasing
 
 INSIDE = 0.9  # the share of outcomes that shall lie between `low` and `high`
 FEWEST_CURVES = 9  # among fewer errors no rank bounds nine of ten further ones
@@ -108,7 +106,7 @@ class Extrapolation:
         )
 
 
-def stopper(settings: Settings, better: Better) -> Callable[[Sequence[TrialRecord], Curve], str] | None:
+def stopper(settings: Settings, better: Better) -> StopEarly | None:
     """Return what an engine asks at each new value of a trial, or None where the settings extrapolate nothing.
 
     Without `steps` a trial is expected to become as long as the longest that is done.
@@ -269,9 +267,9 @@ def _fitted(curve: tuple[tuple[float, float], ...], at_step: float) -> Predictio
 def _members(x: Array, y: Array, at: float) -> tuple[Array, Array, Array]:
     """Return prediction, its standard error, and weight of every member of every family."""
     np = _numpy()
-    bends = np.geomspace(0.05, 4.0, 40)[:, None]
-    rates = np.geomspace(0.1, 20.0, 40)[:, None] / x[-1]
-    halves = np.geomspace(0.05, 20.0, 40)[:, None] * x[-1]
+    bends = np.geomspace(0.05, 4.0, 60)[:, None]
+    rates = np.geomspace(0.1, 20.0, 60)[:, None] / x[-1]
+    halves = np.geomspace(0.05, 20.0, 60)[:, None] * x[-1]
     families: list[tuple[int, Array, Array]] = [  # how many parameters, shape at all steps, shape at the asked one
         (2, np.log(x)[None, :], np.log([[at]])),
         (3, x**-bends, at**-bends),
@@ -308,7 +306,7 @@ def _line(y: Array, shape: Array, asked: Array, count: int) -> tuple[Array, Arra
     return y.mean() + slope * away, spread, scores
 
 
-_LEAST = 1e-6  # of the squared range of a curve: below this, residuals are those of the grid
+_LEAST = 1e-5  # of the squared range of a curve: below this, residuals are those of the grid
 
 
 def _akaike(n: int, error: float | Array, parameters: int) -> Array:

@@ -19,8 +19,8 @@ from typing import Any
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, Trial, TrialRecord
-from fairmile.sweeps.tuning.records import Decide, Entry, Records, StopEarly
+from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, StopEarly, Trial, TrialRecord
+from fairmile.sweeps.tuning.records import Decide, Entry, Records
 from fairmile.sweeps.tuning.settings import check_fits
 from fairmile.sweeps.tuning.space import Dimension, Space
 

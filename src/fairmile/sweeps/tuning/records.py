@@ -21,11 +21,9 @@ from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_failure
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, Trial, TrialRecord, TrialState
+from fairmile.sweeps.tuning.engine import Curve, Execute, Outcome, Settings, StopEarly, Trial, TrialRecord, TrialState
 from fairmile.sweeps.tuning.space import Space
 
-Curve = Sequence[tuple[float, float]]
-StopEarly = Callable[[Sequence[TrialRecord], Curve], str]
 # Asked at each new value of a trial, as (step, value): why its engine stops it, or "".
 Decide = Callable[[float, float], str]
 

@@ -26,7 +26,7 @@ from fairmile.sweeps.files import read_document
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Objective
 from fairmile.sweeps.sweeps import SWEEP, Sweep, Sweeps, read_sweep
-from fairmile.sweeps.tuning.curves import Extrapolation
+from fairmile.sweeps.tuning.curves import Extrapolation, hindsight
 from fairmile.sweeps.tuning.engine import Engine, MakeEngine, Settings, StopEarly, TrialRecord
 from fairmile.sweeps.tuning.settings import parse_settings
 from fairmile.sweeps.tuning.space import Space
@@ -119,6 +119,26 @@ class Studies:
             return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
         return [each for each in done if not any(beats(other, each) for other in done)]
+
+    def hindsight(self, study: Sweep) -> list[dict[str, Any]]:
+        """Return, for each way to extrapolate curves, how often it would have been right on the finished trials."""
+        better = study.document["study"]["objectives"][0]["better"]
+        settings = study.document["study"]["settings"]
+        judged = hindsight(self.trials(study), better, startup=settings["startup"], min_steps=settings["min_steps"])
+        return [
+            {
+                "method": each.method,
+                "trials": each.judged,
+                "stopped": each.stopped,
+                "rightly": each.right,
+                "wrongly": each.wrong,
+                "steps": each.steps,
+                "steps saved": each.steps_saved,
+                "keeps the best": each.keeps_best,
+            }
+            for each in judged
+            if each.judged
+        ]
 
     # Execute
 

@@ -44,7 +44,13 @@ class TrialRunner:
         id = f"{self._study}-{trial.number:05d}" + (f"-{trial.generation}" if trial.until is not None else "")
         member = self._member(id, trial)
         watched = _Watched(self._batch.root / id, self._objectives[0], report)
-        said = {"study": self._study, "number": trial.number, "generation": trial.generation, "state": "running"}
+        said = {
+            "study": self._study,
+            "number": trial.number,
+            "generation": trial.generation,
+            "state": "running",
+            "objectives": {each.metric: each.better for each in self._objectives},
+        }
         more: dict[str, Any] = {"trial": said} | ({"job": dict(self._job)} if self._job else {})
 
         def note(document: dict[str, Any]) -> None:
