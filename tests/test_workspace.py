@@ -235,3 +235,20 @@ def test_a_model_s_environment_comes_from_the_catalog(environ: dict[str, str], t
     body = {"@context": "x", "@type": "Environment", "name": "Surge", "version": "1"}
     workspace.catalog.add({**body, "environmentVariables": {"LEVEL": "3"}})
     assert workspace.envs.build("environment/surge").spec["variables"] == {"LEVEL": "3"}
+
+
+def test_a_process_opens_its_workspace_again_only_where_something_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "one"))
+    first = Workspace.current()
+    assert Workspace.current() is first
+    monkeypatch.setenv("FAIRMILE_HOME", str(tmp_path / "two"))
+    assert Workspace.current().home == tmp_path / "two"
+    (tmp_path / "fairmile.yaml").write_text("catalog: {base: https://example.org/}\n")
+    changed = Workspace.current()
+    assert changed.config["catalog.base"] == "https://example.org/"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert Workspace.current() is not changed

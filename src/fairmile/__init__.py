@@ -162,7 +162,7 @@ def tune(
 def _workspace() -> Workspace:
     from fairmile.workspace import Workspace
 
-    return Workspace.open()
+    return Workspace.current()
 
 
 def __getattr__(name: str) -> Any:

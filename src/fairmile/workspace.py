@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fairmile.transfer.transfer import Transfer
 
 PROJECT_FILE = "fairmile.yaml"
+_SITE_FILE = Path("/etc/fairmile/config.yaml")
 _TRANSFER = Settings()
 
 
@@ -120,6 +121,22 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
     }
 
 
+def _settings_files(environ: Mapping[str, str], folder: Path) -> tuple[Path, list[Path]]:
+    """Return the user's file of settings, and all files whose settings hold in a folder; the last one wins."""
+    settings = Path(environ.get("XDG_CONFIG_HOME") or _user_folder(environ) / ".config").expanduser()
+    user_file = settings / "fairmile" / "config.yaml"
+    project = next((f for each in (folder, *folder.parents) if _is_ours(f := each / PROJECT_FILE)), None)
+    return user_file, [_SITE_FILE, user_file, *([project] if project else [])]
+
+
+def _stamp(file: Path) -> tuple[str, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return str(file), status.st_mtime_ns, status.st_ino
+
+
 @dataclass(frozen=True)
 class Workspace:
     """Hands out the nouns over one set of settings."""
@@ -142,13 +159,19 @@ class Workspace:
     ) -> Workspace:
         """Read the settings: site file, user file, nearest project file, environment, overrides; the last one wins."""
         environ = os.environ if environ is None else environ
-        settings = Path(environ.get("XDG_CONFIG_HOME") or _user_folder(environ) / ".config").expanduser()
-        user_file = settings / "fairmile" / "config.yaml"
-        here = Path.cwd() if cwd is None else cwd
-        project = next((f for folder in (here, *here.parents) if _is_ours(f := folder / PROJECT_FILE)), None)
-        files = [Path("/etc/fairmile/config.yaml"), user_file, *([project] if project else [])]
+        user_file, files = _settings_files(environ, Path.cwd() if cwd is None else cwd)
         config = Config.load(options(environ), files=files, environ=environ, overrides=overrides or {})
         return cls(config, user_file, environ, on_progress, watcher)
+
+    @classmethod
+    def current(cls) -> Workspace:
+        """Return the workspace of this process: a new one only where folder, variables or settings have changed."""
+        global _current
+        stamps = [_stamp(file) for file in _settings_files(os.environ, Path.cwd())[1]]
+        key = (os.getcwd(), dict(os.environ), stamps)
+        if _current is None or _current[0] != key:
+            _current = (key, cls.open())
+        return _current[1]
 
     @property
     def home(self) -> Path:
@@ -303,3 +326,6 @@ class Workspace:
         from fairmile.catalog.verbs import Workflows
 
         return Workflows(self.catalog, self.assets)
+
+
+_current: tuple[object, Workspace] | None = None  # what `Workspace.current` gave last, and for what

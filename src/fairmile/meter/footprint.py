@@ -76,7 +76,7 @@ class Supply:
     table: Path | None = None
 
     def footprint(self, energy_j: float | None) -> Footprint | None:
-        """Return what an amount of energy means there; None where it or the region is not known, never for a wrong one."""
+        """Return what an amount of energy means there; None where it or the region is not known, a wrong one raises."""
         if not self.region:
             return None
         found = footprint(energy_j or 0.0, self.region, file=self.table, pue=self.pue)

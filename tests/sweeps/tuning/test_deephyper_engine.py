@@ -106,9 +106,10 @@ def test_a_trial_lost_with_its_worker_is_reaped_and_done_once_more(tmp_path):
     study = engine(tmp_path, trials=3)
     assert [each.state for each in study.trials()] == ["running"]
     assert study.reap(lambda worker: worker == "me") == 0
-    assert study.reap(lambda worker: False) == 1
+    assert study.reap(lambda worker: False) == 1 and study.waiting() == 1
     assert [each.state for each in study.trials()] == ["failed"] and "me is gone" in study.reasons()[0]
     work(study, learning)
+    assert study.waiting() == 0
     states = [each.state for each in study.trials()]
     assert states == ["failed", "done", "done", "done"], "the lost one does not count"
     assert study.trials()[1].params == study.trials()[0].params

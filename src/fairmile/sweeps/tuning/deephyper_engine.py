@@ -99,7 +99,7 @@ class DeepHyperEngine:
             raise errors[0]
 
     def _begin(self, search: _Search, worker: str) -> tuple[Trial, Mapping[str, Value]]:
-        lost = self._records.to_repeat()
+        lost = next(iter(self._records.to_repeat()), None)
         if lost is not None:
             proposal = lost.proposal
             return self._records.begin(lost.params, worker, retry_of=lost.number, proposal=proposal), proposal
@@ -112,6 +112,10 @@ class DeepHyperEngine:
     def reasons(self) -> dict[int, str]:
         """Return why trials failed or were stopped, by number."""
         return self._records.reasons()
+
+    def waiting(self) -> int:
+        """Return how many trials that were lost are still to be tried again."""
+        return len(self._records.to_repeat())
 
     def reap(self, is_alive: Callable[[str], bool]) -> int:
         """Mark trials as failed whose worker is dead, and return how many; they are done once more."""

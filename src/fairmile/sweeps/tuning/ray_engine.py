@@ -103,6 +103,10 @@ class RayEngine:
         """Return why trials failed or were stopped, by number."""
         return self._records.reasons()
 
+    def waiting(self) -> int:
+        """Return how many trials that were lost are still to be tried again."""
+        return len(self._records.to_repeat())
+
     def reap(self, is_alive: Callable[[str], bool]) -> int:
         """Mark trials as failed whose worker is dead, and return how many; they are done once more."""
         return self._records.reap(is_alive)
@@ -317,7 +321,7 @@ class _Desk:
         """Choose a trial for a seat of Ray; False where no further one is to begin."""
         if self.is_closed():
             return False
-        lost = self.records.to_repeat()
+        lost = next(iter(self.records.to_repeat()), None)
         if lost is not None:
             params = dict(lost.params)
         elif self.guided is not None:

@@ -168,12 +168,11 @@ class Records:
         pairs = (("node_hours", limits.node_hours), ("energy_j", limits.energy_j))
         return any(limit is not None and spent.get(name, 0.0) >= limit for name, limit in pairs)
 
-    def to_repeat(self) -> Entry | None:
-        """Return a trial that was lost with its worker and not yet begun again; no trial is repeated twice."""
+    def to_repeat(self) -> list[Entry]:
+        """Return the trials that were lost with their worker and not yet begun again; none is repeated twice."""
         entries = self.entries()
         again = {entry.retry_of for entry in entries}
-        lost = (e for e in entries if e.lost and e.retry_of is None and e.number not in again)
-        return next(lost, None)
+        return [e for e in entries if e.lost and e.retry_of is None and e.number not in again]
 
     def begin(
         self,
