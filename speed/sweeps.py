@@ -167,7 +167,8 @@ class Measured:
         return self.user_s + self.system_s
 
     def __str__(self) -> str:
-        return f"{self.cpu_s:8.2f} s CPU, {self.system_s:.2f} s of it system {self.wall_s:8.2f} s wall {self.peak_bytes / 1e6:7.0f} MB peak"
+        cpu = f"{self.cpu_s:8.2f} s CPU ({self.system_s:.2f} s system)"
+        return f"{cpu} {self.wall_s:8.2f} s wall {self.peak_bytes / 1e6:7.0f} MB peak"
 
 
 def measure(argv: list[str], folder: Path, home: Path) -> Measured:

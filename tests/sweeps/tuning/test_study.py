@@ -218,3 +218,44 @@ class TestOnSlurm:
         trials = slurm.studies.wait(study)
         assert states(trials)["done"] == 3
         assert not any(each.state == "running" for each in trials)
+
+
+# A program that goes on from what another member of its population left.
+GROWING = """\
+from=$FAIRMILE_CHECKPOINT_FROM
+step=0 total=0
+if [ -n "$from" ]; then . "$from/state.sh"; fi
+while [ $step -lt $FAIRMILE_UNTIL ]; do
+  step=$((step + 1)) total=$((total + $1))
+  echo '{"total": '$total', "step": '$step'}' >> $FAIRMILE_METRICS
+done
+mkdir -p $FAIRMILE_CHECKPOINT_TO && echo "step=$step total=$total" > $FAIRMILE_CHECKPOINT_TO/state.sh
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_population_exchanges_its_checkpoints(workspace: Workspace, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (tmp_path / "grow.sh").write_text(GROWING)
+    text = (
+        "name: grow\ncommand: sh grow.sh {gain}\nevery: 0\naxes: {gain: {integer: [1, 100]}}\n"
+        "objective: {total: higher}\ntuning: {engine: ray, sampler: pbt, population: 3, interval: 2, steps: 6, seed: 1}\n"
+    )
+    study = made(workspace, tmp_path, text)
+    trials = workspace.studies.run(study, workers=2)
+    assert states(trials) == {"done": 3}
+    runs = workspace.runs.select(study.id)
+    assert {run.document["trial"]["generation"] for run in runs} > {0}
+    gone_on = [run for run in runs if run.document["trial"]["generation"]]
+    assert all(run.metrics["total"].count == 2 for run in gone_on)
+    best = workspace.studies.best(study)[0]
+    assert best.values[0] > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_another_engine_serves_the_same_file(workspace: Workspace, tmp_path: Path) -> None:
+    pytest.importorskip("deephyper")
+    study = made(workspace, tmp_path, STUDY.replace("sampler: random", "engine: deephyper, sampler: random"), trials=3)
+    trials = workspace.studies.run(study, workers=2)
+    assert states(trials) == {"done": 3}
+    assert {each.run for each in trials} == {run.id for run in workspace.runs.select(study.id)}

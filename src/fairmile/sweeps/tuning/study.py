@@ -26,8 +26,8 @@ from fairmile.sweeps.files import read_document
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Objective
 from fairmile.sweeps.sweeps import SWEEP, Sweep, Sweeps, read_sweep
-from fairmile.sweeps.tuning.curves import Extrapolation, hindsight
-from fairmile.sweeps.tuning.engine import Engine, MakeEngine, Settings, StopEarly, TrialRecord
+from fairmile.sweeps.tuning.curves import hindsight, stopper
+from fairmile.sweeps.tuning.engine import Engine, MakeEngine, Settings, TrialRecord
 from fairmile.sweeps.tuning.settings import parse_settings
 from fairmile.sweeps.tuning.space import Space
 from fairmile.sweeps.tuning.trials import TrialRunner
@@ -253,24 +253,8 @@ def _engine(study: Sweep, ledger: Ledger) -> Engine:
         objectives,
         settings,
         spent=lambda: _spent(study, ledger),
-        stop_early=_extrapolating(settings, objectives[0]) if settings.extrapolate else None,
+        stop_early=stopper(settings, objectives[0].better),
     )
-
-
-def _extrapolating(settings: Settings, objective: Objective) -> StopEarly:
-    """Return what stops a trial whose curve, drawn on, does not reach the best."""
-    extrapolation = Extrapolation(settings.extrapolate, startup=settings.startup, min_steps=settings.min_steps)
-    choose = min if objective.better == "lower" else max
-
-    def stop_early(finished: Sequence[TrialRecord], curve: Sequence[tuple[float, float]]) -> str:
-        done = [each for each in finished if each.state == "done" and each.values]
-        if not done:
-            return ""
-        steps = settings.steps or max((each.curve[-1][0] for each in done if each.curve), default=0.0)
-        best = choose(each.values[0] for each in done)
-        return extrapolation.stop_early(finished, tuple(curve), best, objective.better, steps)
-
-    return stop_early
 
 
 def _spent(study: Sweep, ledger: Ledger) -> dict[str, float]:
