@@ -1,9 +1,10 @@
 """Fairmile: from the name of an AI model for science to a result that anyone can find, rerun and trust.
 
-`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`, `fm.sweep`, `fm.tune`) and nouns (`fm.catalog`,
-`fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`, `fm.jobs`, `fm.runs`,
-`fm.sweeps`, `fm.studies`), all of the workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a
-program, `fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
+`import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`, `fm.sweep`, `fm.tune`)
+and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
+`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`), all of the workspace that the settings name. Code that works with
+another one opens it: `fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event` write to the record
+of the run that it is part of.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from fairmile.base.config import Config, Option
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
+from fairmile.meter.footprint import Supply, pue_of
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
@@ -79,6 +80,10 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
+def _table(value: Any) -> Path | None:
+    return _path(value) if value else None
+
+
 def _user_folder(environ: Mapping[str, str]) -> Path:
     """Return the user's own folder; a batch job may run without HOME, then the password database knows it."""
     try:
@@ -108,6 +113,9 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "sources": Option({}, _mapping, "catalogs of others: name: location, or name: {location, type, revision}"),
         "pools": Option({}, _mapping, "folders for data: name: folder, or name: {folder, capacity, purge, speed, …}"),
         "systems": Option({}, _mapping, "how you reach systems: name: host, or name: {host, folder, account, file, …}"),
+        "footprint.region": Option("", _text, "where your machines draw power, as DE: runs then tell cost and CO₂"),
+        "footprint.pue": Option(1.0, pue_of, "what the building uses for each joule of the machines"),
+        "footprint.table": Option(None, _table, "your own table of regions; empty: the one that comes along"),
         "transfer.connections": Option(_TRANSFER.connections, _count, "connections to one source of a large file"),
         "transfer.segment": Option(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
         "transfer.stall": Option(_TRANSFER.stall_s, _seconds, "a connection without a byte for so long is given up"),
@@ -190,6 +198,13 @@ class Workspace:
             else:
                 found[name] = given
         return found
+
+    @property
+    def supply(self) -> Supply:
+        """Where the energy of runs comes from."""
+        table = self.config["footprint.table"]
+        file = Path(_below(str(table), self.config.origin("footprint.table"))) if table is not None else None
+        return Supply(self.config["footprint.region"], self.config["footprint.pue"], file)
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -50,6 +50,36 @@ class TestShow:
         assert "params" in told
         assert fairmile("runs", "show", recorded, "--json").json["id"] == recorded
 
+    def test_tells_what_its_energy_means_where_the_region_is_known(
+        self, fairmile: Fairmile, recorded: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = Path(os.environ["FAIRMILE_HOME"]) / "runs" / recorded / "run.json"
+        document = json.loads(file.read_text())
+        document["result"]["energy"] = {"total_j": 3.6e6, "parts": [], "missing": {}}
+        file.write_text(json.dumps(document))
+        assert "kWh" not in fairmile("runs", "show", recorded).out
+        assert "footprint" not in fairmile("runs", "show", recorded, "--json").json
+        told = fairmile("runs", "show", recorded, "--region", "FI").out
+        assert "1 kWh in Finland" in told and "CO₂e" in told and "cost" in told
+        monkeypatch.setenv("FAIRMILE_FOOTPRINT_REGION", "Finland")
+        monkeypatch.setenv("FAIRMILE_FOOTPRINT_PUE", "1.5")
+        found = fairmile("runs", "show", recorded, "--json").json["footprint"]
+        assert (found["kwh"], found["pue"], found["region"]) == (1.5, 1.5, "Finland")
+        assert found["co2e_g"] == pytest.approx(1.5 * found["carbon"]["value"])
+        assert found["cost"] == pytest.approx(1.5 * found["price"]["value"])
+        assert "2 kWh in Finland, PUE 2" in fairmile("runs", "show", recorded, "--pue", "2").out
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "said"),
+        [("REGION", "Atlantis", "no region 'Atlantis' in the table"), ("PUE", "0.5", "a PUE of 0.5 is impossible")],
+    )
+    def test_a_region_or_pue_that_is_none_is_refused(
+        self, fairmile: Fairmile, recorded: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+    ) -> None:
+        monkeypatch.setenv(f"FAIRMILE_FOOTPRINT_{variable}", value)
+        done = fairmile("runs", "show", recorded)
+        assert (done.code, said in done.err) == (2, True)
+
     def test_of_a_run_whose_recorder_is_gone_says_so(self, fairmile: Fairmile, recorded: str) -> None:
         file = Path(os.environ["FAIRMILE_HOME"]) / "runs" / recorded / "run.json"
         document = json.loads(file.read_text())

@@ -127,6 +127,14 @@ class TestMetrics:
         assert (run.metrics["loss"].value, run.metrics["loss"].count, run.metrics["loss"].unit) == (0.25, 2, "1")
         assert [each.step for each in run.log().metrics] == [1, 2]
 
+    @pytest.mark.parametrize("before", [0, 65_500, 65_530, 65_536, 200_000, 3_000_000])
+    @pytest.mark.parametrize("end", ["''", "' and more' * 20_000", "chr(10)"])
+    def test_are_found_anywhere_in_a_line_of_any_length_and_once(self, runs: Runs, before: int, end: str) -> None:
+        metrics = {"loss": MetricSpec(pattern=r"loss ([\d.]+)")}
+        text = f"print('x' * {before} + ' loss 0.125 ', end='');print('y' * 70_000 + ' loss 12.5' + {end}, end='')"
+        run = runs.run(python(text), metrics=metrics)
+        assert [each.value for each in run.log().metrics] == [0.125, 12.5]
+
     def test_that_are_not_finite_are_kept(self, runs: Runs) -> None:
         run = runs.run(python("import fairmile as fm\nfm.log(loss=float('nan'), gain=float('-inf'))"))
         assert math.isnan(run.metrics["loss"].value)
@@ -141,7 +149,7 @@ class TestMetrics:
     def test_one_text_among_numbers_costs_no_number(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", """echo '{"ok": 1, "name": "abc"}' >> $FAIRMILE_METRICS"""])
         assert run.metrics["ok"].value == 1
-        assert "1 stated as metrics could not be read" in run.result["notes"][0]
+        assert "1 line or value is no metric" in run.result["notes"][0]
 
     def test_a_line_that_is_none_is_noted_and_harms_nothing(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", """echo 'oops' >> $FAIRMILE_METRICS; echo '{"a": 1}' >> $FAIRMILE_METRICS"""])

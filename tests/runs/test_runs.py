@@ -13,6 +13,7 @@ import pytest
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
 from fairmile.base.files import Lock
+from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.runs.crate import card_text
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
@@ -287,6 +288,23 @@ class TestRerun:
         assert {each.what: each.same for each in done.verdicts}["input data"] is False
 
 
+class TestCardFiles:
+    @pytest.mark.parametrize("name", ["card.yaml", "card.json"])
+    def test_run_without_being_in_a_catalog(self, runs: Runs, script: Path, name: str) -> None:
+        body = {
+            "@context": CONTEXT_IRI,
+            "@type": "SoftwareSourceCode",
+            "name": "Tide",
+            "version": "1",
+            "license": "https://spdx.org/licenses/MIT",
+            "command": [sys.executable, "train.py", "{level}"],
+            "hyperparameters": {"level": 3},
+        }
+        Path(name).write_text(json.dumps(body, indent=1))
+        run = runs.run(name, params={"level": 8}, metrics=LOSS)
+        assert (run.name, run.state, run.metrics["loss"].value) == ("tide", RunState.DONE, 4)
+
+
 class TestExchange:
     def test_another_workspace_imports_a_crate_and_reruns_it(self, runs: Runs, script: Path, tmp_path: Path) -> None:
         Path("data.txt").write_text("6")
@@ -316,6 +334,32 @@ class TestExchange:
         with pytest.raises(UsageError):
             runs.import_runs(fake)
         assert sorted(tmp_path.rglob("run.json")) == before
+
+    def test_a_second_crate_brings_the_inputs_that_the_first_left_out(
+        self, runs: Runs, script: Path, tmp_path: Path
+    ) -> None:
+        Path("data.txt").write_text("6")
+        (Path("more") / "deep").mkdir(parents=True)
+        Path("more/deep/x").write_text("7")
+        given = {"data": Input(path="data.txt"), "more": Input(path="more")}
+        run = runs.run(command(), metrics=LOSS, inputs=given)
+        (bare,) = runs.export(run.id, "rocrate", tmp_path / "bare.zip")
+        (whole,) = runs.export(run.id, "rocrate", tmp_path / "whole.zip", with_inputs=True)
+        for gone in (runs.root, Path("more")):
+            shutil.rmtree(gone)
+        Path("data.txt").unlink()
+        environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "other")}
+        other = Workspace.open(environ=environ).runs
+        other.import_runs(bare)
+        assert not (other.get(run.id).folder / "inputs").exists()
+        other.import_runs(whole, dry_run=True)
+        assert not (other.get(run.id).folder / "inputs").exists()
+        for _ in range(2):
+            (again,) = other.import_runs(whole)
+            paths = {name: Path(each["path"]) for name, each in again.captured["inputs"].items()}
+            assert paths["data"].read_text() == "6" and (paths["more"] / "deep/x").read_text() == "7"
+        assert [path.name for path in other.root.iterdir() if path.name.startswith(".import")] == []
+        assert other.rerun(run.id).reproduced
 
     def test_importing_twice_changes_nothing_and_another_of_that_name_is_refused(
         self, runs: Runs, tmp_path: Path

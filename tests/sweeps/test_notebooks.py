@@ -128,7 +128,7 @@ class TestRefusals:
     def test_a_notebook_is_never_overwritten_with_its_result(self, tmp_path: Path) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print(1)")
         before = notebook.read_bytes()
-        done = subprocess.run(notebook_argv("n.ipynb"), cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run([*notebook_argv("n.ipynb")[:-1], "n.ipynb"], cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, notebook.read_bytes()) == (2, before)
         assert "overwritten" in done.stderr
 
@@ -178,11 +178,11 @@ class TestRuns:
             "import fairmile.meter as fm\nfor step in range(3):\n    fm.log(loss=lr / (step + 1), step=step)",
             parameters=0,
         )
-        run = runs.run(notebook_argv(notebook), params={"lr": 0.6}, outputs=("train.ipynb",))
+        run = runs.run(notebook_argv(notebook), params={"lr": 0.6}, outputs=("train-executed.ipynb",))
         assert run.state == RunState.DONE, runs.output(run.id)
         assert run.result["metrics"]["loss"]["count"] == 3
         assert run.result["metrics"]["loss"]["value"] == pytest.approx(0.2)
-        assert run.result["outputs"]["train.ipynb"]["size_bytes"] > 0
+        assert run.result["outputs"]["train-executed.ipynb"]["size_bytes"] > 0
 
     def test_parameters_too_long_for_a_variable_come_from_the_record(self, runs: Runs, tmp_path: Path) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print(len(text))")
@@ -191,9 +191,9 @@ class TestRuns:
         assert b"200000" in runs.output(run.id)
 
     def test_a_failing_cell_fails_the_run(self, runs: Runs, tmp_path: Path) -> None:
-        run = runs.run(notebook_argv(write_notebook(tmp_path / "n.ipynb", "1 / 0")), outputs=("n.ipynb",))
+        run = runs.run(notebook_argv(write_notebook(tmp_path / "n.ipynb", "1 / 0")), outputs=("n-executed.ipynb",))
         assert run.state == RunState.FAILED
-        assert run.result["outputs"]["n.ipynb"]["size_bytes"] > 0
+        assert run.result["outputs"]["n-executed.ipynb"]["size_bytes"] > 0
 
     def test_a_kernel_does_not_outlive_its_run(self, tmp_path: Path) -> None:
         notebook = write_notebook(

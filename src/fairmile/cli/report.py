@@ -74,7 +74,8 @@ def report(
     if named and not chosen:
         raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` shows what there is")
     axes = [name.strip() for name in over.split(",")] if over else []
-    made = report_runs(chosen, metrics=metrics or None, over=axes, hindsight=_hindsight(workspace, chosen))
+    judged = _hindsight(workspace, chosen)
+    made = report_runs(chosen, metrics=metrics or None, over=axes, hindsight=judged, supply=workspace.supply)
     _write(out, made, output, form or _form_of(output), dry_run)
 
 

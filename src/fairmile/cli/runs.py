@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import click
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
+from fairmile.meter.footprint import Footprint
 from fairmile.meter.lines import number_text
 from fairmile.runs.ledger import Row
 from fairmile.runs.model import Run, RunState
@@ -65,19 +67,25 @@ def ls(out: Out, name: str, group: str, states: Sequence[str], tag: str, limit: 
 
 @runs.command()
 @_REFERENCE
+@click.option("--region", metavar="CODE", help="Tell cost and CO₂ there, such as DE.  [default: footprint.region]")
+@click.option("--pue", type=float, help="What the building uses for each joule.  [default: footprint.pue]")
 @json_option
-def show(out: Out, reference: str) -> None:
-    """Show the record of a run.
+def show(out: Out, reference: str, **given: Any) -> None:
+    """Show the record of a run, and what its energy means where the region is known.
 
     \b
     Examples:
       fairmile runs show last
+      fairmile runs show last --region DE --pue 1.2
     """
-    run = Workspace.open().runs.collect(reference)
+    workspace = Workspace.open()
+    run = workspace.runs.collect(reference)
+    supply = replace(workspace.supply, **{name: value for name, value in given.items() if value is not None})
+    found = supply.footprint(run.energy_j)
     if out.as_json:
-        out.data(dict(run.document))
+        out.data({**run.document, **({"footprint": asdict(found)} if found is not None else {})})
         return
-    _show(out, run)
+    _show(out, run, found)
 
 
 @runs.command()
@@ -284,7 +292,7 @@ def _used(usage: Mapping[str, float]) -> list[str]:
     return found
 
 
-def _show(out: Out, run: Run) -> None:
+def _show(out: Out, run: Run, footprint: Footprint | None) -> None:
     out.heading(f"{run.id}: {run.state}")
     result, captured = run.result, run.captured
     spec = run.spec
@@ -307,6 +315,7 @@ def _show(out: Out, run: Run) -> None:
     for part in (result.get("energy") or {}).get("parts", []):
         how = f"{part['method']} ({part['source']}, {part['error']})"
         pairs.append(("energy", f"{part['joules']:.5g} J of {part['scope']}, {how}"))
+    pairs += footprint.sentences() if footprint is not None else []
     if result and run.energy_j is None:
         why = "; ".join((result.get("energy") or {}).get("missing", {}).values())
         pairs.append(("energy", f"not measured: {why}" if why else "not measured"))

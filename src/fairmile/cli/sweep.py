@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_duration, format_size
@@ -17,9 +18,14 @@ from fairmile.cli.job_options import job_options
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
+from fairmile.meter.lines import number_text
 from fairmile.reports.sweep import best as best_of
+from fairmile.runs.model import RunState
 from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
+from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Point
+from fairmile.sweeps.placeholders import Texts
+from fairmile.sweeps.rendering import Renderer
 from fairmile.sweeps.sweeps import Standing, Sweep, SweepPlan, Sweeps
 from fairmile.workspace import Workspace
 
@@ -27,6 +33,9 @@ _SHOWN = 20
 _FILES = (".yaml", ".yml", ".json", ".py", ".ipynb")
 _INTERRUPTED = 130
 _COLOURS = {"done": "green", "running": "yellow", "queued": "yellow", "left": "dim"}
+_STATES = ("left", *map(str, RunState))
+_OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "wait")
+_OF_ANY = ("failed", "best", "dry_run", "as_json")
 _SWEEP = click.argument("reference", metavar="SWEEP")
 _NAME = click.option("--name", default="", help="What it is called, and the manifest that is written.")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
@@ -46,16 +55,25 @@ def _says_what(args: Sequence[str]) -> bool:
     return args[0].endswith(_FILES) or any(word.startswith(("-p", "--param")) or word == "--" for word in args)
 
 
-def definition_options(command: Any) -> Any:
+def space_options(command: Any) -> Any:
+    """Give a command the options that say what is executed over which values; `read_definition` reads them."""
     for option in reversed(
         (
             click.argument("words", metavar="[CONFIG]...", nargs=-1),
             click.option("-p", "--param", "axes", multiple=True, metavar="KEY=VALUES", help="An axis: lr=0.1,0.01."),
             click.option("--template", type=click.Path(path_type=Path), help="A script with {placeholders}."),
-            click.option("--select", default="", metavar="FILTER", help="Only points for which it holds: 'lr > 0.01'."),
-            click.option("--repeats", type=click.IntRange(min=1), help="Each point so many times."),
             click.option("--allow-code", is_flag=True, help="Execute configurations that are Python or notebooks."),
         )
+    ):
+        command = option(command)
+    return command
+
+
+def definition_options(command: Any) -> Any:
+    for option in (
+        click.option("--repeats", type=click.IntRange(min=1), help="Each point so many times."),
+        click.option("--select", default="", metavar="FILTER", help="Only points for which it holds: 'lr > 0.01'."),
+        space_options,
     ):
         command = option(command)
     return command
@@ -80,11 +98,12 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
 
     \b
     Examples:
-      fairmile sweep plan rates.yaml
-      fairmile sweep plan -p lr=0.1,0.01 -p epochs=range(1,9) -- python train.py {lr} {epochs}
+      fairmile sweep plan tide-sweep.yaml
+      fairmile sweep plan -p lr=0.1,0.01 -p 'n=range(1,9)' -- python train.py {lr} {n}
     """
-    definition, _ = read_definition(Workspace.open().sweeps, options, command_of(context))
+    definition, _ = _read_points(Workspace.open().sweeps, options, command_of(context))
     points = list(definition.points)
+    _check_placeholders(definition, options["template"], points)
     if out.as_json:
         out.data(
             {
@@ -95,6 +114,7 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
         )
         return
     _matrix(out, definition)
+    out.line(count(len(points), "point"))
     out.table(["point", *definition.points.axes], [[each.id, *each.values.values()] for each in points[:_SHOWN]])
     if len(points) > _SHOWN:
         out.hint(f"{len(points) - _SHOWN:,} more: --json lists all of them")
@@ -113,10 +133,10 @@ def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry
 
     \b
     Examples:
-      fairmile sweep generate rates.yaml --template job.in.slurm --out rates
-      fairmile sweep generate rates.yaml --template job.in.slurm --out rates --split-among 3
+      fairmile sweep generate tide-sweep.yaml --template tide.in.slurm --out rates
+      fairmile sweep generate tide-sweep.yaml --out by-two --split-among 2
     """
-    definition, _ = read_definition(Workspace.open().sweeps, options, ())
+    definition, _ = _read_points(Workspace.open().sweeps, options, ())
     given: dict[str, Any] = {"name": options["name"], "copy": copy, "split_among": split_among, "environ": os.environ}
     if dry_run:
         _show_generation(out, plan_generation(definition, options["template"], folder, **given))
@@ -154,7 +174,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
 
     \b
     Examples:
-      fairmile sweep run rates.yaml -j 2
+      fairmile sweep run tide-sweep.yaml -j 2
       fairmile sweep run -p n=1,2,3 -- echo {n}
       fairmile sweep run last --failed
     """
@@ -162,19 +182,26 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     found = known_sweep(sweeps, words) if not options["axes"] else None
     if found is None:
         options["words"] = words
-        definition, source = read_definition(sweeps, options, command_of(context))
+        definition, source = _read_points(sweeps, options, command_of(context))
         options["name"] = definition.name
         changes = changes_from(options)
+        if "run" not in definition.fields:  # a run file may name a system, too
+            _check_where(context, changes.get("system") or definition.fields.get("system", ""))
         if options["dry_run"]:
             _show_plan(out, sweeps.plan(definition, template=options["template"], **changes))
             return 0
         found = sweeps.create(definition, source, template=options["template"], **changes)
         out.say(f"sweep {found.id}: {count(found.count, 'point')}")
-    elif options["dry_run"]:
-        _show_standing(out, found, sweeps.points(found))
-        return 0
+    else:
+        _no_study(found, "tune run")
+        check_only(context, found, *_OF_ANY, "jobs", *_OF_SYSTEMS)
+        _check_where(context, found.system)
+        if options["dry_run"]:
+            _show_standing(out, found, sweeps.points(found))
+            return 0
     try:
-        return _told(out, sweeps, found, _executed(out, sweeps, found, options), options["best"])
+        points = _executed(out, sweeps, found, options)
+        return _told(out, sweeps, found, points, options)
     except KeyboardInterrupt:
         where = f"its jobs on {found.system} go on; `fairmile sweep run {found.id}` follows them again"
         here = f"`fairmile sweep run {found.id}` goes on with what is missing"
@@ -214,7 +241,7 @@ def ls(out: Out, limit: int) -> None:
 @sweep.command()
 @_SWEEP
 @click.option("--best", default="", metavar="METRIC", help="Tell which point is best.")
-@click.option("--state", "states", multiple=True, help="Only points in that state.")
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only points in that state.")
 @json_option
 def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
     """Show where each point of a sweep stands, and what came out.
@@ -226,10 +253,9 @@ def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
     """
     sweeps = Workspace.open().sweeps
     found = sweeps.get(reference)
-    points = sweeps.points(found)
-    _show_standing(out, found, [each for each in points if not states or each.state in states])
-    if best and not out.as_json:
-        _tell_best(out, sweeps, found, best)
+    _no_study(found, "tune show")
+    points = [each for each in sweeps.points(found) if not states or each.state in states]
+    _show_standing(out, found, points, **_best(sweeps, found, best))
 
 
 @sweep.command()
@@ -245,6 +271,9 @@ def cancel(out: Out, reference: str, dry_run: bool) -> None:
     """
     sweeps = Workspace.open().sweeps
     found = sweeps.get(reference)
+    _no_study(found, "tune stop")
+    if not found.system:
+        raise UsageError(f"sweep {found.id} has no jobs: it runs here", hint="Ctrl-C ends it where it was started")
     if not dry_run:
         sweeps.cancel(found)
     _done(out, found, "would be cancelled" if dry_run else "cancelled")
@@ -273,6 +302,71 @@ def _done(out: Out, sweep: Sweep, what: str) -> None:
         out.line(f"sweep {sweep.id}: {what}")
 
 
+def _no_study(sweep: Sweep, instead: str) -> None:
+    if sweep.is_study:
+        raise UsageError(f"{sweep.id} is a study and no sweep", hint=f"`fairmile {instead} {sweep.id}`")
+
+
+def check_only(context: click.Context, sweep: Sweep, *allowed: str) -> None:
+    """Raise UsageError for an option that says of a sweep what was decided when it was made."""
+    given = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if isinstance(parameter, click.Option) and parameter.name not in allowed and _is_given(context, parameter)
+    ]
+    if command_of(context):
+        given.append("a command")
+    if given:
+        raise UsageError(
+            f"{given[0]} cannot be given for {sweep.id}, whose runs are decided",
+            hint="give the file again for a new one",
+        )
+
+
+def _is_given(context: click.Context, parameter: click.Parameter) -> bool:
+    return context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+
+
+def _check_where(context: click.Context, system: str) -> None:
+    """Raise UsageError for an option that only sweeps elsewhere have."""
+    wrong = ("jobs",) if system else _OF_SYSTEMS
+    for parameter in context.command.params:
+        if parameter.name in wrong and _is_given(context, parameter):
+            name, hint = (
+                "/".join([parameter.opts[-1], *parameter.secondary_opts]),
+                "-j says how many points run at once here; --on names a system",
+            )
+            where = f"on {system}" if system else "here"
+            hint = "--at-once says how many jobs run at once there" if system else hint
+            raise UsageError(f"{name} means nothing for a sweep that runs {where}", hint=hint)
+
+
+def _read_points(
+    sweeps: Sweeps, options: Mapping[str, Any], command: Sequence[str]
+) -> tuple[Definition, dict[str, Any]]:
+    """Return the sweep that is defined; of a space without values UsageError."""
+    definition, source = read_definition(sweeps, options, command)
+    for name in definition.distributions:
+        raise UsageError(
+            f"{definition.origin('axes', name)} axes.{name} is a distribution, and a sweep needs values",
+            hint=f"`fairmile tune` searches it; here -p {name}=VALUES gives it values",
+        )
+    return definition, source
+
+
+def _check_placeholders(definition: Definition, template: Path | None, points: Sequence[Point]) -> None:
+    """Raise UsageError where a placeholder of what is executed stays undefined at a point."""
+    is_ours = definition.dialect == "fairmile"
+    given = template or (definition.fields.get("template") if is_ours else None)
+    check: Callable[[Point], object]
+    if given:
+        check = Renderer(definition, Path(given), os.environ).check
+    else:
+        check = (Members(definition, None, os.environ).target) if is_ours else Texts(definition, os.environ).settings
+    for point in points:
+        check(point)
+
+
 def read_definition(
     sweeps: Sweeps, options: Mapping[str, Any], command: Sequence[str]
 ) -> tuple[Definition, dict[str, Any]]:
@@ -285,7 +379,11 @@ def read_definition(
     if not words and not command:
         raise UsageError("nothing to sweep over", hint="give a file, a name, or -p AXIS=VALUES -- COMMAND…")
     changes = {name: options[name] for name in ("select", "repeats", "name") if options.get(name)}
-    axes = dict(_axis(text) for text in options["axes"])
+    axes: dict[str, str] = {}
+    for name, values in map(_axis, options["axes"]):
+        if name in axes:
+            raise UsageError(f"-p {name} is given twice", hint=f"write all values at once: -p {name}={axes[name]},…")
+        axes[name] = values
     return sweeps.read(
         files,
         what=names[0] if names else "",
@@ -304,13 +402,13 @@ def _axis(text: str) -> tuple[str, str]:
 
 
 def known_sweep(sweeps: Sweeps, words: Sequence[str]) -> Sweep | None:
-    """Return the sweep that one word names, where it names one and no file."""
+    """Return the sweep that one word names, where it names one and no file; NotFound where it may be any of several."""
     if len(words) != 1 or words[0].endswith(_FILES) or Path(words[0]).is_file():
         return None
     try:
         return sweeps.get(words[0])
     except NotFound:
-        if words[0] == "last":
+        if words[0] == "last" or any(each.id.startswith(words[0]) for each in sweeps.ls()):
             raise
         return None
 
@@ -338,30 +436,32 @@ def _look(out: Out, found: Sequence[Standing]) -> None:
     out.progress(sum(each.state not in ("queued", "running", "left") for each in found), len(found))
 
 
-def _told(out: Out, sweeps: Sweeps, sweep: Sweep, found: Sequence[Standing], best: str) -> int:
+def _told(out: Out, sweeps: Sweeps, sweep: Sweep, found: Sequence[Standing], options: Mapping[str, Any]) -> int:
     """Tell how a sweep stands and return the exit code."""
     states = Counter(each.state for each in found)
+    metric = options["best"] or str(sweep.document.get("best") or "")
     if out.as_json:
-        _show_standing(out, sweep, found)
+        _show_standing(out, sweep, found, **_best(sweeps, sweep, metric))
     else:
         shown = [out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items()]
         out.line(f"sweep {sweep.id}: {', '.join(shown)}")
         for each in [each for each in found if each.state in ("failed", "timeout")][:_SHOWN]:
             out.line(f"{each.id}: {each.state}: {each.reason}  → fairmile run --resume {each.run}")
-        metric = best or str(sweep.document.get("best") or "")
-        if metric:
-            _tell_best(out, sweeps, sweep, metric)
+        for text in _best(sweeps, sweep, metric).values():
+            out.paragraph(text)
         if states["failed"] or states["timeout"]:
             out.hint(f"`fairmile sweep run {sweep.id} --failed` does the failed ones again")
         elif states["left"] or states["interrupted"] or states["cancelled"]:
             out.hint(f"`fairmile sweep run {sweep.id}` goes on with what is missing")
         elif states.keys() == {"done"}:
             out.hint(f"`fairmile report {sweep.id}` draws the results")
-    return 1 if states["failed"] or states["timeout"] or states["interrupted"] else 0
+    waited = options["wait"] or not sweep.system
+    return 1 if states["failed"] or states["timeout"] or (waited and states["done"] < len(found)) else 0
 
 
-def _tell_best(out: Out, sweeps: Sweeps, sweep: Sweep, metric: str) -> None:
-    out.paragraph(best_of(sweeps.results(sweep), metric).text)
+def _best(sweeps: Sweeps, sweep: Sweep, metric: str) -> dict[str, str]:
+    """Return which point is best by a metric, where one is asked for."""
+    return {"best": best_of(sweeps.results(sweep), metric).text} if metric else {}
 
 
 def _values(point: Point) -> dict[str, Any]:
@@ -419,9 +519,14 @@ def _facts(sweep: Sweep) -> dict[str, Any]:
     return found | {"system": sweep.system, "study": sweep.is_study, "axes": sweep.document["axes"]}
 
 
-def _show_standing(out: Out, sweep: Sweep, found: Sequence[Standing]) -> None:
+def _standing_facts(standing: Standing) -> dict[str, Any]:
+    metrics = {name: number_text(value) for name, value in standing.metrics.items()}
+    return vars(standing) | {"values": dict(standing.values), "metrics": metrics}
+
+
+def _show_standing(out: Out, sweep: Sweep, found: Sequence[Standing], **more: str) -> None:
     if out.as_json:
-        out.data(_facts(sweep) | {"points": [vars(each) | {"values": dict(each.values)} for each in found]})
+        out.data(_facts(sweep) | more | {"points": [_standing_facts(each) for each in found]})
         return
     metrics = list(dict.fromkeys(name for each in found for name in each.metrics))[:3]
     axes = [name for name, values in sweep.document["axes"].items() if len(values) > 1]
@@ -436,3 +541,5 @@ def _show_standing(out: Out, sweep: Sweep, found: Sequence[Standing]) -> None:
         for each in found
     ]
     out.table(["run", "state", *axes, *metrics, "reason"], rows, shrink=["reason"])
+    for text in more.values():
+        out.paragraph(text)

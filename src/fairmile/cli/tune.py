@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from fairmile.base.errors import UsageError
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
-from fairmile.cli.sweep import GroupOrWhat, definition_options, known_sweep, read_definition
-from fairmile.sweeps.sweeps import Sweep
+from fairmile.cli.sweep import GroupOrWhat, check_only, known_sweep, read_definition, space_options
+from fairmile.sweeps.sweeps import Sweep, Sweeps
 from fairmile.sweeps.tuning.engine import TrialRecord
 from fairmile.sweeps.tuning.study import Studies
 from fairmile.workspace import Workspace
@@ -20,6 +21,10 @@ from fairmile.workspace import Workspace
 _SHOWN = 20
 _INTERRUPTED = 130
 _COLOURS = {"done": "green", "running": "yellow", "pruned": "dim"}
+_TOLD = (
+    *("engine", "sampler", "pruner", "extrapolate", "trials", "time_s", "node_hours", "energy_j"),
+    *("steps", "seed"),
+)
 _STUDY = click.argument("reference", metavar="STUDY")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
 
@@ -34,7 +39,7 @@ def tune() -> None:
 
 
 @tune.command(cls=WithCommand)
-@definition_options
+@space_options
 @click.option("-j", "workers", type=click.IntRange(min=1), default=1, show_default=True, help="Trials at once.")
 @click.option("--trials", type=click.IntRange(min=1), help="So many trials.")
 @click.option("--within", metavar="TIME", help="Begin no trial after so long.")
@@ -54,9 +59,9 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
 
     \b
     Examples:
-      fairmile tune digits.yaml --trials 30 -j 2
-      fairmile tune digits.yaml --pruner asha --dry-run
-      fairmile tune run last --trials 60
+      fairmile tune tide-study.yaml --trials 4 -j 2
+      fairmile tune tide-study.yaml --pruner asha --dry-run
+      fairmile tune run last --trials 6
     """
     workspace = Workspace.open()
     studies = workspace.studies
@@ -70,13 +75,16 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
             space, settings = studies.checked(definition, changes)
             _show_space(out, space, vars(settings), [vars(each) for each in definition.objectives])
             return 0
-        found = studies.create(definition, source, **changes)
+        found = studies.create(definition, source, template=options["template"], **changes)
         out.say(f"study {found.id}")
-    elif options["dry_run"]:
-        _show(out, studies, found)
-        return 0
-    elif options["trials"]:
-        found = studies.extend(found, trials=options["trials"])
+    else:
+        _check_study(found)
+        check_only(context, found, "workers", "trials", "wait", "dry_run", "as_json")
+        if options["dry_run"]:
+            _show(out, studies, found)
+            return 0
+        if options["trials"]:
+            found = studies.extend(found, trials=options["trials"])
     try:
         _work(out, studies, found, options)
     except KeyboardInterrupt:
@@ -88,7 +96,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
 @tune.command()
 @_STUDY
 @json_option
-def show(out: Out, reference: str) -> int:
+def show(out: Out, reference: str) -> None:
     """Show the trials of a study and the best of them.
 
     \b
@@ -96,7 +104,7 @@ def show(out: Out, reference: str) -> int:
       fairmile tune show last
     """
     workspace = Workspace.open()
-    return _show(out, workspace.studies, workspace.sweeps.get(reference))
+    _show(out, workspace.studies, _study(workspace.sweeps, reference))
 
 
 @tune.command()
@@ -111,7 +119,7 @@ def stop(out: Out, reference: str, dry_run: bool) -> None:
       fairmile tune stop last --dry-run
     """
     workspace = Workspace.open()
-    found = workspace.sweeps.get(reference)
+    found = _study(workspace.sweeps, reference)
     if not dry_run:
         workspace.studies.stop(found)
     said = "would be stopped" if dry_run else "stopped"
@@ -119,6 +127,17 @@ def stop(out: Out, reference: str, dry_run: bool) -> None:
         out.data({"id": found.id, "done": said})
     else:
         out.line(f"study {found.id}: {said}")
+
+
+def _study(sweeps: Sweeps, reference: str) -> Sweep:
+    found = sweeps.get(reference)
+    _check_study(found)
+    return found
+
+
+def _check_study(sweep: Sweep) -> None:
+    if not sweep.is_study:
+        raise UsageError(f"{sweep.id} is a sweep and no study", hint=f"`fairmile sweep show {sweep.id}`")
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,11 +172,23 @@ def _show_space(
         out.data({"space": space, "settings": settings, "objectives": objectives})
         return
     for name, each in space.items():
-        said = [f"{key} {value}" for key, value in each.items() if value not in (None, "", []) and value is not False]
-        out.line(f"{name}: {', '.join(said)}")
+        out.line(f"{name}: {_distribution(each)}")
     for each in objectives:
         out.line(f"objective: {each['metric']}, {each['better']} is better")
-    out.line(", ".join(f"{name} {value}" for name, value in settings.items() if value not in (None, "", {}, False)))
+    said = {name: settings[name] for name in _TOLD if settings[name] not in (None, "")}
+    out.line(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in said.items()))
+
+
+def _distribution(said: Mapping[str, Any]) -> str:
+    """Return in words what values a parameter may have."""
+    if said["kind"] == "choice":
+        found = f"one of {', '.join(map(str, said['choices']))}"
+    else:
+        whole = "a whole number" if said["kind"] == "integer" else "a number"
+        found = f"{whole} from {said['low']:g} to {said['high']:g}"
+        found += ", logarithmic" if said.get("log") else ""
+        found += f", in steps of {said['step']:g}" if said.get("step") is not None else ""
+    return found + (f", when {said['when']}" if said.get("when") else "")
 
 
 def _show(out: Out, studies: Studies, study: Sweep) -> int:
@@ -175,7 +206,7 @@ def _show(out: Out, studies: Studies, study: Sweep) -> int:
                 "trials": [_facts(each) for each in trials],
             }
         )
-        return 0 if best else 1
+        return 0 if best or not trials else 1
     states = Counter(each.state for each in trials)
     shown = ", ".join(out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items())
     out.line(f"study {study.id}: {shown or 'no trial yet'}; {spent['node_hours']:.3g} node-hours")
@@ -183,7 +214,7 @@ def _show(out: Out, studies: Studies, study: Sweep) -> int:
     rows = []
     for each in best[:_SHOWN]:
         values = [f"{value:.6g}" for value in each.values]
-        rows.append([each.number, *values, *(each.params.get(name, "") for name in names), each.run])
+        rows.append([each.number, *values, *(_short(each.params.get(name, "")) for name in names), each.run])
     out.table(["best trial", *(each["metric"] for each in objectives), *names, "run"], rows)
     reasons = studies.engine(study).reasons()
     for each in [each for each in trials if each.state == "failed"][:_SHOWN]:
@@ -194,6 +225,10 @@ def _show(out: Out, studies: Studies, study: Sweep) -> int:
     if best:
         out.hint(f"`fairmile report {study.id}` draws it; `fairmile rerun {best[0].run}` does the best again")
     return 0 if best or not trials else 1
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _facts(trial: TrialRecord) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_size
 from fairmile.meter.energy import energies, energy_by_span, total
+from fairmile.meter.footprint import Supply
 from fairmile.meter.lines import Log
 from fairmile.reports import figures
 from fairmile.reports.blocks import (
@@ -49,8 +51,8 @@ _ENDS = {
 _TONES: dict[RunState, Tone] = {RunState.DONE: "good", RunState.RUNNING: "warn", RunState.QUEUED: "warn"}
 
 
-def one_run(run: Run) -> Iterator[Block]:
-    """Return the parts of the report of one run."""
+def one_run(run: Run, supply: Supply) -> Iterator[Block]:
+    """Return the parts of the report of one run; `supply` tells what its energy meant."""
     log = Log() if run.packed else run.log()
     yield Title(f"{run.name} · {run.id}", str(run.state), state_tone(run.state), _about(run))
     yield Tiles(tuple(_tiles(run)))
@@ -61,7 +63,7 @@ def one_run(run: Run) -> Iterator[Block]:
     yield from _metrics(run)
     yield from _phases(run, log)
     yield from _prediction(run)
-    yield from _energy(run)
+    yield from _energy(run, supply)
     yield from _machine(run)
     yield from _origin(run)
     if not bad:
@@ -70,9 +72,10 @@ def one_run(run: Run) -> Iterator[Block]:
     yield Code(rerun_line(run))
 
 
-def document_of(run: Run) -> dict[str, Any]:
+def document_of(run: Run, supply: Supply) -> dict[str, Any]:
     """Return what the report of a run says as plain data."""
     found = {name: vars(each) for name, each in measures(run).items()}
+    meant = supply.footprint(run.energy_j)
     return {
         "runs": [run.id],
         "name": run.name,
@@ -81,6 +84,7 @@ def document_of(run: Run) -> dict[str, Any]:
         "measures": found,
         "phases": dict(run.spans),
         "energy": run.result.get("energy") or {},
+        **({"footprint": asdict(meant)} if meant is not None else {}),
         "prediction": {name: {**said, "measured": _measured(run, name)} for name, said in run.prediction.items()},
         "rerun": rerun_line(run),
     }
@@ -239,7 +243,7 @@ def _measured(run: Run, name: str) -> float | None:
     return None if found is None else found.value
 
 
-def _energy(run: Run) -> Iterator[Block]:
+def _energy(run: Run, supply: Supply) -> Iterator[Block]:
     energy = run.result.get("energy") or {}
     if not energy:
         return
@@ -251,6 +255,9 @@ def _energy(run: Run) -> Iterator[Block]:
         rows.append([str(part.get("scope") or ""), _joules(part.get("joules")), *said])
     if rows:
         yield table(columns, rows, numbers=["energy"])
+        meant = supply.footprint(run.energy_j)
+        if meant is not None:
+            yield Facts(tuple(meant.sentences()))
     else:
         yield Text("Nothing measured the energy of this run.")
     if missing := energy.get("missing"):

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from fairmile.base.errors import FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.meter.footprint import Supply
 from fairmile.reports import figures, html, markdown
 from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, Note, Row, Text, Title, Tone, table
 from fairmile.reports.comparison import Comparison, Verdict, compare, group_runs, json_value
@@ -97,17 +98,19 @@ def report(
     notes: Sequence[str] = (),
     hindsight: Sequence[Mapping[str, object]] = (),
     over: Sequence[str] = (),
+    supply: Supply | None = None,
 ) -> Report:
     """Report one run in full, or several as a comparison of their groups with a leaderboard.
 
     Runs of one group that differ in parameters are reported as a sweep, and trials as a study; see `sweep_blocks` for
-    what `objectives`, `notes`, `hindsight` and `over` say of those.
+    what `objectives`, `notes`, `hindsight` and `over` say of those. `supply` tells what the energy of one run meant.
     """
     if not runs:
         raise UsageError("there is no run to report", hint="`fairmile runs ls` shows what there is")
     if len(runs) == 1:
         run = runs[0]
-        blocks, data, about = list(one_run(run)), document_of(run), f"{run.name} · {run.id}"
+        supply = supply or Supply()
+        blocks, data, about = list(one_run(run, supply)), document_of(run, supply), f"{run.name} · {run.id}"
     elif is_sweep(runs):
         about = f"{runs[0].name} · {runs[0].group}"
         goals = objectives or [(name, "") for name in (metrics or ())]

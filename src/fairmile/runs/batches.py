@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +62,18 @@ class ArrayState:
 
 
 def write_frozen(
-    frozen: Frozen, document: Mapping[str, Any], root: Path, *, env: Mapping[str, str], around: Sequence[str], code: str
+    frozen: Frozen,
+    document: Mapping[str, Any],
+    root: Path,
+    *,
+    env: Mapping[str, str],
+    around: Sequence[str],
+    code: str,
+    values: Mapping[str, str],
 ) -> None:
-    """Keep what all members of a batch share, where their workers find it."""
+    """Keep what all members of a batch share, where their workers find it; `values` are for placeholders they have."""
     said = {"document": document, "root": str(root), "env": dict(env), "around": list(around), "code": code}
+    said["values"] = dict(values)
     write_atomic(frozen.folder / BATCH, json.dumps(said), mode=_PRIVATE)
 
 
@@ -86,16 +93,15 @@ def read_tasks(folder: Path) -> Iterator[dict[str, Any]]:
 
 def array_job(
     spec: RunSpec,
-    worker: Sequence[str],
+    words: Sequence[str],
     *,
     count: int,
     at_once: int | None,
     resources: Resources,
     key: str,
 ) -> JobSpec:
-    """Return the job array whose tasks execute members; `worker` are the words that make Python their worker."""
+    """Return the job array whose tasks execute members; `words` start the worker of a task."""
     is_one = (resources.nodes or 1) * (resources.tasks_per_node or 1) == 1
-    words = (sys.executable, "-P", *worker, "--")
     return JobSpec(
         argv=(MEMBER,),
         name=spec.name,
@@ -104,7 +110,7 @@ def array_job(
         software=spec.software,
         # A program of one process needs no launcher, which could start only one at a time.
         launch=spec.launch or ("plain" if is_one and not spec.software else None),
-        around=words,
+        around=(*words, "--"),
         array=Array(count=count, at_once=at_once),
         key=key,
     )

@@ -31,7 +31,7 @@ from fairmile.runs.recorder import Ending, finish
 from fairmile.runs.spec import RunSpec
 
 _FOLDER = "run"  # of the run in the folder of its job
-_RECORDER = "fairmile-recorder.pyz"
+RECORDER = "fairmile-recorder.pyz"
 _START = "record.sh"
 TRAVEL = "work.tar.gz"  # what goes along, until it has arrived
 _MOST_BYTES = 1 << 30
@@ -42,25 +42,35 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "base": (),
     "meter": (),
     "meter/sources": (),
-    "runs": ("__init__", "recorder", "capture", "crate", "layout", "machine", "wording"),
+    "runs": ("__init__", "recorder", "worker", "capture", "crate", "layout", "machine", "wording"),
 }
 _MAIN = """\
 import sys
 
-from fairmile.runs.recorder import start
+from fairmile.runs import recorder, worker
 
-sys.exit(start(sys.argv[1:]))
+try:
+    if sys.argv[1] == "worker":
+        sys.exit(worker.start(sys.argv[2:]))
+    sys.exit(recorder.start(sys.argv[1:]))
+except KeyboardInterrupt:
+    sys.exit(130)
 """
+# Lines of a shell that become the first Python which is new enough; what it is given stands for ARGUMENTS.
+AS_PYTHON = """\
+for python in python3 python3.13 python3.12 python3.11; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        exec "$python" ARGUMENTS
+    fi
+done
+"""
+_RECORDING = f'"$FAIRMILE_JOB_FOLDER/{RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" --pack -- "$@"'
 # A machine whose Python is too old runs the program all the same; its scheduler then tells how that ended.
 _START_TEXT = f"""\
 #!/bin/sh
 cd "$FAIRMILE_JOB_FOLDER" || exit 3
 if [ -f {TRAVEL} ]; then tar -xzf {TRAVEL} && rm -f {TRAVEL} || exit 3; fi
-for python in python3 python3.13 python3.12 python3.11; do
-    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        exec "$python" "$FAIRMILE_JOB_FOLDER/{_RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" --pack -- "$@"
-    fi
-done
+{AS_PYTHON.replace("ARGUMENTS", _RECORDING)}\
 echo "fairmile: there is no Python 3.11 or later here, so nothing is measured" >&2
 mkdir -p "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && cd "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && exec "$@"
 """
@@ -84,20 +94,21 @@ def far_job(
     spec: RunSpec, argv: Sequence[str], document: Mapping[str, Any], recorder: Path, key: str, folder: Path
 ) -> JobSpec:
     """Return the job that executes a run elsewhere: record, recorder, the folder it works in and inputs travel."""
-    going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in _travelling_inputs(document)}
+    going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in travelling_inputs(document)}
     inputs = {name: path for name, path in going.items() if not os.path.isdir(path)}
     folders = {name: path for name, path in going.items() if name not in inputs}
     if (folder / WORK).is_dir():
         folders[f"{_FOLDER}/{WORK}"] = str(folder / WORK)
     if folders:  # as one file, since each that is sent takes a call of its own
-        inputs[TRAVEL] = str(_tied(folder / TRAVEL, folders))
+        inputs[TRAVEL] = str(tied(folder / TRAVEL, folders))
     texts = {f"{_FOLDER}/{RECORD}": json.dumps(document), _START: _START_TEXT}
     made = _job(spec, argv, key, around=("sh", _START), folder="")
-    given = {"inputs": {**inputs, _RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
+    given = {"inputs": {**inputs, RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
     return made.model_copy(update=given)
 
 
-def _tied(file: Path, folders: Mapping[str, str]) -> Path:
+def tied(file: Path, folders: Mapping[str, str]) -> Path:
+    """Put folders into one file, each under a name, and return that file."""
     try:
         with tarfile.open(file, "w:gz", dereference=True) as archive:
             for name, path in folders.items():
@@ -111,13 +122,14 @@ def far_values(document: dict[str, Any]) -> dict[str, str]:
     """Return what placeholders stand for elsewhere, as seen from where the program starts; the record notes inputs."""
     up = os.path.relpath(WORK, os.path.join(WORK, document["spec"].get("subfolder", "")))
     values = {"source": up, "run": os.path.join(up, "..")}
-    for name, _ in _travelling_inputs(document):
+    for name, _ in travelling_inputs(document):
         there = os.path.join(up, "..", INPUTS, name)
         document["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"] = there
     return values
 
 
-def _travelling_inputs(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+def travelling_inputs(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the inputs that a program elsewhere must be given, by name, with where each is here."""
     found = document["captured"].get("inputs") or {}
     return [(name, each["path"]) for name, each in found.items() if each.get("path") and "place" not in each]
 
@@ -189,7 +201,7 @@ def _of_array(run: Run, said: Mapping[str, Any], jobs: Jobs, arrays: dict[str, J
     document = read_record(run.folder)  # it may have ended since it was read
     if document.get("result"):
         return Run(document, run.folder)
-    state = _STATES.get(standing.state, "interrupted") if standing is not None else "interrupted"
+    state = run_state(standing.state, "interrupted") if standing is not None else "interrupted"
     state = "interrupted" if state == "done" else state  # the task went on without it
     reason = "the job that carried it is gone" if standing is None else f"its task ended: {standing.sentence}"
     began = document["attempts"][-1]["started"] if document.get("attempts") else document["created"]
@@ -198,6 +210,11 @@ def _of_array(run: Run, said: Mapping[str, Any], jobs: Jobs, arrays: dict[str, J
     ending = Ending(state, standing.exit_code if standing is not None else None, "", reason)
     finish(run.folder, document, ending, max(ended - began, 0.0), {"watch": "the recorder did not live to its end"})
     return Run(document, run.folder)
+
+
+def run_state(state: State, otherwise: str = "failed") -> str:
+    """Return the state of a run whose job, or task, ended so."""
+    return _STATES.get(state, otherwise)
 
 
 def _bring(folder: Path, job: JobStatus, jobs: Jobs) -> None:
@@ -226,7 +243,7 @@ def _complete(folder: Path, document: dict[str, Any], job: JobStatus, jobs: Jobs
     began = standing.started or document["created"]
     if not document.get("attempts"):
         document["attempts"] = [{"started": began, "host": standing.nodes or job.system, "pid": 0}]
-    state = _STATES.get(job.state, "failed")
+    state = run_state(job.state)
     exit_code = standing.exit_code if standing.exit_code is not None else 0 if state == "done" else None
     hint = why.advice if why is not None else ""
     with contextlib.suppress(FairmileError):
@@ -241,7 +258,7 @@ def _complete(folder: Path, document: dict[str, Any], job: JobStatus, jobs: Jobs
 def recorder_file(folder: Path) -> Path:
     """Return the travelling recorder as a file below a folder, written where it is not there."""
     data = recorder_bytes()
-    file = folder / _RECORDER
+    file = folder / RECORDER
     try:
         if file.read_bytes() == data:
             return file

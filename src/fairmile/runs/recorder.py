@@ -43,6 +43,7 @@ _WATCH_AFTER_S = 0.25
 _TICK_S, _QUIET_TICK_S = 0.05, 0.5
 _GRACE_S = 10.0
 _LONGEST_LINE = 64 << 10
+_OVERLAP = 1 << 10  # of two pieces of a longer one: no match is cut
 _MOST_OUTPUTS = 10_000
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -135,7 +136,8 @@ def _losses(log: Log) -> Iterator[str]:
         yield f"a part of its log could not be written, as on a full disk{lines}: values may be missing"
     unreadable = sum(event.name == "unreadable metric" for event in log.events)
     if unreadable:
-        yield f"{unreadable} stated as metrics could not be read as numbers; `events.jsonl` has them"
+        what = "1 line or value is" if unreadable == 1 else f"{unreadable} lines or values are"
+        yield f"{what} no metric, though stated as one; `events.jsonl` tells which"
 
 
 def _keep_room(folder: Path) -> None:
@@ -411,7 +413,8 @@ class _OutputReader:
         self._echo = echo
         self._printed: BinaryIO | None = None
         self._stated: BinaryIO | None = None
-        self._rest = {"printed": b"", "stated": b""}
+        self._line, self._seen = b"", 0  # the last line that was printed, and how much of it was looked at before
+        self._rest = b""
 
     def attach(self, printed: BinaryIO, stated: BinaryIO) -> None:
         """Read from these files from now on."""
@@ -423,18 +426,22 @@ class _OutputReader:
             while data := self._printed.read(1 << 20):
                 self._write(data)
                 if self._patterns:
-                    self._lines("printed", data, self._match)
+                    self._find(data)
         if self._stated is not None:
             while data := self._stated.read(1 << 20):
-                self._lines("stated", data, self._state)
+                *lines, rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self._state(line[:_LONGEST_LINE])
+                self._rest = rest[:_LONGEST_LINE]
 
     def drain(self) -> None:
         """Take the rest, also a last line without an end."""
         self.look()
-        for source, take in (("printed", self._match), ("stated", self._state)):
-            if self._rest[source]:
-                take(self._rest[source])
-                self._rest[source] = b""
+        self._match(self._line, self._seen)
+        self._line, self._seen = b"", 0
+        if self._rest:
+            self._state(self._rest)
+            self._rest = b""
 
     def _write(self, data: bytes) -> None:
         if self._echo is None:
@@ -445,15 +452,31 @@ class _OutputReader:
         except (OSError, ValueError):  # whoever listened is gone; the log has it all
             self._echo = None
 
-    def _lines(self, source: str, data: bytes, take: Callable[[bytes], None]) -> None:
-        *lines, rest = (self._rest[source] + data).split(b"\n")
+    def _find(self, data: bytes) -> None:
+        """Find metrics in what was printed, anywhere in a line of any length: one that is too long goes by pieces."""
+        *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
-            take(line[:_LONGEST_LINE])
-        self._rest[source] = rest[:_LONGEST_LINE]
+            self._pieces(line, is_whole=True)
+            self._seen = 0
+        self._line = self._pieces(self._line, is_whole=False)
 
-    def _match(self, line: bytes) -> None:
+    def _pieces(self, line: bytes, *, is_whole: bool) -> bytes:
+        """Look at a line, and return what is left of one that goes on."""
+        start = 0
+        while len(line) - start > _LONGEST_LINE:
+            piece = line[start : start + _LONGEST_LINE]
+            self._match(piece, self._seen, goes_on=True)
+            start += _LONGEST_LINE - _OVERLAP
+            self._seen = _OVERLAP
+        if is_whole:
+            self._match(line[start:], self._seen)
+        return line[start:]
+
+    def _match(self, line: bytes, seen: int, *, goes_on: bool = False) -> None:
         for name, pattern in self._patterns.items():
             for found in pattern.finditer(line):
+                if found.end() <= seen or (goes_on and found.end() == len(line)):
+                    continue  # the piece before had it, or the next one has it whole
                 groups = found.groupdict()
                 with contextlib.suppress(ValueError, TypeError):
                     value = float(groups.get("value") or found[1])

@@ -54,6 +54,7 @@ from fairmile.runs.snapshot import keep_code, keep_folder, lay_code
 from fairmile.runs.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
+    card_in,
     card_target,
     checked_spec,
     command_target,
@@ -200,6 +201,9 @@ class Runs(Ledger):
             return Target(spec), None
         if not isinstance(what, str):
             return command_target(what, changes), None
+        card = card_in(what)
+        if card is not None:
+            return card_target(self._around.catalog(), card, dataset, changes, Path(what)), None
         if is_run_file(what):
             return file_target(Path(what), changes), None
         catalog = self._around.catalog()
@@ -718,6 +722,8 @@ class Runs(Ledger):
                 )
             if known is None and not dry_run:
                 known = self._taken_in(each)
+            elif known is not None and not dry_run:
+                known = self._with_inputs(known, each)
             found.append(known or Run(each.document, Path()))
         return found
 
@@ -738,6 +744,25 @@ class Runs(Ledger):
             write_record(fresh, document)
             fresh.rename(folder)
         return self.get(imported.id)
+
+    def _with_inputs(self, known: Run, imported: ImportedRun) -> Run:
+        """Take the inputs that came with a run that is here without them; all else of it stays as it is."""
+        names = {each.split("/")[1] for each in imported.files if each.startswith(f"{INPUTS}/")}
+        document = copy.deepcopy(dict(known.document))
+        inputs = document.get("captured", {}).get("inputs") or {}
+        missing = [name for name in inputs if name in names and not Path(inputs[name].get("path") or "/-").exists()]
+        if not missing or known.packed:
+            return known
+        with tempfile.TemporaryDirectory(dir=self.root, prefix=".import-") as scratch:
+            imported.lay(fresh := Path(scratch) / known.id)
+            (known.folder / INPUTS).mkdir(exist_ok=True)
+            for name in missing:
+                target = safe_join(known.folder, f"{INPUTS}/{name}")
+                if not target.exists():
+                    safe_join(fresh, f"{INPUTS}/{name}").rename(target)
+                inputs[name]["path"] = str(target)
+        write_record(known.folder, document)
+        return self.get(known.id)
 
     def project(
         self,

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
@@ -62,6 +62,8 @@ class Batch:
     env: Mapping[str, str]  # on top of what this process has
     code: str  # a folder whose files each member finds where it starts; empty: none
     around: tuple[str, ...] = (MEMBER,)
+    values: Mapping[str, str] = field(default_factory=dict)  # what placeholders stand for that members still have
+    travelled: bool = False  # it lies on another machine than whoever decides what is executed
 
     @classmethod
     def read(cls, folder: Path) -> Batch:
@@ -70,7 +72,9 @@ class Batch:
             said = json.loads((folder / BATCH).read_bytes())
         except (OSError, ValueError) as error:
             raise SystemFailure(f"cannot read {folder / BATCH}: {error}") from error
-        return cls(folder, said["document"], Path(said["root"]), said["env"], said["code"], tuple(said["around"]))
+        root, around = Path(said["root"]), tuple(said["around"])
+        more = {"values": said.get("values", {}), "travelled": said.get("travelled", False)}
+        return cls(folder, said["document"], root, said["env"], said["code"], around, **more)
 
     def members(self) -> list[Mapping[str, Any]]:
         """Return all members; each has `id`, `spec` and `argv`."""
@@ -97,7 +101,8 @@ class Batch:
         if document is None or (document.get("result") or {}).get("state") == "done":
             return document
         work = folder / WORK
-        values = {"{run}": str(folder), "{source}": document["spec"].get("folder") or str(work)}
+        values = {f"{{{name}}}": text for name, text in self.values.items()}
+        values |= {"{run}": str(folder), "{source}": document["spec"].get("folder") or str(work)}
         argv = [_filled(word, values) for word in member["argv"]]
         argv = [word for part in self.around for word in (argv if part == MEMBER else [part])]
         env = {**os.environ, **self.env, **member.get("env", {})}
@@ -116,9 +121,10 @@ class Batch:
             return self._found(folder, member, more)
         except OSError as error:
             raise write_failure(str(folder), error) from error
-        return self._fresh(member, more)
+        return self.fresh(member, more)
 
-    def _fresh(self, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document:
+    def fresh(self, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document:
+        """Return the record of a member that has not begun; `more` goes into it."""
         shared = json.loads(json.dumps(self.document))  # each has a copy of its own
         shared["spec"] |= member["spec"]
         document = {"format": FORMAT, "id": member["id"], "created": time.time(), **shared, **more}
@@ -131,7 +137,7 @@ class Batch:
             document = read_record(folder)
         except FileNotFoundError:  # whoever made the folder is about to write it, or died before
             age_s = time.time() - folder.stat().st_mtime
-            return None if age_s < 5 else self._fresh(member, more)
+            return None if age_s < 5 else self.fresh(member, more)
         if (document.get("result") or {}).get("state") == "done":
             return document
         attempts = document.get("attempts") or []
@@ -139,7 +145,8 @@ class Batch:
             holder = Holder.parse(attempts[-1].get("holder", ""), 0)
             me = Holder.me()
             is_elsewhere = (holder.host, holder.place) != (me.host, me.place)
-            started_again = bool(_job_of(more)) and _job_of(document) == _job_of(more)  # by its scheduler
+            # By its scheduler, or by somebody who knows from there that the job before is over but cannot write it here.
+            started_again = bool(_job_of(more)) and (self.travelled or _job_of(document) == _job_of(more))
             if not holder.is_dead_here() and not (started_again and is_elsewhere):
                 return None
         try:

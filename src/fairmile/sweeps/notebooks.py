@@ -25,8 +25,8 @@ _LONGEST_REASON = 300
 
 
 def notebook_argv(notebook: str | Path, python: str = sys.executable) -> tuple[str, ...]:
-    """Return the command that executes a notebook into a file of the same name in the folder it is started in."""
-    return python, "-m", "fairmile.sweeps.notebooks", str(notebook), f"{Path(notebook).stem}.ipynb"
+    """Return the command that executes a notebook into NAME-executed.ipynb in the folder it is started in."""
+    return python, "-m", "fairmile.sweeps.notebooks", str(notebook), f"{Path(notebook).stem}-executed.ipynb"
 
 
 def execute_notebook(notebook: Path, out: Path, params: Mapping[str, Value]) -> None:

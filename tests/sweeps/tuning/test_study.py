@@ -239,7 +239,8 @@ def test_a_population_exchanges_its_checkpoints(workspace: Workspace, tmp_path: 
     (tmp_path / "grow.sh").write_text(GROWING)
     text = (
         "name: grow\ncommand: sh grow.sh {gain}\nevery: 0\naxes: {gain: {integer: [1, 100]}}\n"
-        "objective: {total: higher}\ntuning: {engine: ray, sampler: pbt, population: 3, interval: 2, steps: 6, seed: 1}\n"
+        "objective: {total: higher}\n"
+        "tuning: {engine: ray, sampler: pbt, population: 3, interval: 2, steps: 6, seed: 1}\n"
     )
     study = made(workspace, tmp_path, text)
     trials = workspace.studies.run(study, workers=2)

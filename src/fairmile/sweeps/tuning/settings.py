@@ -12,13 +12,13 @@ from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective, Origin
+from fairmile.sweeps.tuning.curves import METHODS
 from fairmile.sweeps.tuning.engine import Settings
 from fairmile.sweeps.tuning.space import Space
 
 ENGINES = ("optuna", "ray", "deephyper")
 SAMPLERS = ("random", "grid", "tpe", "gp", "cma-es", "nsga-ii", "pbt", "bohb")
 PRUNERS = ("asha", "hyperband", "median", "none")
-EXTRAPOLATIONS = ("least-squares", "svr", "none")
 DEFAULT_TRIALS = 50
 # What a sampler of Optuna can be told beyond our own words, by Optuna's names.
 OPTIONS: Mapping[str, Mapping[str, type]] = {
@@ -59,7 +59,7 @@ def parse_settings(
             said.refuse("pruner", f"bohb stops trials by hyperband, not by {pruner}", "leave out the pruner")
         sampler, pruner = "tpe", "hyperband"
     sampler = sampler or ("nsga-ii" if len(objectives) > 1 and engine == "optuna" else "tpe")
-    extrapolate = said.word("extrapolate", EXTRAPOLATIONS)
+    extrapolate = said.word("extrapolate", (*METHODS.names(), "none"))
     budgets = {
         "trials": said.whole("trials", 1),
         "time_s": said.duration("time"),
