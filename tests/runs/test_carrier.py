@@ -73,7 +73,7 @@ class TestHere:
         box.wait(started.id, timeout_s=60)
         box.refresh()
         assert box.with_jobs() == []
-        assert box.counts() == {RunState.DONE: 1}
+        assert box.counts()[""] == {RunState.DONE: 1}
 
     def test_what_failed_can_be_resumed_as_a_new_job(self, box: Runs) -> None:
         program = "if [ -e half ]; then echo went on; else touch half; exit 5; fi"

@@ -72,7 +72,7 @@ class TestTheIndex:
         assert [row.name for row in runs.rows(group="g")] == ["good"]
         assert [row.name for row in runs.rows(tag="x")] == ["good"]
         assert [row.name for row in runs.rows(name="bad")] == ["bad"]
-        assert runs.counts() == {RunState.DONE: 1, RunState.FAILED: 1}
+        assert runs.counts()[""] == {RunState.DONE: 1, RunState.FAILED: 1}
 
     @pytest.mark.parametrize("damage", [b"", b"no database", b"SQLite format 3\0 and then nothing"])
     def test_can_be_deleted_or_damaged(self, runs: Runs, damage: bytes) -> None:

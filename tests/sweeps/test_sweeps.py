@@ -18,7 +18,8 @@ from sweep_making import environ_of, workspace_here, workspace_on
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.runs.worker import Ended
-from fairmile.sweeps.sweeps import Standing, Sweep, Sweeps
+from fairmile.sweeps.record import Sweep
+from fairmile.sweeps.sweeps import Standing, Sweeps
 from fairmile.workspace import Workspace
 
 FAIRMILE = "from fairmile.cli.main import main; main()"

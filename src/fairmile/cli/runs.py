@@ -18,6 +18,7 @@ from fairmile.meter.footprint import Footprint
 from fairmile.meter.lines import number_text
 from fairmile.runs.ledger import Row
 from fairmile.runs.model import Run, RunState
+from fairmile.sweeps.record import Sweep, list_sweeps
 from fairmile.workspace import Workspace
 
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
@@ -242,16 +243,38 @@ def status(out: Out) -> None:
     ledger = workspace.ledger
     if ledger.with_jobs():
         workspace.runs.refresh(on_problem=out.say)
-    counts = ledger.counts()
+    sweeps = list_sweeps(workspace.home / "sweeps")
+    counts = ledger.counts([each.id for each in sweeps])
+    unfinished = [each for each in sweeps if _is_unfinished(each, counts[each.id])]
     live = ledger.rows(states=[RunState.RUNNING, RunState.QUEUED])
     last = ledger.rows(limit=5)
     if out.as_json:
-        found = {str(state): number for state, number in counts.items()}
-        out.data({"counts": found, "live": [_facts(row) for row in live], "last": [_facts(row) for row in last]})
+        going = [{"id": each.id, "count": each.count, "runs": _by_state(counts[each.id])} for each in unfinished]
+        shown = {"live": [_facts(row) for row in live], "last": [_facts(row) for row in last]}
+        out.data({"counts": _by_state(counts[""]), "sweeps": going, **shown})
         return
-    total = ", ".join(f"{number:,} {state}" for state, number in sorted(counts.items()))
-    out.line(f"runs: {total or 'none yet'}")
-    _table(out, live or last)
+    out.line(f"runs: {_sentence(counts['']) or 'none yet'}")
+    for each in unfinished:
+        of = f" of {each.count:,}" if each.count else ""
+        out.line(f"sweep {each.id}{f' on {each.system}' if each.system else ''}: {_sentence(counts[each.id])}{of}")
+    _table(out, live[:_SHOWN] or last)
+    if len(live) > _SHOWN:
+        out.hint(f"{len(live) - _SHOWN:,} more run or wait: `fairmile runs ls --state running --all`")
+
+
+def _is_unfinished(sweep: Sweep, counts: Mapping[RunState, int]) -> bool:
+    """Tell whether a sweep has points that have not come to an end, or a study trials that run."""
+    alive = counts.get(RunState.RUNNING, 0) + counts.get(RunState.QUEUED, 0)
+    begun = sum(counts.values()) - counts.get(RunState.INTERRUPTED, 0) - counts.get(RunState.CANCELLED, 0)
+    return alive > 0 or begun < sweep.count
+
+
+def _by_state(counts: Mapping[RunState, int]) -> dict[str, int]:
+    return {str(state): number for state, number in counts.items()}
+
+
+def _sentence(counts: Mapping[RunState, int]) -> str:
+    return ", ".join(f"{number:,} {state}" for state, number in sorted(counts.items()))
 
 
 def _facts(row: Row) -> dict[str, Any]:

@@ -25,8 +25,9 @@ from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.placeholders import Texts
+from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.rendering import Renderer
-from fairmile.sweeps.sweeps import Standing, Sweep, SweepPlan, Sweeps
+from fairmile.sweeps.sweeps import Standing, SweepPlan, Sweeps
 from fairmile.workspace import Workspace
 
 _SHOWN = 20

@@ -13,7 +13,8 @@ from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
 from fairmile.cli.sweep import GroupOrWhat, check_only, known_sweep, read_definition, space_options
-from fairmile.sweeps.sweeps import Sweep, Sweeps
+from fairmile.sweeps.record import Sweep
+from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.engine import TrialRecord
 from fairmile.sweeps.tuning.study import Studies
 from fairmile.workspace import Workspace

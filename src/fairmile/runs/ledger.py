@@ -147,10 +147,15 @@ class Ledger:
             found = index.execute(question, [*values, limit or -1]).fetchall()
         return [_row(dict(zip(_COLUMNS, each, strict=True))) for each in found]
 
-    def counts(self) -> dict[RunState, int]:
-        """Return how many runs are in which state."""
+    def counts(self, groups: Sequence[str] = ()) -> dict[str, dict[RunState, int]]:
+        """Return how many runs are in which state: of each of some groups, and of all runs under an empty name."""
+        found: dict[str, dict[RunState, int]] = {}
         with self._index() as index:
-            return {RunState(state): n for state, n in index.execute("SELECT state, count(*) FROM runs GROUP BY state")}
+            for group in ("", *groups):
+                where, values = ("WHERE run_group = ?", [group]) if group else ("", [])
+                rows = index.execute(f"SELECT state, count(*) FROM runs {where} GROUP BY state", values)
+                found[group] = {RunState(state): number for state, number in rows}
+        return found
 
     def known(self, identity: str, suits: Callable[[Run], bool] = lambda _: True) -> Run | None:
         """Return the newest run that succeeded with exactly this that went in and suits."""

@@ -41,6 +41,7 @@ from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.runs import capture, carrier, sabath
 from fairmile.runs.batches import ArrayState, Frozen, array_job, write_frozen
+from fairmile.runs.batches_far import FarBatches, open_arrays
 from fairmile.runs.crate import CODE, INPUTS
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.layout import OUTPUT, RECORD, WORK, read_record, write_record
@@ -468,17 +469,22 @@ class Runs(Ledger):
         Each of them has a folder of its own to work in, unless `in_place` has all work in that of the specification.
         """
         spec = plan.spec
+        is_far = self.is_far(spec.system)
+        if is_far and spec.environment:  # which is refused
+            self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
         captured = self._prepare(plan)
         prediction = dict(plan.prediction)
         document: dict[str, Any] = {"id": folder.name, "spec": recorded_spec(spec), "captured": captured}
-        if spec.folder and not in_place:
+        if spec.folder and (is_far or not in_place):
             spec = self._travelling(folder, document, spec)
         values = self._lay(document, folder, code=True)
-        if spec.folder != plan.spec.folder:
+        if spec.folder != plan.spec.folder and not is_far:
             argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
             spec = spec.model_copy(update={"argv": argv})
             document["spec"]["argv"] = list(argv)
-        frozen = Frozen(folder, spec, {name: text for name, text in values.items() if name not in ("run", "source")})
+        values = {name: text for name, text in values.items() if name not in ("run", "source")}
+        # Where things are elsewhere is known only there: placeholders stay until then.
+        frozen = Frozen(folder, spec, {} if is_far else values)
         code = folder / WORK
         env = dict(spec.env)
         around: tuple[str, ...] = (MEMBER,)
@@ -487,7 +493,15 @@ class Runs(Ledger):
             env, around = {**command.env, **env}, tuple(command.argv)
         shared = {"spec": document["spec"], "captured": captured, "prediction": prediction, "job": None}
         is_there = code.is_dir() and not spec.folder
-        write_frozen(frozen, shared, self.root, env=env, around=around, code=str(code) if is_there else "")
+        write_frozen(
+            frozen,
+            shared,
+            self.root,
+            env=env,
+            around=around,
+            code=str(code) if is_there else "",
+            values=values if is_far else {},
+        )
         _made(self.root)
         return frozen
 
@@ -507,28 +521,46 @@ class Runs(Ledger):
         what the specification says.
         """
         jobs, spec = self._around.jobs(), frozen.spec
-        if jobs.machines[spec.system].reach.host:
-            raise Unsupported(
-                f"{spec.system} is reached over ssh, where this workspace is not",
-                hint=f"start it there: `ssh {jobs.machines[spec.system].reach.host}`",
-            )
         needs = spec.resources if resources is None else Resources.model_validate(resources)
-        job = array_job(spec, worker, count=count, at_once=at_once, resources=needs, key=key)
+        if self.is_far(spec.system):
+            return self._submit_far_array(frozen, worker, key, count=count, at_once=at_once, resources=needs)
+        words = (sys.executable, "-P", *worker)
+        job = array_job(spec, words, count=count, at_once=at_once, resources=needs, key=key)
         if spec.environment:
             digest = self._around.envs().build(spec.environment).digest
             job = jobs.equipped(job, self._around.envs(), digest, on=spec.system)
         return ArrayState.of(jobs.submit(job, on=spec.system))
 
+    def _submit_far_array(self, frozen: Frozen, worker: Sequence[str], key: str, **asked: Any) -> ArrayState:
+        far, jobs = self._far(), self._around.jobs()
+        job = far.job(frozen, worker, key=key, **asked)
+        try:
+            return ArrayState.of(jobs.submit(job, on=frozen.spec.system))
+        except FairmileError:
+            if jobs.find(key) is None:  # else it may have arrived
+                far.forget(key)
+            raise
+
+    def _far(self) -> FarBatches:
+        return FarBatches(self.root, self._around.jobs())
+
     def array(self, key: str) -> ArrayState | None:
-        """Return where the job array with a key stands; None where it was never submitted."""
+        """Return where the job array with a key stands; None where it was never submitted.
+
+        The records of tasks that have ended elsewhere are here then.
+        """
         job = self._around.jobs().find(key)
-        return None if job is None else ArrayState.of(job)
+        return None if job is None else self._far().state(key, job)
 
     def cancel_array(self, key: str) -> None:
         """End a job array, where there is one."""
         job = self.array(key)
         if job is not None and not job.is_over:
             self._around.jobs().cancel([job.job])
+
+    def is_far(self, system: str) -> bool:
+        """Tell whether a system is reached over ssh, and sees no file of this machine."""
+        return bool(system and self._around.jobs().machines[system].reach.host)
 
     def limits(self, system: str, partition: str = "") -> tuple[float | None, int]:
         """Return the longest time that a system gives a job, and how many cores one of its nodes has (0: unknown)."""
@@ -556,6 +588,11 @@ class Runs(Ledger):
         """
         found = []
         arrays: dict[str, JobStatus | None] = {}
+        for key in open_arrays(self.root):
+            try:
+                self.array(key)
+            except FairmileError as error:
+                on_problem(f"job array {key}: {error}")
         for id in self.with_jobs():
             try:
                 found.append(self.collect(id, arrays))

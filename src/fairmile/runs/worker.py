@@ -34,7 +34,7 @@ from fairmile.runs.recorder import check_no_orphan, execute
 BATCH, MEMBERS = "batch.json", "members.jsonl"
 MEMBER = "FAIRMILE_MEMBER"  # stands in a launcher's command for that of a member
 _MOST_LINKS = 200  # files that are linked one by one into the folder of a member; of more code only the top
-_TAKEN = "taken"  # somebody else executes it at this moment
+TAKEN = "taken"  # somebody else executes it at this moment
 _INTERRUPTED = 130
 
 Document = dict[str, Any]
@@ -145,7 +145,7 @@ class Batch:
             holder = Holder.parse(attempts[-1].get("holder", ""), 0)
             me = Holder.me()
             is_elsewhere = (holder.host, holder.place) != (me.host, me.place)
-            # By its scheduler, or by somebody who knows from there that the job before is over but cannot write it here.
+            # By its scheduler, or by who knows from there that the job before is over, but cannot write that here.
             started_again = bool(_job_of(more)) and (self.travelled or _job_of(document) == _job_of(more))
             if not holder.is_dead_here() and not (started_again and is_elsewhere):
                 return None
@@ -323,7 +323,7 @@ def _ended(batch: Batch, number: int, member: Mapping[str, Any], more: Mapping[s
     except (FairmileError, OSError) as error:  # a full disk ends one member after the other, each with its reason
         return Ended(number, member["id"], "failed", str(error))
     if document is None:
-        return Ended(number, member["id"], _TAKEN)
+        return Ended(number, member["id"], TAKEN)
     result = document["result"]
     return Ended(number, member["id"], result["state"], result.get("reason") or "")
 

@@ -26,13 +26,14 @@ from fairmile.runs.worker import Batch, Ended, pool
 from fairmile.sweeps.files import is_definition_file, read_document, source_document
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Point
+from fairmile.sweeps.record import SWEEP, Sweep, list_sweeps
 
-SWEEP = "sweep.json"
 RESULTS = "results.json"
 _FORMAT = "fairmile-sweep/1"
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the points
 _LOOK_S = 0.5
+_SELDOM_LOOK_S = 2.0  # where a look costs more: at many points, or over a network
 _HISTORY = 50
 _LEFT = "left"  # not begun, and in no job
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
@@ -66,38 +67,6 @@ class Standing:
     reason: str = ""
     elapsed_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep as its folder tells."""
-
-    folder: Path
-    document: Mapping[str, Any]
-
-    @property
-    def id(self) -> str:
-        return str(self.document["id"])
-
-    @property
-    def name(self) -> str:
-        return str(self.document["name"])
-
-    @property
-    def created(self) -> float:
-        return float(self.document["created"])
-
-    @property
-    def count(self) -> int:
-        return int(self.document["count"])
-
-    @property
-    def system(self) -> str:
-        return str(self.document["system"])
-
-    @property
-    def is_study(self) -> bool:
-        return "study" in self.document
 
 
 class Sweeps:
@@ -258,11 +227,7 @@ class Sweeps:
 
     def ls(self) -> list[Sweep]:
         """Return all sweeps, the newest first."""
-        found = []
-        for file in self.root.glob(f"*/{SWEEP}"):
-            with contextlib.suppress(FairmileError):
-                found.append(read_sweep(file.parent))
-        return sorted(found, key=lambda sweep: sweep.created, reverse=True)
+        return list_sweeps(self.root)
 
     def get(self, reference: str) -> Sweep:
         """Return the sweep that an id, its unique start or end, a name that only one has, or `last` means."""
@@ -301,13 +266,13 @@ class Sweeps:
         """Return where each point stands; runs whose job has ended without a word are settled first."""
         runs = self._runs()
         arrays: dict[str, Any] = {}
+        queued = self._in_hand(sweep)  # before anything is read: what has ended by now is in it
         rows = {row.id: row for row in runs.rows(group=sweep.id)}
         if sweep.system:
             for begun in rows.values():
                 if not begun.state.is_end:
                     runs.collect(begun.id, arrays)
             rows = {row.id: row for row in runs.rows(group=sweep.id)}
-        queued = self._in_hand(sweep)
         found = []
         batch = Batch.read(sweep.folder)
         shared = batch.document["spec"].get("params", {})
@@ -458,7 +423,7 @@ class Sweeps:
                     break
             if submitting.get("queued"):
                 self.submit(sweep, **submitting)
-            time.sleep(_LOOK_S if len(found) < 100 else 2.0)
+            time.sleep(_LOOK_S if len(found) < 100 and not self._runs().is_far(sweep.system) else _SELDOM_LOOK_S)
         with self._turn(sweep):
             self._conclude(sweep, found)
         return found
@@ -531,17 +496,6 @@ class Sweeps:
                     hint=f"`fairmile sweep show {sweep.id}` tells how far it is",
                 ) from error
             yield
-
-
-def read_sweep(folder: Path) -> Sweep:
-    """Return the sweep that a folder holds."""
-    try:
-        document = json.loads((folder / SWEEP).read_bytes())
-    except (OSError, ValueError) as error:
-        raise SystemFailure(f"cannot read {folder / SWEEP}: {error}") from error
-    if not isinstance(document, dict) or "id" not in document:
-        raise SystemFailure(f"{folder / SWEEP} is damaged: expected the record of a sweep")
-    return Sweep(folder, document)
 
 
 def _ends(definition: Definition) -> tuple[Point, Point, int]:

@@ -17,7 +17,7 @@ from sweep_making import workspace_here, workspace_on
 from fairmile.base.errors import RunFailed, UsageError
 from fairmile.base.files import Holder
 from fairmile.runs.model import RunState
-from fairmile.sweeps.sweeps import Sweep
+from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.tuning.engine import TrialRecord
 from fairmile.workspace import Workspace
 

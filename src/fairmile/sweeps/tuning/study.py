@@ -25,7 +25,8 @@ from fairmile.runs.worker import Batch
 from fairmile.sweeps.files import read_document
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Objective
-from fairmile.sweeps.sweeps import SWEEP, Sweep, Sweeps, read_sweep
+from fairmile.sweeps.record import SWEEP, Sweep, read_sweep
+from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.curves import hindsight, stopper
 from fairmile.sweeps.tuning.engine import Engine, MakeEngine, Settings, TrialRecord
 from fairmile.sweeps.tuning.settings import parse_settings
