@@ -66,6 +66,20 @@ BATCH = """\
 {slurm.sbatch}
 echo {experiment.repeat} {data.training} ${HOME}
 """
+# Whoever starts the tests may ignore interruptions, and children inherit that.
+START = """
+import signal
+from fairmile.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+HOLD = """
+import sys
+from fairmile.base.files import Lock
+with Lock(sys.argv[1], timeout_s=5):
+    print(flush=True)
+    input()
+"""
 
 
 @pytest.fixture
@@ -327,9 +341,7 @@ axes: {{n: [1, 2, 3]}}
 every: 0
 """
         (place / "slow.yaml").write_text(text)
-        # Whoever starts the tests may ignore interruptions, and children inherit that.
-        start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import fairmile.cli.main as m; m.main()"
-        words = [sys.executable, "-c", start, "sweep", "run", "slow.yaml"]
+        words = [sys.executable, "-c", START, "sweep", "run", "slow.yaml"]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while not (place / "begun").exists():
             assert process.poll() is None
@@ -541,8 +553,7 @@ def test_what_was_decided_when_a_sweep_was_made_cannot_be_changed(
 def test_a_sweep_that_another_process_executes_is_left_alone(sweep: Fairmile, place: Path) -> None:
     sweep("run", "rates.yaml")
     folder = home() / "sweeps" / sweep("ls", "--json").json["sweeps"][0]["id"]
-    hold = "import sys; from fairmile.base.files import Lock\nwith Lock(sys.argv[1], timeout_s=5): print(flush=True); input()"
-    words = [sys.executable, "-c", hold, str(folder / ".turn")]
+    words = [sys.executable, "-c", HOLD, str(folder / ".turn")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
