@@ -284,9 +284,11 @@ class TestRun:
             json.dumps(
                 {
                     "@context": "https://w3id.org/fairmile/card/1.0/context",
-                    "@type": "Program",
+                    "@type": "SoftwareSourceCode",
                     "name": "bench",
                     "version": "1.0",
+                    "license": "https://spdx.org/licenses/MIT",
+                    "description": "Says a rate.",
                     "command": ["echo", "rate", "{lr}"],
                 }
             )
@@ -484,7 +486,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["run", "ee.yaml", "--template", "bad.in.sh"], "bad.in.sh:3: {ee.tim} is not defined"),
         (["generate", "rates.yaml", "--template", "nosuch.sh", "--out", "out"], "there is no template nosuch.sh"),
         (["generate", "rates.yaml", "--out", "out", "--split-among", "7"], "6 points cannot be split among 7"),
-        (["generate", "rates.yaml", "--out", "out", "--name", "a/b"], "--name 'a/b' is no file name"),
+        (["generate", "rates.yaml", "--out", "out", "--name", "a/b"], "--name: expected at most 64 letters, digits,"),
         (["generate", "rates.yaml", "--out", "shared-cards"], "shared-cards is not empty"),
         (["generate", "rates.yaml"], "missing option '--out'"),
         (["plan", "rates.yaml", "-p", "lr"], "-p 'lr' gives no axis"),
@@ -493,6 +495,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["plan", "rates.yaml", "-p", "lr=range(3,1)"], "range(3,1): it holds no value"),
         (["plan", "rates.yaml", "--select", "rate > 1"], "--select: no axis named 'rate'"),
         (["run", "rates.yaml", "--select", "lr > 9"], "rates: no point is left"),
+        (["run", "rates.yaml", "--name", "a b"], "--name: expected at most 64 letters, digits,"),
         (["run", "rates.yaml", "--on", "nosuch"], "no system named 'nosuch'"),
         (["run", "rates.yaml", "--time", "5:00"], "nodes, time and software are asked of a system"),
         (["run", "rates.yaml", "--pack", "3"], "--pack means nothing for a sweep that runs here"),

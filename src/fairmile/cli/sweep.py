@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_duration, format_size
-from fairmile.cli.job_options import job_options
+from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
@@ -379,6 +379,7 @@ def read_definition(
         raise UsageError(f"{names[0]!r} is no file", hint="give configuration files, or the name of one asset")
     if not words and not command:
         raise UsageError("nothing to sweep over", hint="give a file, a name, or -p AXIS=VALUES -- COMMAND…")
+    spec_from({"name": options["name"]})  # a name that no job can have is told as that of the option
     changes = {name: options[name] for name in ("select", "repeats", "name") if options.get(name)}
     axes: dict[str, str] = {}
     for name, values in map(_axis, options["axes"]):

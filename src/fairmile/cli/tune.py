@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fairmile.base.errors import UsageError
+from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
@@ -22,10 +23,7 @@ from fairmile.workspace import Workspace
 _SHOWN = 20
 _INTERRUPTED = 130
 _COLOURS = {"done": "green", "running": "yellow", "pruned": "dim"}
-_TOLD = (
-    *("engine", "sampler", "pruner", "extrapolate", "trials", "time_s", "node_hours", "energy_j"),
-    *("steps", "seed"),
-)
+_TOLD = ("engine", "sampler", "pruner", "extrapolate", "trials", "steps", "seed")
 _STUDY = click.argument("reference", metavar="STUDY")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
 
@@ -176,8 +174,12 @@ def _show_space(
         out.line(f"{name}: {_distribution(each)}")
     for each in objectives:
         out.line(f"objective: {each['metric']}, {each['better']} is better")
-    said = {name: settings[name] for name in _TOLD if settings[name] not in (None, "")}
-    out.line(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in said.items()))
+    said = {name: settings[name] for name in _TOLD} | {
+        "within": format_duration(settings["time_s"]) if settings["time_s"] else None,
+        "node-hours": settings["node_hours"],
+        "joules": settings["energy_j"],
+    }
+    out.line(", ".join(f"{name} {value}" for name, value in said.items() if value not in (None, "")))
 
 
 def _distribution(said: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+import rfc8785
 
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_atomic, write_failure
@@ -35,7 +36,7 @@ RECORDER = "fairmile-recorder.pyz"
 _START = "record.sh"
 TRAVEL = "work.tar.gz"  # what goes along, until it has arrived
 _MOST_BYTES = 1 << 30
-# What the recorder consists of when it travels: pure Python that needs only the standard library.
+# What the recorder consists of when it travels: pure Python, and two packages besides that are so, too.
 # Of a package without names all modules go.
 _PACKAGES: dict[str, tuple[str, ...]] = {
     "": ("__init__",),
@@ -162,6 +163,8 @@ def recorder_bytes() -> bytes:
                     archive.writestr(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
         archive.writestr("__main__.py", _MAIN)
         archive.writestr("pynvml.py", Path(pynvml.__file__).read_bytes())  # to measure NVIDIA GPUs, where there are any
+        for file in sorted(Path(rfc8785.__file__).parent.glob("*.py")):  # to give members of a batch their identities
+            archive.writestr(f"rfc8785/{file.name}", file.read_bytes())
     return target.getvalue()
 
 

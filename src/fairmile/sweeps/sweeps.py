@@ -266,7 +266,7 @@ class Sweeps:
         """Return where each point stands; runs whose job has ended without a word are settled first."""
         runs = self._runs()
         arrays: dict[str, Any] = {}
-        queued = self._in_hand(sweep)  # before anything is read: what has ended by now is in it
+        queued = self._in_hand(sweep)  # before the runs are read: what ends meanwhile is seen below
         rows = {row.id: row for row in runs.rows(group=sweep.id)}
         if sweep.system:
             for begun in rows.values():

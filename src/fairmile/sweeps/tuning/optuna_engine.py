@@ -16,28 +16,19 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import Conflict, Integrity, Unsupported, UsageError
+from fairmile.base.errors import Integrity, Unsupported, UsageError
 from fairmile.base.files import Lock, write_failure
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import (
-    Curve,
-    Execute,
-    Outcome,
-    Report,
-    Settings,
-    StopEarly,
-    Trial,
-    TrialRecord,
-    TrialState,
-)
+from fairmile.sweeps.tuning.engine import Execute, Outcome, Report, Settings, StopEarly, Trial, TrialRecord, TrialState
+from fairmile.sweeps.tuning.rules import Rules, together
 from fairmile.sweeps.tuning.settings import check_fits
 from fairmile.sweeps.tuning.space import Dimension, Space
 
@@ -53,8 +44,7 @@ class OptunaEngine:
 
     With a seed trial number n depends on the seed, n and the trials before it only, so that one worker does the same
     study again, also when it was interrupted and resumed. `trials` counts what was proposed: a trial that was lost
-    with its worker and done again counts once. `time_s` is time in which at least one trial ran. `spent` tells node
-    hours (`node_hours`) and energy (`energy_j`) used so far; `stop_early` is asked at each new value of a curve.
+    with its worker and done again counts once.
     """
 
     shares = True
@@ -71,14 +61,11 @@ class OptunaEngine:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.space = Space(distributions)
-        self.objectives = tuple(objectives)
         self.settings = settings
-        check_fits(settings, self.objectives, self.space)
+        check_fits(settings, objectives, self.space)
         self._optuna = _import_optuna(settings.sampler)
         self._folder = folder
-        self._spent = spent
-        self._stop_early = stop_early
-        self._clock = clock
+        self._rules = Rules(folder, self.space, objectives, settings, spent=spent, stop_early=stop_early, clock=clock)
         self._choosing = threading.Lock()
         self._opened: Any = None
         self._population = _population(settings.trials)
@@ -88,39 +75,18 @@ class OptunaEngine:
 
     def work(self, execute: Execute, *, at_once: int, worker: str, stop: Callable[[], bool]) -> None:
         """Ask, execute and tell, `at_once` trials together, until the budget is spent or `stop` says so."""
-        if at_once < 1:
-            raise UsageError(f"at least one trial runs at once, not {at_once}")
         if not worker:
             raise UsageError("a worker needs a name, by which one can tell later whether it lives")
-        for name in ("node_hours", "energy_j"):
-            if getattr(self.settings, name) is not None and self._spent is None:
-                raise UsageError(f"a budget of {name} needs someone who tells what was spent")
+        self._rules.check_measured()
         self._open(create=True)
-        errors: list[BaseException] = []
 
-        def go_on() -> None:
-            while not errors and not stop():
-                asked = self._ask(worker)
-                if asked is None:
-                    return
+        def step() -> bool:
+            asked = None if stop() else self._ask(worker)
+            if asked is not None:
                 self._carry_out(*asked, execute)
+            return asked is not None
 
-        def guarded() -> None:
-            try:
-                go_on()
-            except BaseException as error:  # noqa: BLE001  raised again below, by the thread that called
-                errors.append(error)
-
-        if at_once == 1:
-            go_on()
-            return
-        threads = [threading.Thread(target=guarded, name=f"trial-{place}") for place in range(at_once)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        if errors:
-            raise errors[0]
+        together(step, at_once)
 
     def trials(self) -> Sequence[TrialRecord]:
         """Return what the study knows, in the order of the numbers; nothing is written."""
@@ -136,9 +102,10 @@ class OptunaEngine:
         return {number: reason for number, reason in kept.items() if reason}
 
     def waiting(self) -> int:
-        """Return how many trials that were lost are still to be tried again."""
+        """Return how many trials that were lost are still to be tried again, and may be."""
         study = self._open(create=False)
-        return 0 if study is None else sum(each.state.name == "WAITING" for each in _frozen(study))
+        waiting = 0 if study is None else sum(each.state.name == "WAITING" for each in _frozen(study))
+        return waiting if waiting and not self._is_spent(_frozen(study)) else 0
 
     def reap(self, is_alive: Callable[[str], bool]) -> int:
         """Mark trials as failed whose worker is dead, give their parameters out once more, and return how many."""
@@ -194,28 +161,18 @@ class OptunaEngine:
             storage=self._storage,
             sampler=self._sampler(0),
             pruner=self._pruner(),
-            directions=["minimize" if each.better == "lower" else "maximize" for each in self.objectives],
+            directions=["minimize" if each.better == "lower" else "maximize" for each in self._rules.objectives],
         )
         study.set_user_attr("population", self._population)
-        study.set_user_attr("made_of", self._made_of())
+        study.set_user_attr("made_of", self._rules.made_of())
         return study
-
-    def _made_of(self) -> dict[str, Any]:
-        made_of = {"space": self.space.described(), "objectives": [[one.metric, one.better] for one in self.objectives]}
-        return dict(json.loads(json.dumps(made_of)))
 
     def _check_same(self, study: Any) -> None:
         # Generations keep their size when a study is resumed with more trials.
         self._population = study.user_attrs.get("population", self._population)
         # A process that died in the middle of _create left a study without this mark, and without trials.
-        before, now = study.user_attrs.get("made_of"), self._made_of()
-        if before is None or before == now:
-            return
-        what = "objectives" if before["objectives"] != now["objectives"] else "distributions"
-        raise Conflict(
-            f"the study in {self._folder} was begun with other {what}",
-            hint="give the changed study another name, or restore what the file said",
-        )
+        if (before := study.user_attrs.get("made_of")) is not None:
+            self._rules.check_same(before)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -238,24 +195,14 @@ class OptunaEngine:
                 study.enqueue_trial(self._grid[place])
             study.sampler = self._sampler(waiting[0] if waiting else len(frozen))
             trial = study.ask()
-            params = self.space.draw(lambda each: _suggest(trial, each))
+            params = self.space.draw(lambda each: suggest(trial, each))
             trial.set_user_attr("worker", worker)
         return trial, Trial(trial.number, params)
 
     def _is_spent(self, frozen: Sequence[Any]) -> bool:
-        limits = self.settings
-        if limits.trials is not None:
-            again = {each.user_attrs["retry_of"] for each in frozen if "retry_of" in each.user_attrs}
-            taken = sum(each.state.name != "WAITING" and each.number not in again for each in frozen)
-            if taken >= limits.trials:
-                return True
-        if limits.time_s is not None and _worked_s(frozen, self._clock()) >= limits.time_s:
-            return True
-        if self._spent is None or (limits.node_hours is None and limits.energy_j is None):
-            return False
-        spent = self._spent()
-        pairs = (("node_hours", limits.node_hours), ("energy_j", limits.energy_j))
-        return any(limit is not None and spent.get(name, 0.0) >= limit for name, limit in pairs)
+        again = {each.user_attrs["retry_of"] for each in frozen if "retry_of" in each.user_attrs}
+        taken = sum(each.state.name != "WAITING" and each.number not in again for each in frozen)
+        return self._rules.is_spent(taken, _spans(frozen))
 
     def _sampler(self, number: int) -> Any:
         """Return the sampler of one trial, which knows the seed and the number but keeps nothing from those before."""
@@ -300,48 +247,28 @@ class OptunaEngine:
             self._interrupt(trial.number, f"interrupted: {str(error) or type(error).__name__}")
             raise
         if outcome.state == "running":
-            self._interrupt(trial.number, outcome.reason or "interrupted")
+            self._interrupt(trial.number, outcome.reason or "interrupted", outcome.run)
         else:
             self._tell(asked, outcome)
 
     def _reporter(self, asked: Any) -> Report:
-        """Return what takes the values of a trial; see Report.
+        """Return what takes the values of a trial; a step is a whole number to Optuna."""
 
-        A step is a whole number to Optuna: of several values within one the first counts. Late in a long curve one
-        step in fifty is kept, so that a journal does not grow by every batch of a training.
-        """
-        curve: list[tuple[float, float]] = []
-        stopped: list[str] = []
-
-        def report(step: float, value: float) -> str:
-            if stopped or len(self.objectives) > 1 or not 0 <= step < math.inf:
-                return "".join(stopped)
-            whole = int(step)
-            if curve and whole - curve[-1][0] < max(1, curve[-1][0] // 50):
-                return ""
-            curve.append((whole, value))
+        def unless_lost(ask: Callable[[], str]) -> str:
             try:
-                asked.report(value, whole)
-                why = self._why_stop(asked, curve)
+                return ask()
             except self._optuna.exceptions.UpdateFinishedTrialError:
-                why = "this trial was taken for lost and given to another worker"
-            if why:
-                stopped.append(why)
-            return why
+                return "this trial was taken for lost and given to another worker"
 
-        return report
+        def keep(step: float, value: float) -> str:
+            return unless_lost(lambda: asked.report(value, int(step)) or "")
 
-    def _why_stop(self, asked: Any, curve: Curve) -> str:
-        settings, (step, value) = self.settings, curve[-1]
-        # At its last step a trial is done, and to stop it would only spoil its record.
-        if step < settings.min_steps or (settings.steps is not None and step >= settings.steps):
-            return ""
-        if settings.pruner and asked.should_prune():
-            return f"{settings.pruner}: {value:g} at step {step:g} is not among the best so far"
-        if self._stop_early is None:
-            return ""
-        finished = [each for each in self.trials() if each.state == "done"]
-        return self._stop_early(finished, tuple(curve)) if len(finished) >= settings.startup else ""
+        def decide(step: float, value: float) -> str:
+            if not self.settings.pruner or step < self.settings.min_steps:
+                return ""
+            return unless_lost(lambda: self._rules.weak(step, value) if asked.should_prune() else "")
+
+        return self._rules.reporter(keep, decide, self.trials, whole=True)
 
     def _tell(self, asked: Any, outcome: Outcome) -> None:
         states = self._optuna.trial.TrialState
@@ -349,7 +276,7 @@ class OptunaEngine:
             {"done": states.COMPLETE, "pruned": states.PRUNED}.get(outcome.state, states.FAIL),
             outcome.reason,
         )
-        if state is states.COMPLETE and (wrong := self._why_unusable(outcome.values)):
+        if state is states.COMPLETE and (wrong := self._rules.why_unusable(outcome.values)):
             state, reason = states.FAIL, wrong
         values = list(outcome.values) if state is states.COMPLETE else None
         try:
@@ -362,19 +289,11 @@ class OptunaEngine:
         except self._optuna.exceptions.UpdateFinishedTrialError:
             pass  # it was taken for lost meanwhile, and another worker does it again
 
-    def _why_unusable(self, values: Sequence[float]) -> str:
-        if len(values) != len(self.objectives):
-            return f"it gave {len(values)} values for {len(self.objectives)} objectives"
-        for objective, value in zip(self.objectives, values, strict=True):
-            if not math.isfinite(value):
-                return f"{objective.metric} is {value}, which is no finite number"
-        return ""
-
-    def _interrupt(self, number: int, reason: str) -> None:
+    def _interrupt(self, number: int, reason: str, run: str = "") -> None:
         with self._alone():
-            self._lose(self._opened, _frozen(self._opened)[number], reason)
+            self._lose(self._opened, _frozen(self._opened)[number], reason, run)
 
-    def _lose(self, study: Any, lost: Any, reason: str) -> None:
+    def _lose(self, study: Any, lost: Any, reason: str, run: str = "") -> None:
         """End a running trial as failed, after giving its parameters out once more; call it alone."""
         if lost.state.is_finished():
             return
@@ -387,7 +306,9 @@ class OptunaEngine:
         )
         try:
             self._storage.set_trial_user_attr(identity, "lost", True)
-            self._storage.set_trial_user_attr(identity, "reason", reason)
+            for key, kept in (("run", run), ("reason", reason)):
+                if kept:
+                    self._storage.set_trial_user_attr(identity, key, kept)
             study.tell(lost.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
         except self._optuna.exceptions.UpdateFinishedTrialError:
             pass  # its worker lives after all, and told just now how it ended
@@ -507,9 +428,12 @@ def _import_optuna(sampler: str) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Optuna's warnings to itself: what it calls experimental here was chosen on purpose."""
+    import optuna
+
     # Two threads that change the filters at once would leave them changed.
     with _warnings, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.filterwarnings("ignore", module=r"optuna\b")
         yield
 
 
@@ -522,7 +446,8 @@ def _worker(frozen: Any) -> str:
     return str(frozen.user_attrs.get("worker", ""))
 
 
-def _suggest(trial: Any, dimension: Dimension) -> Value:
+def suggest(trial: Any, dimension: Dimension) -> Value:
+    """Return what a trial of Optuna chooses for a parameter."""
     chosen: Value
     if dimension.kind == "choice":
         chosen = trial.suggest_categorical(dimension.name, dimension.choices)
@@ -543,15 +468,11 @@ def _population(trials: int | None) -> int:
     return 50 if trials is None else min(50, max(8, trials // 5))
 
 
-def _worked_s(frozen: Sequence[Any], now: float) -> float:
-    """Return for how long at least one trial ran; of those lost with their worker nobody knows until when."""
-    spans = sorted(
-        (each.datetime_start.timestamp(), each.datetime_complete.timestamp() if each.datetime_complete else now)
-        for each in frozen
-        if each.datetime_start is not None and "lost" not in each.user_attrs
-    )
-    total, covered = 0.0, -math.inf
-    for start, end in spans:
-        total += max(0.0, end - max(start, covered))
-        covered = max(covered, end)
-    return total
+def _spans(frozen: Iterable[Any]) -> Iterator[tuple[float, float | None]]:
+    """Yield when trials ran; of those lost with their worker nobody knows until when."""
+    for each in frozen:
+        if each.datetime_start is not None and "lost" not in each.user_attrs:
+            yield (
+                each.datetime_start.timestamp(),
+                each.datetime_complete.timestamp() if each.datetime_complete else None,
+            )
