@@ -233,7 +233,7 @@ class Workspace:
     def assets(self) -> Assets:
         from fairmile.catalog.assets import Assets
 
-        return Assets(self.catalog, self.store, self.transfer, self.home / "views")
+        return Assets(self.home, lambda: self.catalog, self.store, self.transfer)
 
     @cached_property
     def context(self) -> Context:

@@ -22,7 +22,8 @@ from fairmile.runs import batches_far
 from fairmile.runs.batches import ArrayState, Frozen, write_tasks
 from fairmile.runs.batches_far import FarBatches, open_arrays
 from fairmile.runs.model import RunState
-from fairmile.runs.runs import Runs
+from fairmile.runs.runs import RunPlan, Runs
+from fairmile.runs.spec import RunSpec
 from fairmile.workspace import Workspace
 
 PROGRAM = """\
@@ -287,8 +288,9 @@ class TestWhatComes:
 
 
 def test_an_environment_of_this_machine_is_refused(box: Runs, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is on this machine, the job goes to far"):
-        frozen(box, tmp_path / "b", ["true"], 1, environment="python==3.11")
+    plan = RunPlan(RunSpec(argv=("true",), system=FAR, environment="torch"), ())
+    with pytest.raises(UsageError, match="'torch' is on this machine, the job goes to far"):
+        box.freeze(plan, tmp_path)
 
 
 def test_what_needs_more_than_the_worker_is_refused(box: Runs, tmp_path: Path) -> None:

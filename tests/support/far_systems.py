@@ -41,5 +41,10 @@ def _login(sshd: Any, folder: Path, environ: Mapping[str, str]) -> Path:
     with open(sshd.config.parent / "authorized_keys", "a") as known:
         known.write(f'command="sh {start}" {key.with_suffix(".pub").read_text()}')
     config = folder / "login_config"
-    config.write_text(sshd.config.read_text().replace(str(sshd.config.parent / "user_key"), str(key)))
+    text = sshd.config.read_text().replace(str(sshd.config.parent / "user_key"), str(key))
+    port = text.partition("Port ")[2].split()[0]
+    # Under another name, since connections are shared by where they lead, not by the key.
+    config.write_text(
+        text.replace("HostName 127.0.0.1", "HostName localhost") + f"  HostKeyAlias [127.0.0.1]:{port}\n"
+    )
     return config

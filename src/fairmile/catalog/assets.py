@@ -14,8 +14,7 @@ from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, U
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.catalog.card import Card
-from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.declared import LOCAL
+from fairmile.catalog.declared import LOCAL, index_path
 from fairmile.catalog.row import Row
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
@@ -27,6 +26,7 @@ from fairmile.transfer.remote import Remote
 # What is there already needs neither plan nor engine, and is handed out before they could be imported.
 if TYPE_CHECKING:
     from fairmile.catalog.access import LoadedAsset
+    from fairmile.catalog.catalog import Catalog
     from fairmile.store.store import Store
     from fairmile.transfer.plan import Plan
     from fairmile.transfer.transfer import Outcome, Transfer
@@ -97,11 +97,19 @@ class _Target:
 class Assets:
     """Fetches assets into the store and hands them out."""
 
-    def __init__(self, catalog: Catalog, store: Store, transfer: Callable[[], Transfer], views: Path) -> None:
-        self._catalog = catalog
+    def __init__(
+        self, home: Path, catalog: Callable[[], Catalog], store: Store, transfer: Callable[[], Transfer]
+    ) -> None:
+        self._home = home
+        self._open_catalog = catalog
         self._store = store
         self._new_transfer = transfer
-        self._views = views
+        self._views = home / "views"
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        """The catalog, opened when a name must be looked up in it."""
+        return self._open_catalog()
 
     def plan(
         self,
@@ -201,7 +209,7 @@ class Assets:
         if ref.kind != "card":
             return ref.kind != "url"
         home = ref.details.get("home")
-        if home not in (None, str(self._catalog.home)) and ref.name.startswith(f"{LOCAL}/"):
+        if home not in (None, str(self._home)) and ref.name.startswith(f"{LOCAL}/"):
             return True  # a card of another home, which cannot be asked from here
         try:
             row, _ = self._catalog.resolve(str(ref.details.get("of", ref.name)))
@@ -223,7 +231,7 @@ class Assets:
         if limit is not None and limit < 1:
             raise UsageError(f"a limit of {limit} would bring nothing", hint="give a number of files, 1 or more")
         is_address = _is_address(name) and not name.startswith(_OWN_IDS)
-        if is_address and not self._catalog.index_path.exists():  # no card can have been given this id yet
+        if is_address and not index_path(self._home).exists():  # no card can have been given this id yet
             return self._address_target(name, limit, sha256, unpack)
         try:
             row, _ = self._catalog.resolve(name)
@@ -402,7 +410,7 @@ class Assets:
         notes = list(outcome.notes)
         before = self._store.ref(target.kind, target.ref_name)
         details: dict[str, Any] = {"signature": target.signature, "of": target.name, "limit": target.limit}
-        details |= {"home": str(self._catalog.home)}
+        details |= {"home": str(self._home)}
         if before is not None and before.root != root and before.details.get("signature") == target.signature:
             notes.append(f"it differs from what was fetched before, which was {ni(before.root)}")
         if target.card is not None and not all(file.checksums for file in target.files):

@@ -9,117 +9,66 @@ from __future__ import annotations
 import copy
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fairmile.base.errors import Unsupported, UsageError
+from fairmile.base.errors import Unsupported
 from fairmile.runs.wording import Value
-from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, StopEarly, Trial, TrialRecord
-from fairmile.sweeps.tuning.records import Decide, Entry, Records
-from fairmile.sweeps.tuning.settings import check_fits
-from fairmile.sweeps.tuning.space import Dimension, Space
+from fairmile.sweeps.tuning.engine import Execute, Outcome, Trial
+from fairmile.sweeps.tuning.records import Entry, RecordedEngine, Records
+from fairmile.sweeps.tuning.rules import Decide, Rules, together
+from fairmile.sweeps.tuning.space import Dimension
 
 # DeepHyper's TPE does not work; `tpe`, which stands in the settings where nothing is said, is its own default here, a
 # forest of extra trees.
 SURROGATES = {"random": "DUMMY", "tpe": "ET", "gp": "GP"}
-# Its median stopper is left out: until enough trials compete it compares the first values of one with the last ones of
-# others (DeepHyper 0.13.2).
-PRUNERS = ("", "asha")
 
 
-class DeepHyperEngine:
-    """Chooses trials by DeepHyper; see Engine. The arguments are those of OptunaEngine.
+class DeepHyperEngine(RecordedEngine):
+    """Chooses trials by DeepHyper; see Engine.
 
     A pruned trial counts with the last value that it reached, a failed one as a failure, which DeepHyper avoids.
     """
 
-    shares = False
-
-    def __init__(
-        self,
-        folder: Path,
-        distributions: Mapping[str, Mapping[str, object]],
-        objectives: Sequence[Objective],
-        settings: Settings,
-        *,
-        spent: Callable[[], Mapping[str, float]] | None = None,
-        stop_early: StopEarly | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        space = Space(distributions)
-        check_fits(settings, objectives, space)
-        for key, known in (("sampler", tuple(SURROGATES)), ("pruner", PRUNERS)):
-            if (value := getattr(settings, key)) not in known:
-                words = ", ".join(word for word in known if word)
-                raise UsageError(
-                    f"the engine deephyper has no {key} {value!r}", hint=f"it has {words}; the engine optuna has more"
-                )
-        self._folder = folder
-        self._records = Records(folder, space, objectives, settings, spent=spent, stop_early=stop_early, clock=clock)
+    name = "deephyper"
+    samplers = tuple(SURROGATES)
+    # Its median stopper is left out: until enough trials compete it compares the first values of one with the last
+    # ones of others (DeepHyper 0.13.2).
+    pruners = ("asha",)
 
     def work(self, execute: Execute, *, at_once: int, worker: str, stop: Callable[[], bool]) -> None:
         """Ask, execute and tell, `at_once` trials together, until the budget is spent or `stop` says so."""
-        self._records.open()
-        if stop() or self._records.is_spent():
-            return
-        errors: list[BaseException] = []
+        with self.records.opened():
+            if not stop() and not self.records.is_spent():
+                self._work(execute, at_once, worker, stop)
+
+    def _work(self, execute: Execute, at_once: int, worker: str, stop: Callable[[], bool]) -> None:
         asking = threading.Lock()
-        search, stoppers = _Search(self._records, self._folder), _Stoppers(self._records)
+        search = _Search(self.records, self.records.rules.folder)
+        stoppers = _Stoppers(self.records.rules, self.records.entries())
 
-        def go_on() -> None:
-            while not errors:
-                with asking:
-                    if stop() or self._records.is_spent():
-                        return
-                    trial, proposal = self._begin(search, worker)
-                outcome = self._records.carry_out(trial, execute, stoppers.decide(trial.number))
-                with asking:
-                    search.tell(proposal, outcome)
+        def step() -> bool:
+            with asking:
+                if stop() or self.records.is_spent():
+                    return False
+                trial, proposal = self._begin(search, worker)
+            outcome = self.records.carry_out(trial, execute, stoppers.decide(trial.number))
+            with asking:
+                search.tell(proposal, outcome)
+            return True
 
-        def guarded() -> None:
-            try:
-                go_on()
-            except BaseException as error:  # noqa: BLE001  raised again below, by the thread that called
-                errors.append(error)
-
-        if at_once == 1:
-            go_on()
-            return
-        threads = [threading.Thread(target=guarded, name=f"trial-{place}") for place in range(at_once)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        if errors:
-            raise errors[0]
+        together(step, at_once)
 
     def _begin(self, search: _Search, worker: str) -> tuple[Trial, Mapping[str, Value]]:
-        lost = next(iter(self._records.to_repeat()), None)
+        lost = next(iter(self.records.to_repeat()), None)
         if lost is not None:
             proposal = lost.proposal
-            return self._records.begin(lost.params, worker, retry_of=lost.number, proposal=proposal), proposal
+            return self.records.begin(lost.params, worker, retry_of=lost.number, proposal=proposal), proposal
         proposal = search.ask()
-        return self._records.begin(search.params(proposal), worker, proposal=proposal), proposal
-
-    def trials(self) -> Sequence[TrialRecord]:
-        return self._records.trials()
-
-    def reasons(self) -> dict[int, str]:
-        """Return why trials failed or were stopped, by number."""
-        return self._records.reasons()
-
-    def waiting(self) -> int:
-        """Return how many trials that were lost are still to be tried again."""
-        return len(self._records.to_repeat())
-
-    def reap(self, is_alive: Callable[[str], bool]) -> int:
-        """Mark trials as failed whose worker is dead, and return how many; they are done once more."""
-        return self._records.reap(is_alive)
+        return self.records.begin(search.params(proposal), worker, proposal=proposal), proposal
 
 
 class _Search:
@@ -128,20 +77,20 @@ class _Search:
     def __init__(self, records: Records, folder: Path) -> None:
         with _imported():
             from deephyper.hpo import CBO, HpProblem
-        self._space = records.space
-        self._objectives = records.objectives
+        self._space = records.rules.space
+        self._objectives = records.rules.objectives
         self._pending: list[dict[str, Value]] = []
         problem = HpProblem()
         for place, each in enumerate(self._space.dimensions):
             problem.add_hyperparameter(_range(each), f"p{place}")
-        entries, seed = records.entries(), records.settings.seed
+        entries, seed = records.entries(), records.rules.settings.seed
         own = None if seed is None else random.Random(f"{seed}/{len(entries)}").getrandbits(31)
         self._search = CBO(
             problem,
             random_state=own,
             log_dir=str(folder),
             checkpoint_history_to_csv=False,
-            surrogate_model=SURROGATES[records.settings.sampler],
+            surrogate_model=SURROGATES[records.rules.settings.sampler],
             acq_optimizer="sampling",  # the default takes two seconds of CPU for each trial
         )
         self._tell([(entry.proposal, self._objective(entry)) for entry in entries if _is_over(entry)])
@@ -162,7 +111,8 @@ class _Search:
     def tell(self, proposal: Mapping[str, Value], outcome: Outcome) -> None:
         if proposal in self._pending:
             self._pending.remove(dict(proposal))
-        self._tell([(proposal, self._objective(outcome))])
+        if outcome.state != "running":
+            self._tell([(proposal, self._objective(outcome))])
 
     def params(self, proposal: Mapping[str, Value]) -> dict[str, Value]:
         """Return the parameters that a proposal of DeepHyper stands for."""
@@ -189,10 +139,11 @@ def _is_over(entry: Entry) -> bool:
 class _Stoppers:
     """DeepHyper's stoppers, one for each trial, which compare through a storage in memory."""
 
-    def __init__(self, records: Records) -> None:
-        self._settings = settings = records.settings
-        self._sign = 1 if records.objectives[0].better == "higher" else -1
+    def __init__(self, rules: Rules, entries: Sequence[Entry]) -> None:
+        self._rules = rules
+        self._sign = 1 if rules.objectives[0].better == "higher" else -1
         self._made: Any = None
+        settings = rules.settings
         if not settings.pruner:
             return
         with _imported():
@@ -204,9 +155,9 @@ class _Stoppers:
         self._storage.connect()
         self._study = self._storage.create_new_search()
         self._lock = threading.Lock()
-        for entry in records.entries():  # what earlier trials reached is what the next ones are measured by
+        for entry in entries:  # what earlier trials reached is what the next ones are measured by
             decide = self.decide(entry.number)
-            for step, value in entry.curve:
+            for step, value in entry.record().curve:
                 decide(step, value)
 
     def decide(self, number: int) -> Decide:
@@ -222,7 +173,7 @@ class _Stoppers:
                 stopper.observe(step, self._sign * value)
                 if not stopper.stop():
                     return ""
-            return f"{self._settings.pruner}: {value:g} at step {step:g} is not among the best so far"
+            return self._rules.weak(step, value)
 
         return decide
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import queue
 import random
+import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,13 +29,12 @@ from typing import Any, Self
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, StopEarly, Trial, TrialRecord
-from fairmile.sweeps.tuning.records import Entry, Records
-from fairmile.sweeps.tuning.settings import check_fits
+from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, Trial
+from fairmile.sweeps.tuning.optuna_engine import suggest
+from fairmile.sweeps.tuning.records import Entry, RecordedEngine, Records
+from fairmile.sweeps.tuning.rules import Decide
 from fairmile.sweeps.tuning.space import Dimension, Space
 
-SAMPLERS = ("random", "tpe", "pbt")
-PRUNERS = ("", "asha", "hyperband")
 _OBJECT_STORE_BYTES = 80 << 20  # what Ray asks for at least; nothing is kept there
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner whatever it is told
@@ -48,8 +47,8 @@ _ENVIRONMENT = {
 }
 
 
-class RayEngine:
-    """Chooses trials by Ray Tune; see Engine. The arguments are those of OptunaEngine.
+class RayEngine(RecordedEngine):
+    """Chooses trials by Ray Tune; see Engine.
 
     Ray is started on this host for the time of `work`, unless the process has started it already. Of a population
     every member is one trial of as many generations as `steps` holds intervals; each is executed as a Trial of its own
@@ -58,7 +57,9 @@ class RayEngine:
     random numbers, so that a seed fixes only how the members begin.
     """
 
-    shares = False
+    name = "ray"
+    samplers = ("random", "tpe", "pbt")
+    pruners = ("asha", "hyperband")
 
     def __init__(
         self,
@@ -66,71 +67,38 @@ class RayEngine:
         distributions: Mapping[str, Mapping[str, object]],
         objectives: Sequence[Objective],
         settings: Settings,
-        *,
-        spent: Callable[[], Mapping[str, float]] | None = None,
-        stop_early: StopEarly | None = None,
-        clock: Callable[[], float] = time.time,
+        **more: Any,
     ) -> None:
-        space = Space(distributions)
-        check_fits(settings, objectives, space)
-        _check(settings, objectives)
-        if settings.sampler == "pbt":
-            settings, stop_early = replace(settings, trials=None), None
-        self._records = Records(folder, space, objectives, settings, spent=spent, stop_early=stop_early, clock=clock)
+        super().__init__(folder, distributions, objectives, settings, **more)
+        _check(settings)
 
     def work(self, execute: Execute, *, at_once: int, worker: str, stop: Callable[[], bool]) -> None:
         """Let Ray Tune choose trials, `at_once` together, until the budget is spent or `stop` says so."""
-        _import_ray(self._records.settings.sampler)
-        self._records.open()
-        if stop() or self._records.is_spent():
-            return
+        _import_ray(self.records.rules.settings.sampler)
+        with self.records.opened():
+            if not stop() and not self.records.is_spent():
+                self._work(execute, at_once, worker, stop)
+
+    def _work(self, execute: Execute, at_once: int, worker: str, stop: Callable[[], bool]) -> None:
         with (
             _environment(_ENVIRONMENT),
-            tempfile.TemporaryDirectory(prefix="fairmile-ray-", dir="/tmp") as scratch,
-            _ray_running(at_once),
-            _Desk(Path(scratch), self._records, execute, worker, at_once, stop) as desk,
+            # The paths of sockets are short, those of a folder for temporary files may not be.
+            tempfile.TemporaryDirectory(prefix="fairmile-ray-", dir="/tmp", ignore_cleanup_errors=True) as scratch,
+            _ray_running(at_once, Path(scratch)),
+            _Desk(Path(scratch), self.records, execute, worker, at_once, stop) as desk,
         ):
-            plan = _Population(desk) if self._records.settings.sampler == "pbt" else _Search(desk)
+            plan = _Population(desk) if self.records.rules.settings.sampler == "pbt" else _Search(desk)
             if plan.has_trials:
                 _tune(desk, plan, at_once)
         if desk.errors:
             raise desk.errors[0]
 
-    def trials(self) -> Sequence[TrialRecord]:
-        return self._records.trials()
 
-    def reasons(self) -> dict[int, str]:
-        """Return why trials failed or were stopped, by number."""
-        return self._records.reasons()
-
-    def waiting(self) -> int:
-        """Return how many trials that were lost are still to be tried again."""
-        return len(self._records.to_repeat())
-
-    def reap(self, is_alive: Callable[[str], bool]) -> int:
-        """Mark trials as failed whose worker is dead, and return how many; they are done once more."""
-        return self._records.reap(is_alive)
-
-
-def _check(settings: Settings, objectives: Sequence[Objective]) -> None:
-    def refuse(key: str, known: Sequence[str]) -> None:
-        value = getattr(settings, key)
-        if value not in known:
-            words = ", ".join(word for word in known if word)
-            raise UsageError(
-                f"the engine ray has no {key} {value!r}", hint=f"it has {words}; the engine optuna has more"
-            )
-
-    refuse("sampler", SAMPLERS)
-    refuse("pruner", PRUNERS)
-    if settings.pruner and settings.steps is None:
-        raise UsageError(
-            f"{settings.pruner} of Ray must know the last step of a trial", hint="write steps: N among `tuning`"
-        )
+def _check(settings: Settings) -> None:
+    if settings.steps is None and (name := settings.pruner or (settings.sampler == "pbt" and "pbt")):
+        raise UsageError(f"{name} of Ray must know the last step of a trial", hint="write steps: N among `tuning`")
     if settings.sampler != "pbt":
         return
-    if settings.steps is None:
-        raise UsageError("pbt must know the last step of a trial", hint="write steps: N among `tuning`")
     if settings.trials not in (None, settings.population):
         raise UsageError(
             f"pbt has {settings.population} members, not {settings.trials} trials",
@@ -174,7 +142,7 @@ class _Search:
     num_samples = -1  # the search algorithm says when it is enough
 
     def __init__(self, desk: _Desk) -> None:
-        settings, objectives = desk.records.settings, desk.records.objectives
+        settings, objectives = desk.records.rules.settings, desk.records.rules.objectives
         self.param_space: dict[str, Any] = {}
         self.search_alg = _searcher(desk)
         self.scheduler = None
@@ -203,7 +171,7 @@ class _Population:
         from ray.tune.schedulers import PopulationBasedTraining
         from ray.tune.search.basic_variant import BasicVariantGenerator
 
-        settings, space = desk.records.settings, desk.records.space
+        settings, space = desk.records.rules.settings, desk.records.rules.space
         assert settings.steps is not None
         known = {entry.number: entry for entry in desk.records.entries()}
         points = [
@@ -218,7 +186,7 @@ class _Population:
         self.scheduler = PopulationBasedTraining(
             time_attr="step",
             metric="value",
-            mode=_mode(desk.records.objectives[0]),
+            mode=_mode(desk.records.rules.objectives[0]),
             perturbation_interval=settings.interval,
             hyperparam_mutations={
                 _key(space, each): list(each.choices) if each.choices else _drawing(each) for each in space.dimensions
@@ -240,7 +208,7 @@ class _Population:
 
 
 def _goes_on(entry: Entry, steps: int) -> bool:
-    return entry.reached < steps and (entry.state != "failed" or entry.lost)
+    return entry.reached < steps and (entry.state != "failed" or entry.may_be_repeated)
 
 
 class _Running:
@@ -287,13 +255,15 @@ class _Desk:
         self.address = str(scratch / "desk")
         # Only who may enter the folder, which is ours alone, can connect.
         self._listener = Listener(self.address, family="AF_UNIX", backlog=64)
+        self._listening = threading.Thread(target=self._accept, name="ray-desk", daemon=True)
+        self._is_left = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Ray writes down all that it is given, to resume by itself, which it never does here.
         return str, ("desk",)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, name="ray-desk", daemon=True).start()
+        self._listening.start()
         return self
 
     def __exit__(
@@ -307,6 +277,10 @@ class _Desk:
             thread.join()
         for _ in range(self._at_once):  # generations are executed by the threads of their seats
             self._free.acquire()
+        self._is_left = True
+        with suppress(OSError):  # who waits for a connection is not woken by closing
+            Client(self.address, family="AF_UNIX").close()
+            self._listening.join()
         self._listener.close()
         with self._lock:
             for trial in self._proposed.values():
@@ -327,9 +301,9 @@ class _Desk:
         elif self.guided is not None:
             params = self.guided.suggest(id)
         else:
-            seed = self.records.settings.seed
+            seed = self.records.rules.settings.seed
             draw = random.Random() if seed is None else random.Random(f"{seed}/{len(self.records.entries())}")
-            params = self.records.space.draw(lambda each: _draw(each, draw))
+            params = self.records.rules.space.draw(lambda each: _draw(each, draw))
         trial = self.records.begin(params, self._worker, retry_of=None if lost is None else lost.number)
         with self._lock:
             self._proposed[id] = trial
@@ -344,9 +318,9 @@ class _Desk:
 
     def _accept(self) -> None:
         while True:
-            try:
-                connection = self._listener.accept()
-            except OSError:  # closed
+            connection = self._listener.accept()
+            if self._is_left:
+                connection.close()
                 return
             threading.Thread(target=self._serve, args=(connection,), name="ray-seat", daemon=True).start()
 
@@ -384,7 +358,7 @@ class _Desk:
 
     def _generation(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Execute the next generation of a member, and return what it came to."""
-        id, space, settings = asked["id"], self.records.space, self.records.settings
+        id, space, settings = asked["id"], self.records.rules.space, self.records.rules.settings
         assert settings.steps is not None
         with self._lock:
             # Who is cloned gives its whole configuration away, so only the first question tells the member.
@@ -417,11 +391,11 @@ class _Desk:
             "checkpoint": outcome.checkpoint,
         }
 
-    def _carried_out(self, trial: Trial, decide: Callable[[float, float], str]) -> Outcome:
+    def _carried_out(self, trial: Trial, decide: Decide) -> Outcome:
         try:
             if self.records.interrupted:
                 self.records.lose(trial.number, "interrupted before it was executed")
-                return Outcome("failed")
+                return Outcome("running")
             return self.records.carry_out(trial, self._execute, decide)
         except BaseException as error:  # noqa: BLE001  raised again by `work`, in the thread that called it
             self.errors.append(error)
@@ -429,9 +403,9 @@ class _Desk:
 
     def _result(self, outcome: Outcome, last_step: float | None) -> dict[str, Any]:
         """Return the last result of a trial; without a step where there is nothing that schedulers could compare."""
-        if outcome.state == "failed" or len(outcome.values) != len(self.records.objectives):
+        if outcome.state in ("failed", "running") or len(outcome.values) != len(self.records.rules.objectives):
             return {"done": True}
-        step = self.records.settings.steps or 1 if last_step is None else last_step
+        step = self.records.rules.settings.steps or 1 if last_step is None else last_step
         values = {_metric(place): value for place, value in enumerate(outcome.values)}
         return {"done": True, "step": step, **values}
 
@@ -442,8 +416,6 @@ def _seat_class() -> Any:
 
     class Seat(tune.Trainable):  # type: ignore[misc,unused-ignore]
         def setup(self, config: dict[str, Any], address: str = "", population: bool = False) -> None:
-            from multiprocessing.connection import Client
-
             self.desk = Client(address, family="AF_UNIX")
             self.population = population
             self.position = {"checkpoint": "", "reached": 0}
@@ -477,13 +449,11 @@ def _callback(desk: _Desk) -> Any:
     """Return what tells the desk that Ray has ended a trial."""
     from ray import tune
 
-    name = desk.records.settings.pruner or "Ray"
-
     class Told(tune.Callback):  # type: ignore[misc,unused-ignore]
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             last = trial.last_result or {}
             value, step = last.get("value", float("nan")), last.get("step", 0)
-            desk.ended(trial.trial_id, f"{name}: {value:g} at step {step:g} is not among the best so far")
+            desk.ended(trial.trial_id, desk.records.rules.weak(step, value))
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             desk.ended(trial.trial_id, "its place in Ray failed")
@@ -495,7 +465,7 @@ def _searcher(desk: _Desk) -> Any:
     """Return what proposes trials to Ray Tune: lost ones first, then as the sampler chooses, until the desk closes."""
     from ray.tune.search import Searcher
 
-    if desk.records.settings.sampler == "tpe":
+    if desk.records.rules.settings.sampler == "tpe":
         desk.guided = _optuna_search(desk.records)
 
     class Proposals(Searcher):  # type: ignore[misc,unused-ignore]
@@ -538,11 +508,11 @@ def _optuna_search(records: Records) -> _Guided:
 
     def space(trial: Any) -> None:
         drawn.clear()
-        drawn.update(records.space.draw(lambda each: _suggest(trial, each)))
+        drawn.update(records.rules.space.draw(lambda each: suggest(trial, each)))
 
-    several = len(records.objectives) > 1
-    modes = [_mode(each) for each in records.objectives]
-    seed, entries = records.settings.seed, records.entries()
+    several = len(records.rules.objectives) > 1
+    modes = [_mode(each) for each in records.rules.objectives]
+    seed, entries = records.rules.settings.seed, records.entries()
     own = None if seed is None else random.Random(f"{seed}/{len(entries)}").getrandbits(31)
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(
@@ -552,7 +522,7 @@ def _optuna_search(records: Records) -> _Guided:
     )
     for entry in entries:
         if entry.state in ("done", "pruned") and len(entry.values) == len(modes):
-            named = {each.name: _distribution(optuna, each) for each in records.space.dimensions}
+            named = {each.name: _distribution(optuna, each) for each in records.rules.space.dimensions}
             study.add_trial(
                 optuna.trial.create_trial(
                     params=dict(entry.params),
@@ -580,21 +550,8 @@ def _distribution(optuna: Any, each: Dimension) -> Any:
     return kinds.FloatDistribution(each.low, each.high, log=each.log, step=each.step)
 
 
-def _suggest(trial: Any, each: Dimension) -> Value:
-    value: Value
-    if each.kind == "choice":
-        value = trial.suggest_categorical(each.name, each.choices)
-    elif each.kind == "integer":
-        value = trial.suggest_int(each.name, int(each.low), int(each.high), log=each.log, step=int(each.step or 1))
-    else:
-        value = trial.suggest_float(each.name, each.low, each.high, log=each.log, step=each.step)
-    return value
-
-
 def _draw(each: Dimension, by: random.Random) -> Value:
     """Return a value of a dimension at random."""
-    import math
-
     if each.kind == "choice":
         return by.choice(each.choices)
     if each.log:
@@ -639,27 +596,41 @@ def _mode(objective: Objective) -> str:
 
 
 @contextmanager
-def _ray_running(at_once: int) -> Iterator[None]:
+def _ray_running(at_once: int, scratch: Path) -> Iterator[None]:
     """Start Ray on this host for a while, closed to others, unless it runs in this process already."""
     import ray
 
     if ray.is_initialized():
         yield
         return
-    ray.init(
-        address="local",
-        num_cpus=at_once,
-        num_gpus=0,
-        include_dashboard=False,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-    )
+    with _own_signals():
+        ray.init(
+            address="local",
+            num_cpus=at_once,
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(scratch / "ray"),
+        )
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Put back what signals do here: Ray would leave the process where it stands, and its trials alone."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -12,20 +12,20 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from fairmile.base.errors import Conflict, UsageError
-from fairmile.base.files import write_failure
+from fairmile.base.errors import Conflict, SystemFailure, UsageError
+from fairmile.base.files import Lock, write_failure
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Curve, Execute, Outcome, Settings, StopEarly, Trial, TrialRecord, TrialState
+from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, StopEarly, Trial, TrialRecord, TrialState
+from fairmile.sweeps.tuning.rules import Decide, Rules
+from fairmile.sweeps.tuning.settings import check_fits
 from fairmile.sweeps.tuning.space import Space
-
-# Asked at each new value of a trial, as (step, value): why its engine stops it, or "".
-Decide = Callable[[float, float], str]
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Entry:
     reason: str = ""
     run: str = ""
     lost: bool = False
+    losses: int = 0  # how often in a row its worker died with it
     retry_of: int | None = None
     proposal: Mapping[str, Value] = field(default_factory=dict)  # what the engine proposed, where that is more
     generation: int = 0
@@ -50,13 +51,19 @@ class Entry:
     checkpoint: str = ""  # what its last finished generation left
     reached: float = 0.0  # the step at which that one ended
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether it was lost, and is no repetition: what takes its worker along twice is given up."""
+        return self.lost and self.losses < 2 and self.retry_of is None
+
     def record(self) -> TrialRecord:
+        """Return what others are told of it."""
         return TrialRecord(
             number=self.number,
             state=self.state,
             params=self.params,
             values=self.values,
-            curve=tuple(self.curve),
+            curve=tuple(point for point in self.curve if math.isfinite(point[1])),
             started=self.started,
             ended=self.ended,
             worker=self.worker,
@@ -65,56 +72,35 @@ class Entry:
 
 
 class Records:
-    """The trials of one study in its folder, written by one process at a time and read by any.
+    """The trials of one study in its folder, written by one process at a time and read by any."""
 
-    `spent` tells node hours (`node_hours`) and energy (`energy_j`) used so far; `stop_early` is asked at each new
-    value of a curve.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        space: Space,
-        objectives: Sequence[Objective],
-        settings: Settings,
-        *,
-        spent: Callable[[], Mapping[str, float]] | None = None,
-        stop_early: StopEarly | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.path = folder / "trials.jsonl"
-        self.space = space
-        self.objectives = tuple(objectives)
-        self.settings = settings
-        self._spent = spent
-        self._stop_early = stop_early
-        self._clock = clock
+    def __init__(self, rules: Rules) -> None:
+        self.path = rules.folder / "trials.jsonl"
+        self.rules = rules
         self._lock = threading.RLock()
         self._entries: dict[int, Entry] = {}
         self._made_of: Mapping[str, Any] | None = None
         self._read_bytes = 0
         self.interrupted = False  # what is stopped from now on was not judged, but lost
 
-    def open(self) -> None:
-        """Begin the study, or go on with it; Conflict where it was begun with other distributions or objectives."""
-        for name in ("node_hours", "energy_j"):
-            if getattr(self.settings, name) is not None and self._spent is None:
-                raise UsageError(f"a budget of {name} needs someone who tells what was spent")
-        now = {
-            "space": self.space.described(),
-            "objectives": [[each.metric, each.better] for each in self.objectives],
-        }
-        now = json.loads(json.dumps(now))
-        self.entries()
-        if self._made_of is None:
-            self._append({"event": "study", **now})
-            return
-        for key, word in (("objectives", "objectives"), ("space", "distributions")):
-            if self._made_of.get(key) != now[key]:
-                raise Conflict(
-                    f"the study in {self.path.parent} was begun with other {word}",
-                    hint="give the changed study another name, or restore what the file said",
-                )
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Begin the study, or go on with it, as the one process that does.
+
+        Conflict where another process is at it, or where it was begun with other distributions or objectives.
+        """
+        self.rules.check_measured()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(Lock(self.path.with_suffix(".lock"), timeout_s=0))
+            except SystemFailure as error:
+                raise Conflict(f"another process works on this study: {error}", hint=error.hint) from error
+            self.entries()
+            if self._made_of is None:
+                self._append({"event": "study", **self.rules.made_of()})
+            else:
+                self.rules.check_same(self._made_of)
+            yield
 
     def entries(self) -> list[Entry]:
         """Return all trials in the order of their numbers, with what came to the file since the last call."""
@@ -137,6 +123,7 @@ class Records:
             return [self._entries[number] for number in sorted(self._entries)]
 
     def trials(self) -> tuple[TrialRecord, ...]:
+        """Return what is known of all trials, in the order of their numbers."""
         return tuple(entry.record() for entry in self.entries())
 
     def reasons(self) -> dict[int, str]:
@@ -151,28 +138,22 @@ class Records:
         with self._lock:
             for entry in self.entries():
                 if entry.state == "running" and entry.worker in dead:
-                    self.lose(entry.number, f"its worker {' '.join(entry.worker.split())} is gone")
+                    self.lose(entry.number, f"its worker {' '.join(entry.worker.split())} is gone", dead=True)
                     reaped += 1
         return reaped
 
     def is_spent(self) -> bool:
-        """Tell whether the budget allows no further trial."""
-        limits, entries = self.settings, self.entries()
-        if limits.trials is not None and sum(not entry.lost for entry in entries) >= limits.trials:
-            return True
-        if limits.time_s is not None and _worked_s(entries, self._clock()) >= limits.time_s:
-            return True
-        if self._spent is None or (limits.node_hours is None and limits.energy_j is None):
-            return False
-        spent = self._spent()
-        pairs = (("node_hours", limits.node_hours), ("energy_j", limits.energy_j))
-        return any(limit is not None and spent.get(name, 0.0) >= limit for name, limit in pairs)
+        """Tell whether the budget allows no further trial; of one that was lost only its repetition counts."""
+        entries = self.entries()
+        taken = sum(not entry.lost or entry.retry_of is not None for entry in entries)
+        # Of what was lost with its worker nobody knows how long it ran.
+        return self.rules.is_spent(taken, ((entry.started, entry.ended) for entry in entries if not entry.lost))
 
     def to_repeat(self) -> list[Entry]:
         """Return the trials that were lost with their worker and not yet begun again; none is repeated twice."""
         entries = self.entries()
         again = {entry.retry_of for entry in entries}
-        return [e for e in entries if e.lost and e.retry_of is None and e.number not in again]
+        return [entry for entry in entries if entry.may_be_repeated and entry.number not in again]
 
     def begin(
         self,
@@ -203,7 +184,7 @@ class Records:
             "number": trial.number,
             "params": dict(trial.params),
             "worker": worker,
-            "at": self._clock(),
+            "at": self.rules.clock(),
         }
         if trial.until is not None:
             event |= {"generation": trial.generation, "from": trial.checkpoint, "until": trial.until}
@@ -221,64 +202,37 @@ class Records:
             self.lose(trial.number, f"interrupted: {str(error) or type(error).__name__}")
             raise
         if outcome.state == "running" or (outcome.state == "pruned" and self.interrupted):
-            self.lose(trial.number, outcome.reason or "interrupted")
-            return Outcome("failed", reason=outcome.reason or "interrupted", run=outcome.run)
-        if outcome.state == "done" and (wrong := self._why_unusable(outcome.values)):
+            reason = outcome.reason or "interrupted"
+            self.lose(trial.number, reason, run=outcome.run)
+            return Outcome("running", reason=reason, run=outcome.run)
+        if outcome.state == "done" and (wrong := self.rules.why_unusable(outcome.values)):
             outcome = Outcome("failed", reason=wrong, run=outcome.run)
         event = {
             "event": "end",
             "number": trial.number,
             "state": outcome.state,
             "values": [_plain(value) for value in outcome.values],
-            "at": self._clock(),
+            "at": self.rules.clock(),
         }
         event |= {name: text for name in ("reason", "run", "checkpoint") if (text := getattr(outcome, name))}
         self._append(event)
         return outcome
 
     def _reporter(self, trial: Trial, decide: Decide) -> Callable[[float, float], str]:
-        """Return what takes the values of a trial; late in a long curve one step in fifty is kept."""
-        curve: list[tuple[float, float]] = []
-        stopped: list[str] = []
-
-        def report(step: float, value: float) -> str:
-            if stopped or len(self.objectives) > 1 or not 0 <= step < math.inf:
-                return "".join(stopped)
-            if curve and step - curve[-1][0] < max(curve[-1][0] // 50, 1e-9):
-                return ""
-            curve.append((step, value))
+        def keep(step: float, value: float) -> str:
             self._append({"event": "value", "number": trial.number, "step": _whole(step), "value": _plain(value)})
-            why = self._why_stop(curve, decide)
-            if why:
-                stopped.append(why)
-            return why
-
-        return report
-
-    def _why_stop(self, curve: Curve, decide: Decide) -> str:
-        settings, (step, value) = self.settings, curve[-1]
-        # At its last step a trial is done, and to stop it would only spoil its record.
-        if settings.steps is not None and step >= settings.steps:
             return ""
-        why = decide(step, value)
-        if why or self._stop_early is None or step < settings.min_steps:
-            return why
-        finished = [entry.record() for entry in self.entries() if entry.state == "done"]
-        return self._stop_early(finished, tuple(curve)) if len(finished) >= settings.startup else ""
 
-    def _why_unusable(self, values: Sequence[float]) -> str:
-        if len(values) != len(self.objectives):
-            return f"it gave {len(values)} values for {len(self.objectives)} objectives"
-        for objective, value in zip(self.objectives, values, strict=True):
-            if not math.isfinite(value):
-                return f"{objective.metric} is {value}, which is no finite number"
-        return ""
-
-    def lose(self, number: int, reason: str) -> None:
-        """Write down that a trial came to no end of its own; it does not count, and may be begun again."""
-        self._append(
-            {"event": "end", "number": number, "state": "failed", "lost": True, "reason": reason, "at": self._clock()}
+        # What is no number is kept, but not compared: schedulers would take it for anything.
+        return self.rules.reporter(
+            keep, lambda step, value: "" if math.isnan(value) else decide(step, value), self.trials
         )
+
+    def lose(self, number: int, reason: str, *, run: str = "", dead: bool = False) -> None:
+        """Write down that a trial came to no end of its own, perhaps since its worker is dead; it may be begun again."""
+        event = {"event": "end", "number": number, "state": "failed", "lost": True, "reason": reason}
+        more = {name: value for name, value in (("run", run), ("dead", dead)) if value}
+        self._append({**event, "at": self.rules.clock(), **more})
 
     def _take(self, event: Mapping[str, Any]) -> None:
         kind = event.get("event")
@@ -301,6 +255,7 @@ class Records:
             entry.values = tuple(float(value) for value in event.get("values", ()))
             entry.reason, entry.run = event.get("reason", ""), event.get("run", entry.run)
             entry.lost = event.get("lost", False)
+            entry.losses = entry.losses + event.get("dead", False) if entry.lost else 0
             if entry.until is not None and entry.state == "done":
                 entry.checkpoint, entry.reached = event.get("checkpoint", ""), entry.until
 
@@ -323,7 +278,7 @@ class Records:
                 before.values,
                 before.run,
             )
-            entry.checkpoint, entry.reached = before.checkpoint, before.reached
+            entry.checkpoint, entry.reached, entry.losses = before.checkpoint, before.reached, before.losses
         self._entries[number] = entry
 
     def _append(self, event: Mapping[str, Any]) -> None:
@@ -345,14 +300,57 @@ class Records:
                 raise write_failure(str(self.path), error) from error
 
 
-def _worked_s(entries: Sequence[Entry], now: float) -> float:
-    """Return for how long at least one trial ran; of those lost with their worker nobody knows until when."""
-    spans = sorted((e.started, now if e.ended is None else e.ended) for e in entries if not e.lost)
-    total, covered = 0.0, -math.inf
-    for start, end in spans:
-        total += max(0.0, end - max(start, covered))
-        covered = max(covered, end)
-    return total
+class RecordedEngine:
+    """What engines without a store of their own have in common; see Engine. One process works at a time.
+
+    Raises UsageError for samplers and pruners that the engine does not have.
+    """
+
+    shares = False
+    name: ClassVar[str]
+    samplers: ClassVar[tuple[str, ...]]
+    pruners: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        folder: Path,
+        distributions: Mapping[str, Mapping[str, object]],
+        objectives: Sequence[Objective],
+        settings: Settings,
+        *,
+        spent: Callable[[], Mapping[str, float]] | None = None,
+        stop_early: StopEarly | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        space = Space(distributions)
+        check_fits(settings, objectives, space)
+        for key, known in (("sampler", self.samplers), ("pruner", ("", *self.pruners))):
+            if (value := getattr(settings, key)) not in known:
+                raise UsageError(
+                    f"the engine {self.name} has no {key} {value!r}",
+                    hint=f"it has {', '.join(filter(None, known))}; the engine optuna has more",
+                )
+        if settings.sampler == "pbt":  # as many trials as members, all of them to their end
+            settings, stop_early = replace(settings, trials=None), None
+        rules = Rules(folder, space, objectives, settings, spent=spent, stop_early=stop_early, clock=clock)
+        self.records = Records(rules)
+
+    def trials(self) -> Sequence[TrialRecord]:
+        """Return what the study knows, in the order of the numbers; nothing is written."""
+        return self.records.trials()
+
+    def reasons(self) -> dict[int, str]:
+        """Return why trials failed or were stopped, by number."""
+        return self.records.reasons()
+
+    def waiting(self) -> int:
+        """Return how many trials that were lost are still to be tried again, and may be."""
+        waiting = len(self.records.to_repeat())
+        return waiting if waiting and not self.records.is_spent() else 0
+
+    def reap(self, is_alive: Callable[[str], bool]) -> int:
+        """Mark trials as failed whose worker is dead, and return how many; they are done once more."""
+        return self.records.reap(is_alive)
 
 
 def _plain(value: float) -> float | str:
