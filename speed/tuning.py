@@ -4,6 +4,8 @@ Run: python speed/tuning.py [--trials N] [--seeds N]
 
 The training is speed/rig/digits.py, a network of two layers on scikit-learn's digits. Both studies propose the same
 trials, seed by seed. Noise is the spread of the best trial of random search when it is trained again from other seeds.
+Trials are trained in this process and not as runs: to load torch and scikit-learn for each of them would take several
+times as long as to train it, and the choices of the engine, which this measures, would be the same.
 The goal: the same best accuracy within noise for at most half of the epochs. Finished trials then tell how often
 extrapolating their curves would have been right.
 """
@@ -22,7 +24,7 @@ from rig import digits
 
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.curves import hindsight
-from fairmile.sweeps.tuning.engine import Outcome, Report, Settings, Trial, TrialRecord
+from fairmile.sweeps.tuning.engine import Execute, Outcome, Report, Settings, Trial, TrialRecord
 from fairmile.sweeps.tuning.optuna_engine import OptunaEngine
 
 ACCURACY = Objective("accuracy", "higher")
@@ -39,7 +41,7 @@ def study(pruner: str, trials: int, seed: int, folder: Path) -> Sequence[TrialRe
     return engine.trials()
 
 
-def _execute(seed: int) -> Any:
+def _execute(seed: int) -> Execute:
     def execute(trial: Trial, report: Report) -> Outcome:
         accuracy, why = digits.train(trial.params, report, seed=1000 * seed + trial.number)
         return Outcome("pruned" if why else "done", (accuracy,), why)

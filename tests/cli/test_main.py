@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -79,6 +80,16 @@ CALLS = {
     "job rm": ["tides"],
     "run": ["tide-run.yaml"],
     "rerun": ["last"],
+    "sweep plan": ["tide-sweep.yaml"],
+    "sweep generate": ["tide-sweep.yaml", "--out", "rates"],
+    "sweep run": ["tide-sweep.yaml"],
+    "sweep ls": [],
+    "sweep show": ["last"],
+    "sweep cancel": ["last", "--dry-run"],
+    "sweep rm": ["last"],
+    "tune run": ["tide-study.yaml", "--trials", "1"],
+    "tune show": ["last"],
+    "tune stop": ["last"],
     "status": [],
     "compare": ["tides", "surge"],
     "report": ["tides"],
@@ -105,6 +116,8 @@ RUN = ["job submit --name tides --output-file level.txt --wait -- sh -c 'echo 2.
 RECORDED = [
     f"run --name {name} --again --metric 'loss=(.+)' -- echo 0.{n}" for name in ("surge", "tides") for n in (1, 2)
 ]
+SWEPT = ["sweep --name rates -p n=1,2 --every 0 -- true"]
+STUDIED = ["tune tide-study.yaml --trials 1"]
 # What must have happened before the example of a command can be typed.
 BEFORE = {
     "catalog rm": ["catalog update lake-temperatures --set version=1.1"],
@@ -120,9 +133,17 @@ BEFORE = {
     **{f"job {name}": RUN for name in ("show", "log", "wait", "cancel", "bring", "rm")},
     **{f"runs {name}": RECORDED for name in ("show", "log", "rm", "pack", "unpack", "export")},
     **dict.fromkeys(("rerun", "compare", "report"), RECORDED),
+    **{f"sweep {name}": SWEPT for name in ("show", "cancel", "rm")},
+    **{f"tune {name}": STUDIED for name in ("show", "stop")},
     "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],
     "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{n}" for n in (1, 2, 3)],
 }
+
+
+@pytest.fixture(autouse=True)
+def _activated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `python` of the examples is the one that has fairmile, as in an activated environment."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

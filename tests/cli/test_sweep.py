@@ -29,7 +29,12 @@ axes:
 metrics: {loss: {pattern: "loss=([0-9]+)", better: lower}}
 """
 # The second of three points fails until the folder that it asks for is there.
-FLAKY = "name: flaky\ncommand: sh -c 'test {n} != 2 || test -d FOLDER'\naxes: {n: [1, 2, 3]}\nevery: 0\n"
+FLAKY = """\
+name: flaky
+command: sh -c 'test {n} != 2 || test -d FOLDER || { echo the gauge is dry; exit 1; }'
+axes: {n: [1, 2, 3]}
+every: 0
+"""
 # Projects in the three forms of cloudmesh-ee: with directives by host, the older one, and with names inside of names.
 CLOUDMASK = """\
 name: cloudmask
@@ -314,7 +319,10 @@ class TestRun:
         assert done.code == 1
         id, _, counts = done.out.splitlines()[0].removeprefix("sweep ").partition(": ")
         assert counts == "2 done, 1 failed"
-        assert done.out.splitlines()[1] == f"n_2: failed: exit code 1  → fairmile run --resume {id}-00001"
+        assert (
+            done.out.splitlines()[1]
+            == f"n_2: failed: exit code 1: the gauge is dry  → fairmile run --resume {id}-00001"
+        )
         assert f"`fairmile sweep run {id} --failed`" in done.err
         assert sweep("run", id).code == 1
         assert sweep("show", id, "--state", "failed", "--json").json["points"][0]["id"] == "n_2"
@@ -411,6 +419,12 @@ class TestLooking:
         assert sweep("rm", id, "--json").json["done"] == "removed"
         assert sweep("ls", "--json").json == {"sweeps": []}
         assert len(fairmile("runs", "ls", "--group", id, "--json").json["runs"]) == 6
+
+    def test_only_jobs_can_be_cancelled(self, sweep: Fairmile) -> None:
+        sweep("run", "rates.yaml")
+        for words in ([], ["--dry-run"]):
+            done = sweep("cancel", "last", *words)
+            assert (done.code, done.out.endswith(": has no jobs, since it runs here\n")) == (0, True)
 
     def test_a_word_that_may_mean_several_is_told(self, sweep: Fairmile) -> None:
         sweep("run", "rates.yaml")
@@ -539,7 +553,6 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
         (["run", "last", "--repeats", "2"], "--repeats cannot be given for rates-"),
         (["run", "last", "--", "echo"], "a command cannot be given for rates-"),
         (["run", "last", "--queued", "3"], "--queued means nothing for a sweep that runs here"),
-        (["cancel", "last"], "has no jobs: it runs here"),
         (["show", "last", "--state", "lost"], "'lost' is not one of"),
         (["show", "last", "--best", "los"], "'los'"),
     ],

@@ -101,10 +101,10 @@ class TestRun:
         assert sorted(found["trials"][each]["params"]["x"] for each in found["best"]) == [0.3, 0.9]
 
     def test_a_study_without_a_good_trial_fails_and_says_why(self, tune: Fairmile, place: Path) -> None:
-        (place / "program.sh").write_text("exit 3\n")
+        (place / "program.sh").write_text("echo the gauge is dry\nexit 3\n")
         done = tune("quad.yaml", "--trials", "1")
         assert done.code == 1
-        assert "trial 0: failed: exit code 3  → fairmile runs log quad-" in done.out
+        assert "trial 0: failed: exit code 3: the gauge is dry  → fairmile runs log quad-" in done.out
         assert tune("show", "last").code == 0
         assert tune("run", "last", "--json").code == 1
 

@@ -82,6 +82,8 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "fetch",
         "run",
         "rerun",
+        "sweep",
+        "tune",
         "status",
         "compare",
         "report",

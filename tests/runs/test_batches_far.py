@@ -15,7 +15,8 @@ import pytest
 from far_systems import FAR, plain_system, slurm_system
 from sweep_making import workspace_here
 
-from fairmile.base.errors import Integrity, Transient, Unsupported, UsageError
+from fairmile.base.errors import Integrity, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.files import Holder
 from fairmile.jobs.places import FarPlace
 from fairmile.jobs.queue import Jobs
 from fairmile.runs import batches_far
@@ -24,6 +25,7 @@ from fairmile.runs.batches_far import FarBatches, open_arrays
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
+from fairmile.runs.worker import pool
 from fairmile.workspace import Workspace
 
 PROGRAM = """\
@@ -91,6 +93,13 @@ def awaited(runs: Runs, key: str, until: Callable[[ArrayState], bool] = lambda a
     raise AssertionError(f"waited in vain for {key}: {runs.array(key)}")
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
 def over_there(tmp_path: Path) -> Path:
     """Return the folder of the one batch on the other machine."""
     (found,) = (tmp_path / FAR / ".batches").iterdir()
@@ -130,32 +139,32 @@ def test_code_and_inputs_travel_and_records_come_back(runs: Runs, tmp_path: Path
     assert [file.name for file in there.glob(".bring*")] == []
 
 
-def test_records_come_while_other_tasks_still_run(runs: Runs, tmp_path: Path) -> None:
+def test_records_come_while_other_tasks_still_run(box: Runs, tmp_path: Path) -> None:
     hang = tmp_path / "hang"
     hang.touch()
-    batch = frozen(runs, tmp_path / "b", ["sh", "-c", f"test {{x}} = go || while test -e {hang}; do sleep 0.1; done"])
+    batch = frozen(box, tmp_path / "b", ["sh", "-c", f"test {{x}} = go || while test -e {hang}; do sleep 0.1; done"])
     batch.write_members(batch.member(f"g-{n}", params={"x": x}) for n, x in enumerate(["go", "stay"]))
-    key = submitted(runs, batch, [[0], [1]])
-    array = awaited(runs, key, lambda array: bool(array.ended))
+    key = submitted(box, batch, [[0], [1]])
+    array = awaited(box, key, lambda array: bool(array.ended))
     assert (array.ended, array.is_over) == ({0}, False)
-    assert runs.get("g-0").state is RunState.DONE
-    assert [row.id for row in runs.rows()] == ["g-0"]
+    assert box.get("g-0").state is RunState.DONE
+    assert [row.id for row in box.rows()] == ["g-0"]
     hang.unlink()
-    assert awaited(runs, key).ended == {0, 1}
-    assert runs.get("g-1").state is RunState.DONE
+    assert awaited(box, key).ended == {0, 1}
+    assert box.get("g-1").state is RunState.DONE
 
 
-def test_what_failed_says_why_and_goes_on_in_its_folder(runs: Runs, tmp_path: Path) -> None:
+def test_what_failed_says_why_and_goes_on_in_its_folder(box: Runs, tmp_path: Path) -> None:
     program = 'if test {x} = good -o -e half; then echo "went on $FAIRMILE_RESUME"; else touch half; exit 5; fi'
-    batch = frozen(runs, tmp_path / "b", ["sh", "-c", program], "good", "bad")
-    awaited(runs, submitted(runs, batch, [[0, 1]]))
-    failed = runs.get("g-1")
+    batch = frozen(box, tmp_path / "b", ["sh", "-c", program], "good", "bad")
+    awaited(box, submitted(box, batch, [[0, 1]]))
+    failed = box.get("g-1")
     assert (failed.state, failed.result["reason"]) == (RunState.FAILED, "exit code 5")
-    awaited(runs, submitted(runs, batch, [[0, 1]], number=2))
-    again = runs.get("g-1")
+    awaited(box, submitted(box, batch, [[0, 1]], number=2))
+    again = box.get("g-1")
     assert (again.state, len(again.document["attempts"])) == (RunState.DONE, 2)
-    assert runs.output("g-1") == b"went on 1\n"
-    assert len(runs.get("g-0").document["attempts"]) == 1  # what is done is not done again
+    assert box.output("g-1") == b"went on 1\n"
+    assert len(box.get("g-0").document["attempts"]) == 1  # what is done is not done again
 
 
 def test_a_task_that_is_killed_has_left_the_records_of_what_it_ended(runs: Runs, tmp_path: Path) -> None:
@@ -194,9 +203,7 @@ def test_what_is_cancelled_leaves_what_never_began_to_the_next_job(runs: Runs, t
     flag = tmp_path / "began"
     batch = frozen(runs, tmp_path / "b", ["sh", "-c", f"test {{x}} = 0 || {{ touch {flag}; sleep 600; }}"], 0, 1, 2)
     key = submitted(runs, batch, [[0, 1, 2]])
-    deadline = time.monotonic() + 60
-    while not flag.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(flag.exists)
     runs.cancel_array(key)
     awaited(runs, key)
     runs.refresh()
@@ -209,19 +216,19 @@ def test_a_connection_that_breaks_while_records_come_costs_nothing(
     batch = frozen(box, tmp_path / "b", ["echo", "{x}"], 1)
     key = submitted(box, batch, [[0]])
 
+    tried = []
+
     def cut(*_: object) -> None:
+        tried.append(1)
         raise Transient("the connection is gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(FarPlace, "bring", cut)
-        job = box.array(key)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (tmp_path / "home" / "jobs").joinpath(job.job if job else "").exists():
-            time.sleep(0.1)
-        for _ in range(20):
+        wait_for(lambda: any((tmp_path / FAR).glob("try-*/ended.0")))
+        for _ in range(3):
             array = box.array(key)
             assert array is not None and not array.is_over and not array.ended
-            time.sleep(0.1)
+    assert tried
     assert awaited(box, key).ended == {0}
     assert box.output("g-0") == b"1\n"
 
@@ -237,6 +244,52 @@ def test_of_a_run_that_left_too_much_only_the_record_comes(
     assert large.state is RunState.DONE
     assert not (large.folder / "output.log").exists()
     assert str(over_there(tmp_path) / "runs" / "g-0") in large.result["notes"][0]
+
+
+def test_a_batch_that_did_not_arrive_is_sent_again(box: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = frozen(box, tmp_path / "b", ["echo", "{x}"], 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(batches_far, "_UNPACK", "echo 'no room' >&2; exit 1")
+        with pytest.raises(SystemFailure, match="no room"):
+            submitted(box, batch, [[0]])
+    assert box.array("b-1") is None
+    assert open_arrays(box.root) == []
+    awaited(box, submitted(box, batch, [[0]]))
+    assert box.output("g-0") == b"1\n"
+
+
+def test_what_was_removed_over_there_is_left_to_the_next_job(box: Runs, tmp_path: Path) -> None:
+    batch = frozen(box, tmp_path / "b", ["echo", "{x}"], 1)
+    key = submitted(box, batch, [[0]])
+    wait_for(lambda: any((tmp_path / FAR).glob("try-*/ended.0")))
+    over_there(tmp_path).rename(tmp_path / "removed")
+    awaited(box, key)
+    assert box.rows() == []
+    awaited(box, submitted(box, batch, [[0]], number=2))
+    assert box.output("g-0") == b"1\n"
+
+
+@pytest.mark.parametrize(("travelled", "state"), [(True, "done"), (False, "taken")])
+def test_what_a_node_that_is_gone_was_at_goes_on_where_only_its_controller_knows(
+    box: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, travelled: bool, state: str
+) -> None:
+    batch = frozen(box, tmp_path / "b", ["true"], 1)
+    said = json.loads((batch.folder / "batch.json").read_bytes())
+    (batch.folder / "batch.json").write_text(json.dumps({**said, "travelled": travelled}))
+    holder = Holder("t0ken", "another-node", 77, "place", "1").text()
+    record = {**said["document"], "id": "g-0", "created": 1.0, "state": "running", "result": None}
+    record |= {"job": {"key": "b-1", "system": FAR, "task": 0}, "attempts": [{"started": 1.0, "holder": holder}]}
+    (box.root / "g-0").mkdir()
+    (box.root / "g-0" / "run.json").write_text(json.dumps(record))
+    monkeypatch.setenv("FAIRMILE_BATCH_JOB", json.dumps({"key": "b-2", "system": FAR, "task": 0}))
+    assert [each.state for each in pool(batch.folder, [0], 1)] == [state]
+
+
+def test_it_can_be_executed_here_all_the_same(box: Runs, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("first\n")
+    batch = frozen(box, tmp_path / "b", ["cat", "{inputs.one}"], 1, inputs={"one": {"path": "one.txt"}})
+    assert [each.state for each in pool(batch.folder, [0], 1)] == ["done"]
+    assert box.output("g-0") == b"first\n"
 
 
 class TestWhatComes:
@@ -265,7 +318,7 @@ class TestWhatComes:
     ) -> None:
         record = json.dumps({"id": "g-0", "spec": {}}).encode()
         names = ("..__evil", "__tmp__evil", "g-1__run.json", "g-0__work__x", "g-0__..__evil", "g-0__program")
-        unpack(**{name: b"evil" for name in names}, **{"g-0__run.json": record, "g-0__events-1.jsonl": b"{}\n"})
+        unpack(**dict.fromkeys(names, b"evil"), **{"g-0__run.json": record, "g-0__events-1.jsonl": b"{}\n"})
         assert sorted(os.listdir(tmp_path)) == ["pack", "runs"]
         assert os.listdir(tmp_path / "runs") == ["g-0"]
         assert sorted(os.listdir(tmp_path / "runs" / "g-0")) == ["events-1.jsonl", "run.json"]

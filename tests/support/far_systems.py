@@ -44,7 +44,5 @@ def _login(sshd: Any, folder: Path, environ: Mapping[str, str]) -> Path:
     text = sshd.config.read_text().replace(str(sshd.config.parent / "user_key"), str(key))
     port = text.partition("Port ")[2].split()[0]
     # Under another name, since connections are shared by where they lead, not by the key.
-    config.write_text(
-        text.replace("HostName 127.0.0.1", "HostName localhost") + f"  HostKeyAlias [127.0.0.1]:{port}\n"
-    )
+    config.write_text(text.replace("HostName 127.0.0.1", "HostName localhost") + f"  HostKeyAlias [127.0.0.1]:{port}\n")
     return config

@@ -21,6 +21,7 @@ from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_
 from fairmile.meter.lines import number_text
 from fairmile.reports.sweep import best as best_of
 from fairmile.runs.model import RunState
+from fairmile.runs.runs import Runs
 from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Point
@@ -179,7 +180,8 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
       fairmile sweep run -p n=1,2,3 -- echo {n}
       fairmile sweep run last --failed
     """
-    sweeps = Workspace.open().sweeps
+    workspace = Workspace.open()
+    sweeps = workspace.sweeps
     found = known_sweep(sweeps, words) if not options["axes"] else None
     if found is None:
         options["words"] = words
@@ -202,7 +204,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
             return 0
     try:
         points = _executed(out, sweeps, found, options)
-        return _told(out, sweeps, found, points, options)
+        return _told(out, workspace, found, points, options)
     except KeyboardInterrupt:
         where = f"its jobs on {found.system} go on; `fairmile sweep run {found.id}` follows them again"
         here = f"`fairmile sweep run {found.id}` goes on with what is missing"
@@ -274,7 +276,8 @@ def cancel(out: Out, reference: str, dry_run: bool) -> None:
     found = sweeps.get(reference)
     _no_study(found, "tune stop")
     if not found.system:
-        raise UsageError(f"sweep {found.id} has no jobs: it runs here", hint="Ctrl-C ends it where it was started")
+        _done(out, found, "has no jobs, since it runs here")
+        return
     if not dry_run:
         sweeps.cancel(found)
     _done(out, found, "would be cancelled" if dry_run else "cancelled")
@@ -438,27 +441,39 @@ def _look(out: Out, found: Sequence[Standing]) -> None:
     out.progress(sum(each.state not in ("queued", "running", "left") for each in found), len(found))
 
 
-def _told(out: Out, sweeps: Sweeps, sweep: Sweep, found: Sequence[Standing], options: Mapping[str, Any]) -> int:
+def _told(out: Out, workspace: Workspace, sweep: Sweep, found: Sequence[Standing], options: Mapping[str, Any]) -> int:
     """Tell how a sweep stands and return the exit code."""
     states = Counter(each.state for each in found)
     metric = options["best"] or str(sweep.document.get("best") or "")
     if out.as_json:
-        _show_standing(out, sweep, found, **_best(sweeps, sweep, metric))
+        _show_standing(out, sweep, found, **_best(workspace.sweeps, sweep, metric))
     else:
         shown = [out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items()]
         out.line(f"sweep {sweep.id}: {', '.join(shown)}")
         for each in [each for each in found if each.state in ("failed", "timeout")][:_SHOWN]:
-            out.line(f"{each.id}: {each.state}: {each.reason}  → fairmile run --resume {each.run}")
-        for text in _best(sweeps, sweep, metric).values():
+            reason = why_it_failed(workspace.runs, each.run, each.reason)
+            out.line(f"{each.id}: {each.state}: {reason}  → fairmile run --resume {each.run}")
+        for text in _best(workspace.sweeps, sweep, metric).values():
             out.paragraph(text)
         if states["failed"] or states["timeout"]:
             out.hint(f"`fairmile sweep run {sweep.id} --failed` does the failed ones again")
+        elif states["queued"] or states["running"]:
+            out.hint(f"`fairmile sweep run {sweep.id}` follows it, `fairmile status` tells how far it is")
         elif states["left"] or states["interrupted"] or states["cancelled"]:
             out.hint(f"`fairmile sweep run {sweep.id}` goes on with what is missing")
         elif states.keys() == {"done"}:
             out.hint(f"`fairmile report {sweep.id}` draws the results")
     waited = options["wait"] or not sweep.system
     return 1 if states["failed"] or states["timeout"] or (waited and states["done"] < len(found)) else 0
+
+
+def why_it_failed(runs: Runs, run: str, reason: str) -> str:
+    """Return the reason of a failure with the line of its output that tells most."""
+    try:
+        found = runs.explain(runs.get(run)) if run else None
+    except NotFound:  # it never began, or was removed
+        return reason
+    return f"{reason}: {found.line}" if found is not None and found.line and found.line not in reason else reason
 
 
 def _best(sweeps: Sweeps, sweep: Sweep, metric: str) -> dict[str, str]:

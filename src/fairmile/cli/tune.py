@@ -13,7 +13,7 @@ from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
-from fairmile.cli.sweep import GroupOrWhat, check_only, known_sweep, read_definition, space_options
+from fairmile.cli.sweep import GroupOrWhat, check_only, known_sweep, read_definition, space_options, why_it_failed
 from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.engine import TrialRecord
@@ -80,7 +80,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         _check_study(found)
         check_only(context, found, "workers", "trials", "wait", "dry_run", "as_json")
         if options["dry_run"]:
-            _show(out, studies, found)
+            _show(out, workspace, found)
             return 0
         if options["trials"]:
             found = studies.extend(found, trials=options["trials"])
@@ -89,7 +89,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     except KeyboardInterrupt:
         out.hint(f"`fairmile tune run {found.id}` goes on with it")
         return _INTERRUPTED
-    return _show(out, studies, found)
+    return _show(out, workspace, found)
 
 
 @tune.command()
@@ -103,7 +103,7 @@ def show(out: Out, reference: str) -> None:
       fairmile tune show last
     """
     workspace = Workspace.open()
-    _show(out, workspace.studies, _study(workspace.sweeps, reference))
+    _show(out, workspace, _study(workspace.sweeps, reference))
 
 
 @tune.command()
@@ -194,8 +194,9 @@ def _distribution(said: Mapping[str, Any]) -> str:
     return found + (f", when {said['when']}" if said.get("when") else "")
 
 
-def _show(out: Out, studies: Studies, study: Sweep) -> int:
+def _show(out: Out, workspace: Workspace, study: Sweep) -> int:
     """Show the trials of a study and return the exit code."""
+    studies = workspace.studies
     trials, best = studies.trials(study), studies.best(study)
     spent = studies.spent(study)
     objectives = study.document["study"]["objectives"]
@@ -221,7 +222,8 @@ def _show(out: Out, studies: Studies, study: Sweep) -> int:
     out.table(["best trial", *(each["metric"] for each in objectives), *names, "run"], rows)
     reasons = studies.engine(study).reasons()
     for each in [each for each in trials if each.state == "failed"][:_SHOWN]:
-        out.line(f"trial {each.number}: failed: {reasons.get(each.number, '')}  → fairmile runs log {each.run}")
+        reason = why_it_failed(workspace.runs, each.run, reasons.get(each.number, ""))
+        out.line(f"trial {each.number}: failed: {reason}  → fairmile runs log {each.run}")
     for row in studies.hindsight(study):
         rightly = f"stopped {row['stopped']} of {row['trials']} trials early, {row['rightly']} of them rightly"
         out.line(f"{row['method']} would have {rightly}, and saved {row['steps saved']:g} of {row['steps']:g} steps")

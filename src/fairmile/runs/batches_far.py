@@ -61,7 +61,7 @@ mkdir -p -m 700 {_RUNS} && echo there >{_READY}
 """
 # FOLDER PACK KIB, and names of runs as lines: `packed`, `nothing`, or `large` where that is more than so many KiB.
 _PACK = f"""\
-cd -- "$1/{_RUNS}" || exit 1
+cd -- "$1/{_RUNS}" || {{ echo nothing; exit 0; }}
 pack=$1/$2 most=$3
 find "$1" -maxdepth 1 -name '.bring-*' -mtime +0 -exec rm -f {{}} +
 set --
@@ -72,7 +72,9 @@ find "$@" -maxdepth 1 -type f \\( WHICH \\) >"$pack.list"
 size=$(xargs wc -c <"$pack.list" | awk '$2 ~ /[/]/ {{ size += $1 }} END {{ printf "%.0f", size / 1024 }}')
 if [ ! -s "$pack.list" ]; then echo nothing
 elif [ "$size" -gt "$most" ]; then echo large
-else tar -czf "$pack" -T "$pack.list" && echo packed
+else
+    tar -czf "$pack" -T "$pack.list"
+    if [ $? -le 1 ]; then echo packed; fi # 1: a file grew meanwhile
 fi
 rm -f "$pack.list"
 """

@@ -17,7 +17,9 @@ from typing import Any
 from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.words import did_you_mean
+from fairmile.meter.lines import number_text
 from fairmile.runs.batches import ArrayState, Frozen, read_tasks, write_tasks
+from fairmile.runs.ledger import Row
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
@@ -279,7 +281,7 @@ class Sweeps:
         for number, member in enumerate(batch.members()):
             row = rows.get(member["id"])  # None: it has not begun
             at = (number, member["point"], member["id"], member["spec"].get("params", shared))
-            if number in queued and (row is None or row.state in _AGAIN):
+            if number in queued and (row is None or self._is_before(row, queued[number])):
                 found.append(Standing(*at, "queued"))
             elif row is None:
                 found.append(Standing(*at, _LEFT))
@@ -293,16 +295,25 @@ class Sweeps:
             if job is not None:
                 yield job
 
-    def _in_hand(self, sweep: Sweep) -> set[int]:
-        """Return the points that a job which has not ended will execute."""
-        found: set[int] = set()
+    def _is_before(self, row: Row, task: tuple[str, int]) -> bool:
+        """Tell whether a run is as an earlier task left it, and the one at hand has not come to it yet."""
+        if not row.state.is_end or row.state is RunState.DONE:
+            return False
+        if row.state in _AGAIN:
+            return True
+        job = self._runs().get(row.id).document.get("job") or {}
+        return (job.get("key"), job.get("task")) != task
+
+    def _in_hand(self, sweep: Sweep) -> dict[int, tuple[str, int]]:
+        """Return the points that a job which has not ended will execute, with its key and the index of the task."""
+        found: dict[int, tuple[str, int]] = {}
         for said in read_tasks(sweep.folder):
             job = self._runs().array(said["key"])
             if job is None or job.is_over:
                 continue
             for index, numbers in enumerate(said["tasks"]):
                 if index not in job.ended:
-                    found.update(numbers)
+                    found.update(dict.fromkeys(numbers, (said["key"], index)))
         return found
 
     # Execute
@@ -454,11 +465,11 @@ class Sweeps:
                 "folder": str(self._runs().root / each.run),
                 "values": dict(each.values),
                 "state": each.state,
-                "metrics": dict(each.metrics),
+                "metrics": {name: number_text(value) for name, value in each.metrics.items()},
             }
             for each in found
         ]
-        write_atomic(sweep.folder / RESULTS, json.dumps(rows, allow_nan=True))
+        write_atomic(sweep.folder / RESULTS, json.dumps(rows, allow_nan=False))
         command = sweep.document.get("combine")
         if not command or self.combined(sweep) is not None or any(each.state != "done" for each in found):
             return

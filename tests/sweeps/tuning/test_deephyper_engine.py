@@ -25,9 +25,9 @@ AXES = {
 STEPS = 9
 
 
-def engine(folder: Path, *, axes=AXES, objectives=(LOSS,), stop_early=None, **settings) -> DeepHyperEngine:
+def engine(folder: Path, *, axes=AXES, objectives=(LOSS,), stop_early=None, spent=None, **settings) -> DeepHyperEngine:
     made = Settings(engine="deephyper", seed=1, **settings)
-    return DeepHyperEngine(folder, axes, objectives, made, stop_early=stop_early)
+    return DeepHyperEngine(folder, axes, objectives, made, stop_early=stop_early, spent=spent)
 
 
 def work(study: DeepHyperEngine, execute, *, at_once: int = 1, stop=lambda: False) -> DeepHyperEngine:
@@ -115,13 +115,53 @@ def test_a_trial_lost_with_its_worker_is_reaped_and_done_once_more(tmp_path):
     assert study.trials()[1].params == study.trials()[0].params
 
 
+def test_a_trial_that_is_lost_twice_counts_and_is_given_up(tmp_path):
+    study = work(engine(tmp_path, sampler="random", trials=2), lambda trial, report: Outcome("running", run="r"))
+    assert [each.state for each in study.trials()] == ["failed"] * 4
+    assert [each.params for each in study.trials()][::2] == [each.params for each in study.trials()][1::2]
+    assert all(each.run == "r" for each in study.trials())
+    assert study.waiting() == 0
+
+
+def test_a_lost_trial_does_not_wait_where_the_budget_is_spent(tmp_path):
+    study = engine(tmp_path, sampler="random", trials=3)
+    with pytest.raises(KeyboardInterrupt):
+        work(study, _interrupted)
+    assert study.waiting() == 1
+    ended = engine(tmp_path, sampler="random", time_s=1.0, spent=lambda: {"energy_j": 1.0}, energy_j=0.5)
+    assert ended.waiting() == 0
+
+
+def _interrupted(trial, report):
+    raise KeyboardInterrupt
+
+
+def test_only_one_process_works_at_a_time(tmp_path):
+    def second(trial, report):
+        with pytest.raises(Conflict, match="another process works on this study"):
+            work(engine(tmp_path, trials=1), learning)
+        return learning(trial, report)
+
+    assert [each.state for each in work(engine(tmp_path, sampler="random", trials=1), second).trials()] == ["done"]
+
+
+def test_what_is_no_number_is_not_compared_and_not_in_the_curve(tmp_path):
+    def diverged(trial, report):
+        assert report(1, float("nan")) == report(2, float("inf")) == ""
+        report(3, 0.5)
+        return Outcome("done", (0.5,))
+
+    study = work(engine(tmp_path, sampler="random", trials=2, pruner="asha", steps=STEPS), diverged)
+    assert [each.curve for each in study.trials()] == [((3.0, 0.5),)] * 2
+
+
 def test_failures_and_values_that_are_no_numbers_are_recorded_and_the_search_goes_on(tmp_path):
     def sometimes(trial, report):
         if trial.number % 3 == 1:
             return Outcome("failed", reason="exit code 1")
         return Outcome("done", (float("nan") if trial.number == 2 else 0.5,))
 
-    study = work(engine(tmp_path, trials=13), sometimes)
+    study = work(engine(tmp_path, trials=13), sometimes)  # ten are chosen by chance, the others by the search
     assert len(study.trials()) == 13
     assert study.reasons()[1] == "exit code 1" and "no finite number" in study.reasons()[2]
 

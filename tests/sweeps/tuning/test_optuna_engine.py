@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,19 +68,20 @@ def luck(tmp_path_factory) -> list[float]:
 class TestSamplers:
     @pytest.mark.parametrize("sampler", ["tpe", "gp", "cma-es", "nsga-ii"])
     def test_each_finds_a_minimum_that_bad_luck_at_random_does_not(self, tmp_path, luck, sampler):
-        trials = 20 if sampler == "gp" else 30
+        trials = 14 if sampler == "gp" else 30  # ten of GP's are by chance
         study = work(engine(tmp_path, sampler=sampler, trials=trials, seed=1), bowl)
         assert len(study.trials()) == trials
         assert best(study) < max(luck)
 
     @pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "cma-es", "nsga-ii"])
     def test_a_seed_repeats_a_study_also_when_it_is_interrupted_and_resumed(self, tmp_path, sampler):
-        whole = params(work(engine(tmp_path / "whole", sampler=sampler, trials=14, seed=5), bowl))
-        parts = engine(tmp_path / "parts", sampler=sampler, trials=14, seed=5)
+        trials = 12  # the first ten of most samplers are by chance
+        whole = params(work(engine(tmp_path / "whole", sampler=sampler, trials=trials, seed=5), bowl))
+        parts = engine(tmp_path / "parts", sampler=sampler, trials=trials, seed=5)
         work(parts, bowl, stop=lambda: len(parts.trials()) == 6)
-        work(engine(tmp_path / "parts", sampler=sampler, trials=14, seed=5), bowl)
+        work(engine(tmp_path / "parts", sampler=sampler, trials=trials, seed=5), bowl)
         assert params(parts) == whole
-        assert len({json.dumps(each) for each in whole}) > 10
+        assert len({json.dumps(each) for each in whole}) > 8
         other = work(engine(tmp_path / "other", sampler=sampler, trials=2, seed=6), bowl)
         assert params(other) != whole[:2]
 
@@ -104,7 +106,7 @@ class TestSamplers:
             "optimizer": {"kind": "choice", "choices": ["adam", "sgd"]},
             "width": {"kind": "integer", "low": 1, "high": 1024, "log": True},
         }
-        study = engine(tmp_path, axes=axes, sampler=sampler, trials=16, seed=1)
+        study = engine(tmp_path, axes=axes, sampler=sampler, trials=12, seed=1)
         seen = []
         work(study, lambda trial, _: seen.append(trial.params) or Outcome("done", (trial.params["width"],)))
         assert params(study) == seen
@@ -122,8 +124,11 @@ class TestSamplers:
             report(1, 0.5)
             return Outcome("done", (trial.params["x"] ** 2 + trial.params["y"], trial.params["x"] - trial.params["y"]))
 
-        trials = 15 if sampler == "gp" else 30
-        study = work(engine(tmp_path, axes=axes, objectives=objectives, sampler=sampler, trials=trials, seed=2), trade)
+        trials, options = (10, {"n_startup_trials": 6}) if sampler == "gp" else (30, {})
+        study = work(
+            engine(tmp_path, axes=axes, objectives=objectives, sampler=sampler, trials=trials, seed=2, options=options),
+            trade,
+        )
         values = [each.values for each in study.trials()]
         front = {(a, b) for a, b in values if not any(c <= a and d >= b and (c, d) != (a, b) for c, d in values)}
         assert len(values) == trials
@@ -131,7 +136,7 @@ class TestSamplers:
         if sampler != "random":
             # Only y spoils both: the last proposals know that better than the first.
             ys = [each["y"] for each in params(study)]
-            assert sum(ys[-5:]) < sum(ys[:5])
+            assert sum(ys[-4:]) < sum(ys[:4])
 
 
 class TestPruners:
@@ -180,6 +185,22 @@ class TestPruners:
         )
         ends = {len(each.curve) for each in study.trials() if each.state == "pruned"}
         assert ends == {3}
+
+    @pytest.mark.parametrize("pruner", ["asha", "hyperband"])
+    def test_a_trial_that_diverges_is_stopped_and_spoils_no_curve(self, tmp_path, pruner):
+        def diverging(trial, report):
+            for step in range(1, STEPS + 1):
+                if reason := report(step, float("inf") if trial.number == 3 and step > 1 else 0.5 - step / 100):
+                    return Outcome("pruned", (), reason=reason)
+            return Outcome("done", (0.4,))
+
+        better = (Objective("accuracy", "higher"),)
+        settings = {"pruner": pruner, "steps": STEPS, "sampler": "random", "trials": 4, "seed": 4}
+        study = work(engine(tmp_path, objectives=better, **settings), diverging)
+        record = study.trials()[3]
+        assert record.state == "pruned"
+        assert record.curve == ((1.0, 0.49),)
+        assert "nan at step" in study.reasons()[3]
 
     def test_fewer_steps_are_kept_late_in_a_long_curve(self, tmp_path):
         def long(trial, report):
@@ -311,6 +332,16 @@ class TestBudgets:
         work(study, lambda *given: done.append(1) or bowl(*given))
         assert len(study.trials()) == 3
 
+    def test_a_lost_trial_does_not_wait_where_the_budget_is_spent(self, tmp_path):
+        def interrupted(trial, report):
+            raise KeyboardInterrupt
+
+        study = engine(tmp_path, trials=3)
+        with pytest.raises(KeyboardInterrupt):
+            work(study, interrupted)
+        assert study.waiting() == 1
+        assert engine(tmp_path, energy_j=0.5, spent=lambda: {"energy_j": 1.0}).waiting() == 0
+
     def test_a_budget_that_nobody_measures_is_refused(self, tmp_path):
         with pytest.raises(UsageError, match="energy_j needs someone"):
             work(engine(tmp_path, energy_j=1.0), bowl)
@@ -352,18 +383,26 @@ def _lives(worker: str) -> bool:
     return True
 
 
-@pytest.fixture
-def abandoned(tmp_path) -> tuple[OptunaEngine, str]:
+@pytest.fixture(scope="module")
+def left(tmp_path_factory) -> tuple[Path, str]:
     """A study of 20 trials after four processes: three did what they could, one was killed in its first trial."""
+    folder = tmp_path_factory.mktemp("left")
     roles = ["victim", "worker", "worker", "worker"]
-    workers = [subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), role]) for role in roles]
+    workers = [subprocess.Popen([sys.executable, "-c", WORKER, str(folder), role]) for role in roles]
     try:
         assert [each.wait(120) for each in workers[1:]] == [0, 0, 0]
     finally:
         for each in workers:
             each.send_signal(signal.SIGKILL)
             each.wait()
-    return engine(tmp_path, axes=SHARED, trials=20, sampler="tpe", seed=3), str(workers[0].pid)
+    return folder, str(workers[0].pid)
+
+
+@pytest.fixture
+def abandoned(left, tmp_path) -> tuple[OptunaEngine, str]:
+    """That study, to do with it what one likes."""
+    shutil.copytree(left[0], tmp_path / "study")
+    return engine(tmp_path / "study", axes=SHARED, trials=20, sampler="tpe", seed=3), left[1]
 
 
 class TestManyProcesses:

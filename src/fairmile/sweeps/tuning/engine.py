@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from fairmile.base.registry import Plugin, Registry
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
 
@@ -102,19 +103,23 @@ class Engine(Protocol):
         """Return why trials failed or were stopped, by number."""
 
     def waiting(self) -> int:
-        """Return how many trials that were lost are still to be tried again."""
+        """Return how many trials that were lost are still to be tried again; none where the budget is spent."""
 
     def reap(self, is_alive: Callable[[str], bool]) -> int:
         """Mark trials as failed whose worker is dead, and return how many."""
 
 
-# Asked at each new value of a trial's curve, with the trials that have ended: why to stop it, or "".
-Curve = Sequence[tuple[float, float]]
+Curve = Sequence[tuple[float, float]]  # (step, value) of the first objective
+# Asked at each new value of a trial, with the trials that are done and its own curve: why to stop it, or "".
 StopEarly = Callable[[Sequence[TrialRecord], Curve], str]
 
 
 class MakeEngine(Protocol):
-    """Makes the engine over a study's folder: new where nothing is there yet, else the one that is."""
+    """Makes the engine over a study's folder: new where nothing is there yet, else the one that is.
+
+    `spent` tells node hours (`node_hours`) and energy (`energy_j`) used so far; `stop_early` is asked at each new value
+    of a curve.
+    """
 
     def __call__(
         self,
@@ -126,3 +131,14 @@ class MakeEngine(Protocol):
         spent: Callable[[], Mapping[str, float]] | None = None,
         stop_early: StopEarly | None = None,
     ) -> Engine: ...
+
+
+ENGINES: Registry[MakeEngine] = Registry(
+    "tuning engine",
+    {
+        "optuna": Plugin("fairmile.sweeps.tuning.optuna_engine:OptunaEngine", summary="many workers, one journal"),
+        "ray": Plugin("fairmile.sweeps.tuning.ray_engine:RayEngine", summary="Ray Tune, also populations (pbt)"),
+        "deephyper": Plugin("fairmile.sweeps.tuning.deephyper_engine:DeepHyperEngine", summary="DeepHyper's search"),
+    },
+    entry_points="fairmile.tuning_engines",
+)

@@ -229,7 +229,7 @@ class Records:
         )
 
     def lose(self, number: int, reason: str, *, run: str = "", dead: bool = False) -> None:
-        """Write down that a trial came to no end of its own, perhaps since its worker is dead; it may be begun again."""
+        """Write down that a trial came to no end of its own, its worker being dead perhaps; it may be begun again."""
         event = {"event": "end", "number": number, "state": "failed", "lost": True, "reason": reason}
         more = {name: value for name, value in (("run", run), ("dead", dead)) if value}
         self._append({**event, "at": self.rules.clock(), **more})

@@ -13,10 +13,9 @@ from fairmile.base.words import did_you_mean
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective, Origin
 from fairmile.sweeps.tuning.curves import METHODS
-from fairmile.sweeps.tuning.engine import Settings
+from fairmile.sweeps.tuning.engine import ENGINES, Settings
 from fairmile.sweeps.tuning.space import Space
 
-ENGINES = ("optuna", "ray", "deephyper")
 SAMPLERS = ("random", "grid", "tpe", "gp", "cma-es", "nsga-ii", "pbt", "bohb")
 PRUNERS = ("asha", "hyperband", "median", "none")
 DEFAULT_TRIALS = 50
@@ -29,7 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, type]] = {
     "cma-es": {"n_startup_trials": int, "sigma0": float, "popsize": int, "with_margin": bool},
     "nsga-ii": {"population_size": int, "mutation_prob": float, "crossover_prob": float, "swapping_prob": float},
 }
-_KEYS = (
+KEYS = (
     *("engine", "sampler", "pruner", "trials", "time", "node_hours", "energy", "seed", "steps", "min_steps"),
     *("reduction", "startup", "extrapolate", "population", "interval", "options"),
 )
@@ -52,7 +51,7 @@ def parse_settings(
             hint="say what is to become better: objective: {loss: lower}",
         )
     sampler = said.word("sampler", SAMPLERS)
-    engine = said.word("engine", ENGINES) or ("ray" if sampler == "pbt" else "optuna")
+    engine = said.word("engine", ENGINES.names()) or ("ray" if sampler == "pbt" else "optuna")
     pruner = said.word("pruner", PRUNERS)
     if sampler == "bohb":
         if pruner not in ("", "hyperband"):
@@ -145,8 +144,8 @@ class _Said:
         self.tuning = tuning
         self.origin = origin
         for key in tuning:
-            if key not in _KEYS:
-                hint = did_you_mean(str(key), _KEYS) or f"the keys are {', '.join(_KEYS)}"
+            if key not in KEYS:
+                hint = did_you_mean(str(key), KEYS) or f"the keys are {', '.join(KEYS)}"
                 self.refuse(str(key), f"tuning has no key {key!r}", hint)
 
     def refuse(self, key: str, why: str, hint: str) -> NoReturn:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,7 +17,6 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, RunFailed, UsageError
 from fairmile.base.files import Holder, write_atomic
-from fairmile.base.registry import Plugin, Registry
 from fairmile.runs.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.ledger import Ledger
 from fairmile.runs.runs import Runs
@@ -28,29 +28,16 @@ from fairmile.sweeps.model import Definition, Objective
 from fairmile.sweeps.record import SWEEP, Sweep, read_sweep
 from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.curves import hindsight, stopper
-from fairmile.sweeps.tuning.engine import Engine, MakeEngine, Settings, TrialRecord
-from fairmile.sweeps.tuning.settings import parse_settings
+from fairmile.sweeps.tuning.engine import ENGINES, Engine, Settings, TrialRecord
+from fairmile.sweeps.tuning.pulse import Pulse, has_no_pulse
+from fairmile.sweeps.tuning.settings import KEYS, parse_settings
 from fairmile.sweeps.tuning.space import Space
 from fairmile.sweeps.tuning.trials import TrialRunner
 
 _LOOK_S = 1.0
 _REAP_EVERY_S = 5.0
-_SETTINGS = (
-    *("engine", "sampler", "pruner", "extrapolate", "trials", "time", "node_hours", "energy"),
-    *("steps", "min_steps", "reduction", "startup", "population", "interval", "options"),
-)
 _LOG = "workers.log"
 _STOP = "stop"  # a file in the study's folder that has workers ask for nothing more
-
-ENGINES: Registry[MakeEngine] = Registry(
-    "tuning engine",
-    {
-        "optuna": Plugin("fairmile.sweeps.tuning.optuna_engine:OptunaEngine", summary="many workers, one journal"),
-        "ray": Plugin("fairmile.sweeps.tuning.ray_engine:RayEngine", summary="Ray Tune, also populations (pbt)"),
-        "deephyper": Plugin("fairmile.sweeps.tuning.deephyper_engine:DeepHyperEngine", summary="DeepHyper's search"),
-    },
-    entry_points="fairmile.tuning_engines",
-)
 
 
 class Studies:
@@ -77,7 +64,7 @@ class Studies:
         self, definition: Definition, changes: dict[str, Any]
     ) -> tuple[Mapping[str, Mapping[str, Any]], Settings]:
         """Return the space and the settings of a study, or raise what is wrong; settings are taken out of `changes`."""
-        names = {"tuning_seed": "seed", **{name: name for name in _SETTINGS}}
+        names = {"tuning_seed": "seed", **{name: name for name in KEYS if name != "seed"}}
         own = {names[name]: changes.pop(name) for name in list(changes) if name in names}
         space: dict[str, Mapping[str, Any]] = {}
         for name, values in definition.points.axes.items():  # a list of values is a choice among them
@@ -149,12 +136,14 @@ class Studies:
         """Work on a study on this machine until its budget is spent; trials of dead workers are tried again."""
         engine = self.engine(study)
         (study.folder / _STOP).unlink(missing_ok=True)
-        engine.reap(self._is_alive)
+        self._reap(study, engine)
         while True:
             self._work_here(study, engine, workers, on_look)
-            engine.reap(self._is_alive)
+            self._reap(study, engine)
+            found = engine.trials()
+            on_look(found)
             if not engine.waiting() or (study.folder / _STOP).exists():
-                return engine.trials()
+                return found
 
     def _work_here(
         self, study: Sweep, engine: Engine, workers: int, on_look: Callable[[Sequence[TrialRecord]], None]
@@ -163,10 +152,9 @@ class Studies:
         with contextlib.ExitStack() as stack:
             processes = [stack.enter_context(_started(study.folder, workers // count)) for _ in range(count)]
             try:
-                while any(process.poll() is None for process in processes):
-                    time.sleep(_LOOK_S)
+                while _lasts(processes, _LOOK_S):
                     if engine.shares:
-                        engine.reap(self._is_alive)
+                        self._reap(study, engine)
                     on_look(engine.trials())
             except BaseException:
                 (study.folder / _STOP).touch()
@@ -190,7 +178,7 @@ class Studies:
         if self.is_live(study):
             raise Conflict(f"study {study.id} has workers", hint=f"`fairmile tune show {study.id}` tells how far it is")
         (study.folder / _STOP).unlink(missing_ok=True)
-        engine.reap(self._is_alive)
+        self._reap(study, engine)
         number = len(list(read_tasks(study.folder))) + 1
         key = f"{study.id}-{number}"
         write_tasks(study.folder, number, key, study.system, [[] for _ in range(workers)])
@@ -213,9 +201,9 @@ class Studies:
                 on_look(engine.trials())
                 time.sleep(_LOOK_S)
                 if time.monotonic() - reaped_at > _REAP_EVERY_S:
-                    engine.reap(self._is_alive)
+                    self._reap(study, engine)
                     reaped_at = time.monotonic()
-            engine.reap(self._is_alive)
+            self._reap(study, engine)
             if not engine.waiting() or (study.folder / _STOP).exists():
                 break
             self.submit(study)
@@ -229,17 +217,21 @@ class Studies:
         for said in read_tasks(study.folder):
             self._runs().cancel_array(said["key"])
 
-    def _is_alive(self, worker: str) -> bool:
+    def _reap(self, study: Sweep, engine: Engine) -> None:
+        engine.reap(lambda worker: self._is_alive(study, worker))
+
+    def _is_alive(self, study: Sweep, worker: str) -> bool:
         """Tell whether a worker may still be at its trial."""
         holder = Holder.parse(worker, 0)
         if holder.is_dead_here():
             return False
         job = dict(line.split("=", 1) for line in worker.splitlines() if "=" in line).get("job", "")
         key, _, task = job.rpartition("/")
-        if not key:
-            return True
-        array = self._runs().array(key)
-        return array is not None and not array.is_over and int(task or 0) not in array.ended
+        if key:
+            array = self._runs().array(key)
+            if array is None or array.is_over or int(task or 0) in array.ended:
+                return False
+        return not has_no_pulse(study.folder, holder)
 
 
 def _engine(study: Sweep, ledger: Ledger) -> Engine:
@@ -274,8 +266,10 @@ def frozen_of(study: Sweep) -> Frozen:
 
 @contextlib.contextmanager
 def _started(folder: Path, at_once: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a worker that ends when this process does."""
-    argv = [sys.executable, "-P", "-m", "fairmile.sweeps.tuning.worker", str(folder), "--at-once", str(at_once), "--"]
+    """Start a worker that begins nothing more when this process has ended."""
+    said = {"--at-once": at_once, "--parent": os.getpid()}
+    words = [word for name, value in said.items() for word in (name, str(value))]
+    argv = [sys.executable, "-P", "-m", "fairmile.sweeps.tuning.worker", str(folder), *words, "--"]
     with open(folder / _LOG, "ab") as log:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=os.environ
@@ -286,15 +280,29 @@ def _started(folder: Path, at_once: int) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
+def _lasts(processes: Sequence[subprocess.Popen[bytes]], for_s: float) -> bool:
+    """Wait for a while, at most until all processes have ended; tell whether one of them goes on."""
+    until = time.monotonic() + for_s
+    while running := [process for process in processes if process.poll() is None]:
+        if (left := until - time.monotonic()) <= 0:
+            return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running[0].wait(left)
+    return False
+
+
 def _last_line(file: Path) -> str:
     lines = file.read_text(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("fairmile: ") if lines else "they said nothing"
 
 
-def work(folder: Path, environ: Mapping[str, str], *, at_once: int, launch: Sequence[str], key: str) -> None:
+def work(
+    folder: Path, environ: Mapping[str, str], *, at_once: int, launch: Sequence[str], key: str = "", parent: int = 0
+) -> None:
     """Be a worker of a study: try what its engine proposes until the budget is spent, or somebody stops it.
 
-    `key` is that of the job array whose task this is; without one it ends with the process that started it.
+    `key` is that of the job array whose task this is, `parent` the process without which nothing more is to begin. A
+    signal that ends processes ends the trials that run, politely first; they are tried again later.
     """
     study, batch = read_sweep(folder), Batch.read(folder)
     definition = read_document(study.document["source"], environ=environ)
@@ -305,10 +313,26 @@ def work(folder: Path, environ: Mapping[str, str], *, at_once: int, launch: Sequ
     members = Members(definition, folder / template if template else None, environ)
     batch = replace(batch, around=tuple(launch)) if launch else batch
     runner = TrialRunner(study.id, frozen_of(study), members, batch, objectives, job)
-    stopped, parent = folder / _STOP, os.getppid()
+    stopped, me = folder / _STOP, Holder.me()
 
     def stop() -> bool:
-        return runner.is_interrupted or stopped.exists() or (not key and os.getppid() != parent)
+        return runner.is_interrupted or stopped.exists() or (parent != 0 and os.getppid() != parent)
 
-    worker = Holder.me().text() + (f"job={key}/{task}\n" if key else "")
-    _engine(study, Ledger(batch.root)).work(runner, at_once=at_once, worker=worker, stop=stop)
+    worker = me.text() + (f"job={key}/{task}\n" if key else "")
+    with _signals_to(runner.interrupt), Pulse(folder, me):
+        _engine(study, Ledger(batch.root)).work(runner, at_once=at_once, worker=worker, stop=stop)
+
+
+@contextlib.contextmanager
+def _signals_to(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Have signals that end a process call `interrupt`; only a main thread may listen."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+                before[number] = signal.signal(number, lambda *_: interrupt())
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -17,6 +17,7 @@ from fairmile.sweeps.tuning.engine import Outcome, Report, Trial
 
 CHECKPOINT = "checkpoint"  # of a population: what a trial leaves here, others go on from
 _PRUNED = "stopped early: "
+_INTERRUPTED = "its worker was interrupted"
 
 
 class TrialRunner:
@@ -37,10 +38,16 @@ class TrialRunner:
         self._batch = batch
         self._objectives = objectives
         self._job = job
-        self.is_interrupted = False  # whether somebody ended a trial who was not us
+        self.is_interrupted = False  # whether somebody ended a trial who was not us, or wants all of them ended
+
+    def interrupt(self) -> None:
+        """End all trials that run, politely first, and begin no other; a signal may call it."""
+        self.is_interrupted = True
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
         """Execute a trial to its end, or until `report` gives a reason to stop it."""
+        if self.is_interrupted:
+            return Outcome("running", reason=_INTERRUPTED)
         id = f"{self._study}-{trial.number:05d}" + (f"-{trial.generation}" if trial.until is not None else "")
         member = self._member(id, trial)
         watched = _Watched(self._batch.root / id, self._objectives[0], report)
@@ -58,7 +65,10 @@ class TrialRunner:
             ended = {"done": "done"}.get(document["state"], "failed")
             document["trial"] = {**said, "state": "pruned" if watched.why else ended}
 
-        document = self._batch.execute(member, more=more, look=watched.look, then=note)
+        def look() -> str:
+            return watched.look() or (_INTERRUPTED if self.is_interrupted else "")
+
+        document = self._batch.execute(member, more=more, look=look, then=note)
         if document is None:
             return Outcome("failed", reason=f"run {id} is executed by another process", run=id)
         return self._outcome(document, watched, id)
@@ -117,14 +127,11 @@ class _Watched:
             self._count += 1
             if math.isfinite(each.value):
                 self.value = each.value
-                self.why = self._report(self._count if each.step is None else each.step, each.value)
+            self.why = self._report(self._count if each.step is None else each.step, each.value)
         return f"{_PRUNED}{self.why}" if self.why else ""
 
     def last_look(self) -> None:
         """Report what came at the very end; it is too late to stop anything."""
-        before, self.why = self.why, ""
-        if before:
-            self.why = before
-            return
-        self.look()
-        self.why = before
+        if not self.why:
+            self.look()
+            self.why = ""
