@@ -256,7 +256,8 @@ def status(out: Out) -> None:
     out.line(f"runs: {_sentence(counts['']) or 'none yet'}")
     for each in unfinished:
         of = f" of {each.count:,}" if each.count else ""
-        out.line(f"sweep {each.id}{f' on {each.system}' if each.system else ''}: {_sentence(counts[each.id])}{of}")
+        where = f" on {each.system}" if each.system else ""
+        out.line(f"sweep {each.id}{where}: {_sentence(counts[each.id]) or 'none begun'}{of}")
     _table(out, live[:_SHOWN] or last)
     if len(live) > _SHOWN:
         out.hint(f"{len(live) - _SHOWN:,} more run or wait: `fairmile runs ls --state running --all`")

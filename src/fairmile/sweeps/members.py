@@ -10,7 +10,7 @@ from typing import Any
 
 from fairmile.base.units import parse_duration
 from fairmile.runs.batches import Frozen
-from fairmile.runs.targets import checked_spec
+from fairmile.runs.targets import checked_spec, filled
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
@@ -80,6 +80,9 @@ class Members:
         changes = self._changes(frozen, point)
         changes["params"] |= params
         line = {**frozen.member(id, **changes), "point": point.id}
+        absent = dict.fromkeys(self._axes - changes["params"].keys(), "")  # their condition does not hold here
+        if absent:
+            line["argv"] = filled(line["argv"], absent)
         if self._renderer is not None:
             rendered = self._renderer.render(point)
             line["files"] = {self._renderer.script_name: rendered.script, CONFIG: rendered.config}
@@ -88,7 +91,8 @@ class Members:
     def _changes(self, frozen: Frozen, point: Point) -> dict[str, Any]:
         """Return the fields in which the run of a point differs from what all of them share."""
         fields = self._own(point)
-        params = {**frozen.spec.params, **fields.pop("params")}
+        shared_params = {name: value for name, value in frozen.spec.params.items() if name not in self._axes}
+        params = {**shared_params, **fields.pop("params")}
         argv = fields.pop("argv", None)
         if self._renderer is not None and (options := _options(self._renderer.render(point).script)):
             fields["resources"] = {**self._fields.get("resources", {}), **fields.get("resources", {})}

@@ -510,6 +510,14 @@ class Sweeps:
 
 
 def _ends(definition: Definition) -> tuple[Point, Point, int]:
+    if definition.distributions:
+        names = ", ".join(definition.distributions)
+        raise UsageError(
+            f"{definition.name}: {names} has a distribution, which is drawn from"
+            if len(definition.distributions) == 1
+            else f"{definition.name}: {names} have distributions, which are drawn from",
+            hint="`fairmile tune` does that; a sweep needs lists of values",
+        )
     first = last = next(iter(definition.points), None)
     if first is None or last is None:
         raise UsageError(f"{definition.name}: no point is left", hint="look at `exclude` and `select`")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -66,6 +67,11 @@ class Studies:
         """Return the space and the settings of a study, or raise what is wrong; settings are taken out of `changes`."""
         names = {"tuning_seed": "seed", **{name: name for name in KEYS if name != "seed"}}
         own = {names[name]: changes.pop(name) for name in list(changes) if name in names}
+        if len(definition.points) != math.prod(map(len, definition.points.axes.values())):
+            raise UsageError(
+                f"{definition.name}: linked, exclude, include, repeats and select are of sweeps",
+                hint="a tuning says with `when` where a parameter applies",
+            )
         space: dict[str, Mapping[str, Any]] = {}
         for name, values in definition.points.axes.items():  # a list of values is a choice among them
             space[name] = {"kind": "choice", "choices": list(values)}
