@@ -4,8 +4,8 @@ Run: python speed/tuning.py [--trials N] [--seeds N]
 
 The training is speed/rig/digits.py, a network of two layers on scikit-learn's digits. Both studies propose the same
 trials, seed by seed. Noise is the spread of the best trial of random search when it is trained again from other seeds.
-Trials are trained in this process and not as runs: to load torch and scikit-learn for each of them would take several
-times as long as to train it, and the choices of the engine, which this measures, would be the same.
+Trials are trained in this process by the engine that studies use, and not as runs: to load torch and scikit-learn for
+each of them takes several times as long as to train it.
 The goal: the same best accuracy within noise for at most half of the epochs. Finished trials then tell how often
 extrapolating their curves would have been right.
 """

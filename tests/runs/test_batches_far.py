@@ -21,7 +21,8 @@ from fairmile.jobs.places import FarPlace
 from fairmile.jobs.queue import Jobs
 from fairmile.runs import batches_far
 from fairmile.runs.batches import ArrayState, Frozen, write_tasks
-from fairmile.runs.batches_far import FarBatches, open_arrays
+from fairmile.runs.batches_far import FarBatches
+from fairmile.runs.layout import open_arrays
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
@@ -77,7 +78,7 @@ def submitted(
     key = f"{batch.folder.name}-{number}"
     file = write_tasks(batch.folder, number, key, FAR, tasks)
     words = ["-m", "fairmile.runs.worker", str(batch.folder), "--tasks", file, *more]
-    runs.submit_array(batch, words, len(tasks), key, resources={"time_s": 600})
+    runs.arrays.submit(batch, words, len(tasks), key, resources={"time_s": 600})
     return key
 
 
@@ -85,12 +86,12 @@ def awaited(runs: Runs, key: str, until: Callable[[ArrayState], bool] = lambda a
     """Return where a job array stands once that is so."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        array = runs.array(key)
+        array = runs.arrays.get(key)
         assert array is not None
         if until(array):
             return array
         time.sleep(0.2)
-    raise AssertionError(f"waited in vain for {key}: {runs.array(key)}")
+    raise AssertionError(f"waited in vain for {key}: {runs.arrays.get(key)}")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -204,7 +205,7 @@ def test_what_is_cancelled_leaves_what_never_began_to_the_next_job(runs: Runs, t
     batch = frozen(runs, tmp_path / "b", ["sh", "-c", f"test {{x}} = 0 || {{ touch {flag}; sleep 600; }}"], 0, 1, 2)
     key = submitted(runs, batch, [[0, 1, 2]])
     wait_for(flag.exists)
-    runs.cancel_array(key)
+    runs.arrays.cancel(key)
     awaited(runs, key)
     runs.refresh()
     assert {row.id: row.state for row in runs.rows()} == {"g-0": RunState.DONE, "g-1": RunState.CANCELLED}
@@ -349,7 +350,7 @@ def test_an_environment_of_this_machine_is_refused(box: Runs, tmp_path: Path) ->
 def test_what_needs_more_than_the_worker_is_refused(box: Runs, tmp_path: Path) -> None:
     batch = frozen(box, tmp_path / "b", ["true"], 1)
     with pytest.raises(Unsupported, match="reached over ssh"):
-        box.submit_array(batch, ["-m", "fairmile.sweeps.tuning.worker", "b", "--job", "k"], 1, "k")
+        box.arrays.submit(batch, ["-m", "fairmile.sweeps.tuning.worker", "b", "--job", "k"], 1, "k")
     assert box.array("k") is None
 
 
@@ -366,6 +367,6 @@ def test_any_machine_that_ssh_knows_will_do(
     batch = box.freeze(box.plan(["echo", "{x}"], name="try", params={"x": 7}, system=system), tmp_path / "b")
     batch.write_members([batch.member("g-0")])
     file = write_tasks(batch.folder, 1, "b-1", system, [[0]])
-    box.submit_array(batch, ["-m", "fairmile.runs.worker", str(batch.folder), "--tasks", file], 1, "b-1")
+    box.arrays.submit(batch, ["-m", "fairmile.runs.worker", str(batch.folder), "--tasks", file], 1, "b-1")
     awaited(box, "b-1")
     assert box.output("g-0") == b"7\n"

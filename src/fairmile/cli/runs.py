@@ -16,6 +16,7 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.meter.footprint import Footprint
 from fairmile.meter.lines import number_text
+from fairmile.runs.layout import open_arrays
 from fairmile.runs.ledger import Row
 from fairmile.runs.model import Run, RunState
 from fairmile.sweeps.record import Sweep, list_sweeps
@@ -241,7 +242,7 @@ def status(out: Out) -> None:
     """Tell what runs, what waits and what ended last, here and on every system."""
     workspace = Workspace.open()
     ledger = workspace.ledger
-    if ledger.with_jobs():
+    if ledger.with_jobs() or open_arrays(ledger.root):
         workspace.runs.refresh(on_problem=out.say)
     sweeps = list_sweeps(workspace.home / "sweeps")
     counts = ledger.counts([each.id for each in sweeps])

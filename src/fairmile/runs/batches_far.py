@@ -33,12 +33,11 @@ from fairmile.meter.lines import FILES
 from fairmile.runs.batches import ArrayState, Frozen, array_job
 from fairmile.runs.carrier import AS_PYTHON, RECORDER, TRAVEL, recorder_file, run_state, tied, travelling_inputs
 from fairmile.runs.crate import INPUTS
-from fairmile.runs.layout import CARD, OUTPUT, RECORD, WORK, read_record, write_record
+from fairmile.runs.layout import CARD, FAR, OUTPUT, RECORD, WORK, read_record, write_record
 from fairmile.runs.recorder import Ending, finish
 from fairmile.runs.worker import BATCH, MEMBERS, TAKEN, Batch
 
 _WORKER = ("-m", "fairmile.runs.worker")  # what travels; whoever starts anything else needs more than a Python there
-_NOTES = ".far"
 _BATCHES, _RUNS, _READY, _START, _TASKS = ".batches", "runs", "ready", "work.sh", "tasks.json"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FILES = (RECORD, OUTPUT, CARD, FILES)  # of a run: what comes back
@@ -93,11 +92,6 @@ class _Array:
     def missing(self, job: JobStatus) -> list[int]:
         """Return the tasks that have ended, and whose records are not here."""
         return [n for n in range(len(self.tasks)) if n not in self.brought and _standing(job, n).state.is_end]
-
-
-def open_arrays(root: Path) -> list[str]:
-    """Return the keys of the job arrays of which not all records are below `root` yet."""
-    return sorted(file.stem for file in (root / _NOTES).glob("*.json"))
 
 
 class FarBatches:
@@ -188,7 +182,7 @@ class FarBatches:
         """Bring the records of tasks that have ended; None where another process is about to, or has."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(Lock(self._root / _NOTES / f".{key}", timeout_s=0.2))
+                stack.enter_context(Lock(self._root / FAR / f".{key}", timeout_s=0.2))
             except SystemFailure as error:
                 if "is locked by" not in str(error):
                     raise
@@ -309,7 +303,7 @@ class FarBatches:
     # What is noted
 
     def _file(self, key: str) -> Path:
-        return safe_join(self._root, f"{_NOTES}/{key}.json")
+        return safe_join(self._root, f"{FAR}/{key}.json")
 
     def _write(self, key: str, array: _Array) -> None:
         write_atomic(self._file(key), json.dumps({**vars(array), "brought": sorted(array.brought)}))

@@ -23,6 +23,7 @@ from fairmile.base.files import write_atomic
 FORMAT = "fairmile-run/1"
 RECORD, OUTPUT, CARD = "run.json", "output.log", "ro-crate-metadata.json"
 WORK = "work"  # where the program runs unless it is told otherwise
+FAR = ".far"
 PACK = "run.zip"  # what a recorder on another machine leaves to be brought back
 
 
@@ -48,3 +49,8 @@ def write_record(folder: Path, document: Mapping[str, Any]) -> None:
 def work_folder(folder: Path, spec: Mapping[str, Any]) -> Path:
     """Return where the program of a run starts."""
     return Path(spec["folder"]) if spec.get("folder") else folder / WORK / spec.get("subfolder", "")
+
+
+def open_arrays(root: Path) -> list[str]:
+    """Return the keys of the job arrays elsewhere of which not all records are below `root` yet."""
+    return sorted(file.stem for file in (root / FAR).glob("*.json"))

@@ -108,12 +108,23 @@ class Ledger:
             if not newest:
                 raise NotFound("there is no run yet", hint="`fairmile run -- COMMAND…` records one")
             reference = newest[0].id
-        found = self._read(reference)
+        found = self.find(reference)
         return found if found is not None else self._at(self.root / self._complete(reference))
+
+    def find(self, id: str) -> Run | None:
+        """Return the run with exactly this id, or None."""
+        folder = self.root / id
+        try:
+            return Run(read_record(folder), folder)
+        except (FileNotFoundError, NotADirectoryError):
+            packed = folder.with_name(id + SUFFIX)
+            return Run(read_packed(packed), packed, packed=True) if packed.is_file() else None
+        except ValueError:  # a name that no file can have
+            return None
 
     def select(self, reference: str) -> list[Run]:
         """Return the runs that an id, a group or a name means, the oldest first; NotFound where there is none."""
-        if reference == _LAST or "/" in reference or reference in (".", "..") or self._read(reference) is not None:
+        if reference == _LAST or "/" in reference or reference in (".", "..") or self.find(reference) is not None:
             return [self.get(reference)]
         with self._index() as index:
             rows = index.execute(
@@ -234,16 +245,6 @@ class Ledger:
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{path} is no run: there is no {RECORD} in it") from None
 
-    def _read(self, id: str) -> Run | None:
-        folder = self.root / id
-        try:
-            return Run(read_record(folder), folder)
-        except (FileNotFoundError, NotADirectoryError):
-            packed = folder.with_name(id + SUFFIX)
-            return Run(read_packed(packed), packed, packed=True) if packed.is_file() else None
-        except ValueError:  # a name that no file can have
-            return None
-
     def _complete(self, reference: str) -> str:
         if not reference:
             raise UsageError("an empty name names no run", hint="`fairmile runs ls` lists them")
@@ -337,7 +338,7 @@ class Ledger:
         running = connection.execute(f"SELECT id FROM runs WHERE state IN ({marks})", sorted(alive)).fetchall()
         for (id,) in running:
             try:
-                run = self._read(id) if id in there and id not in changed_ids else None
+                run = self.find(id) if id in there and id not in changed_ids else None
             except SystemFailure:  # it is just being replaced, and read the next time
                 continue
             if run is not None and str(state := self.standing(run)) not in alive:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
 import shutil
-import sys
-import tempfile
 import time
 import zipfile
 from collections import deque
@@ -25,7 +22,7 @@ from fairmile.base.errors import (
     Unsupported,
     UsageError,
 )
-from fairmile.base.files import Lock, safe_join, write_failure
+from fairmile.base.files import Lock, write_failure
 from fairmile.base.units import format_duration
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
@@ -35,23 +32,22 @@ from fairmile.envs.spec import parse_spec
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import Standing
 from fairmile.jobs.queue import Jobs, JobStatus
-from fairmile.jobs.spec import JobSpec, Resources
+from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.runs import capture, carrier, sabath
-from fairmile.runs.batches import ArrayState, Frozen, array_job, write_frozen
-from fairmile.runs.batches_far import FarBatches, open_arrays
-from fairmile.runs.crate import CODE, INPUTS
-from fairmile.runs.exchange import EXCHANGES, ImportedRun
-from fairmile.runs.layout import OUTPUT, RECORD, WORK, read_record, write_record
+from fairmile.runs.arrays import Arrays
+from fairmile.runs.batches import Frozen, write_frozen
+from fairmile.runs.exchanging import export_run, import_runs
+from fairmile.runs.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
 from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import PREDICTORS, predict
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
 from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
-from fairmile.runs.snapshot import keep_code, keep_folder, lay_code
+from fairmile.runs.snapshot import keep_code, lay_code
 from fairmile.runs.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
@@ -72,7 +68,6 @@ from fairmile.store.store import Store
 _HISTORY = 20
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _TAIL_BYTES = 64 << 10
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -469,7 +464,7 @@ class Runs(Ledger):
         Each of them has a folder of its own to work in, unless `in_place` has all work in that of the specification.
         """
         spec = plan.spec
-        is_far = self.is_far(spec.system)
+        is_far = bool(spec.system) and self.arrays.is_far(spec.system)
         if is_far and spec.environment:  # which is refused
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
         captured = self._prepare(plan)
@@ -505,68 +500,10 @@ class Runs(Ledger):
         _made(self.root)
         return frozen
 
-    def submit_array(
-        self,
-        frozen: Frozen,
-        worker: Sequence[str],
-        count: int,
-        key: str,
-        *,
-        at_once: int | None = None,
-        resources: Mapping[str, Any] | None = None,
-    ) -> ArrayState:
-        """Submit a job array whose tasks execute members of a batch; the same key never becomes two.
-
-        `worker` are the words that make Python the worker of a task, `resources` what a task needs where that is not
-        what the specification says.
-        """
-        jobs, spec = self._around.jobs(), frozen.spec
-        needs = spec.resources if resources is None else Resources.model_validate(resources)
-        if self.is_far(spec.system):
-            return self._submit_far_array(frozen, worker, key, count=count, at_once=at_once, resources=needs)
-        words = (sys.executable, "-P", *worker)
-        job = array_job(spec, words, count=count, at_once=at_once, resources=needs, key=key)
-        if spec.environment:
-            digest = self._around.envs().build(spec.environment).digest
-            job = jobs.equipped(job, self._around.envs(), digest, on=spec.system)
-        return ArrayState.of(jobs.submit(job, on=spec.system))
-
-    def _submit_far_array(self, frozen: Frozen, worker: Sequence[str], key: str, **asked: Any) -> ArrayState:
-        far, jobs = self._far(), self._around.jobs()
-        job = far.job(frozen, worker, key=key, **asked)
-        try:
-            return ArrayState.of(jobs.submit(job, on=frozen.spec.system))
-        except FairmileError:
-            if jobs.find(key) is None:  # else it may have arrived
-                far.forget(key)
-            raise
-
-    def _far(self) -> FarBatches:
-        return FarBatches(self.root, self._around.jobs())
-
-    def array(self, key: str) -> ArrayState | None:
-        """Return where the job array with a key stands; None where it was never submitted.
-
-        The records of tasks that have ended elsewhere are here then.
-        """
-        job = self._around.jobs().find(key)
-        return None if job is None else self._far().state(key, job)
-
-    def cancel_array(self, key: str) -> None:
-        """End a job array, where there is one."""
-        job = self.array(key)
-        if job is not None and not job.is_over:
-            self._around.jobs().cancel([job.job])
-
-    def is_far(self, system: str) -> bool:
-        """Tell whether a system is reached over ssh, and sees no file of this machine."""
-        return bool(system and self._around.jobs().machines[system].reach.host)
-
-    def limits(self, system: str, partition: str = "") -> tuple[float | None, int]:
-        """Return the longest time that a system gives a job, and how many cores one of its nodes has (0: unknown)."""
-        machine = self._around.jobs().machines[system]
-        found = machine.system.partitions.get(partition or machine.reach.partition or machine.system.default_partition)
-        return machine.limit_s(partition), (found.cores if found is not None else None) or 0
+    @property
+    def arrays(self) -> Arrays:
+        """Job arrays whose tasks execute members of batches."""
+        return Arrays(self.root, self._around.jobs(), self._around.envs)
 
     def _travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
         """Return a specification for a machine that sees no file of this one; the record gets it, too."""
@@ -590,7 +527,7 @@ class Runs(Ledger):
         arrays: dict[str, JobStatus | None] = {}
         for key in open_arrays(self.root):
             try:
-                self.array(key)
+                self.arrays.get(key)
             except FairmileError as error:
                 on_problem(f"job array {key}: {error}")
         for id in self.with_jobs():
@@ -737,69 +674,11 @@ class Runs(Ledger):
         run = self.collect(reference)
         if not run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="export it when it has ended")
-        snapshot = (run.captured.get("code") or {}).get("snapshot")
-        most_bytes = sys.maxsize if with_inputs else 0
-        with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
-            code = Path(scratch) / "code"
-            if snapshot:
-                self._around.store().lay(snapshot, code)
-            names = [(str(path.relative_to(code)), path) for path in sorted(code.rglob("*")) if path.is_file()]
-            return EXCHANGES[format].export(run, target, code=lambda: names, most_input_bytes=most_bytes)
+        return export_run(run, self._around.store(), format, target, with_inputs=with_inputs)
 
     def import_runs(self, source: Path | str, format: str = "rocrate", *, dry_run: bool = False) -> list[Run]:
         """Take in the runs that a file or folder of another form holds; one that is here already is left as it is."""
-        found = []
-        for each in EXCHANGES[format].read(Path(source)):
-            if not _ID.fullmatch(each.id):
-                raise UsageError(f"{source}: {each.id!r} is no id of a run")
-            known = self._read(each.id)
-            if known is not None and known.document.get("result") != each.document.get("result"):
-                raise Conflict(
-                    f"there is another run {each.id} already", hint=f"`fairmile runs rm {each.id}` makes room for it"
-                )
-            if known is None and not dry_run:
-                known = self._taken_in(each)
-            elif known is not None and not dry_run:
-                known = self._with_inputs(known, each)
-            found.append(known or Run(each.document, Path()))
-        return found
-
-    def _taken_in(self, imported: ImportedRun) -> Run:
-        """Lay an imported run among ours; its code goes to the store, and its inputs are where they came with it."""
-        folder = safe_join(self.root, imported.id)
-        with tempfile.TemporaryDirectory(dir=_made(self.root), prefix=".import-") as scratch:
-            fresh = Path(scratch) / folder.name
-            document = copy.deepcopy(dict(imported.lay(fresh).document))
-            captured = document.setdefault("captured", {})
-            if (fresh / CODE).is_dir():
-                captured.setdefault("code", {"files": []})["snapshot"] = keep_folder(self._around.store(), fresh / CODE)
-            for name, each in (captured.get("inputs") or {}).items():
-                if safe_join(fresh, f"{INPUTS}/{name}").exists():
-                    each["path"] = str(folder / INPUTS / name)
-            document["imported"] = {"from": imported.source, "time": time.time()}
-            document["job"] = None
-            write_record(fresh, document)
-            fresh.rename(folder)
-        return self.get(imported.id)
-
-    def _with_inputs(self, known: Run, imported: ImportedRun) -> Run:
-        """Take the inputs that came with a run that is here without them; all else of it stays as it is."""
-        names = {each.split("/")[1] for each in imported.files if each.startswith(f"{INPUTS}/")}
-        document = copy.deepcopy(dict(known.document))
-        inputs = document.get("captured", {}).get("inputs") or {}
-        missing = [name for name in inputs if name in names and not Path(inputs[name].get("path") or "/-").exists()]
-        if not missing or known.packed:
-            return known
-        with tempfile.TemporaryDirectory(dir=self.root, prefix=".import-") as scratch:
-            imported.lay(fresh := Path(scratch) / known.id)
-            (known.folder / INPUTS).mkdir(exist_ok=True)
-            for name in missing:
-                target = safe_join(known.folder, f"{INPUTS}/{name}")
-                if not target.exists():
-                    safe_join(fresh, f"{INPUTS}/{name}").rename(target)
-                inputs[name]["path"] = str(target)
-        write_record(known.folder, document)
-        return self.get(known.id)
+        return import_runs(self, self._around.store, Path(source), format, dry_run=dry_run)
 
     def project(
         self,

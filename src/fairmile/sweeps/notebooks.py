@@ -75,6 +75,8 @@ def _kernel(document: Any, notebook: Path) -> str:
     said = document.metadata.get("kernelspec", {})
     name = str(said.get("name", ""))
     language = said.get("language") or document.metadata.get("language_info", {}).get("name", "python")
+    if "kernelspec" not in document.metadata:  # as one that a program wrote
+        document.metadata["kernelspec"] = {"name": name or "python3", "language": language, "display_name": language}
     installed = KernelSpecManager().find_kernel_specs()
     if name in installed:
         return name

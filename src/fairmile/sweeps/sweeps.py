@@ -291,7 +291,7 @@ class Sweeps:
 
     def _arrays(self, sweep: Sweep) -> Iterator[ArrayState]:
         for said in read_tasks(sweep.folder):
-            job = self._runs().array(said["key"])
+            job = self._runs().arrays.get(said["key"])
             if job is not None:
                 yield job
 
@@ -308,7 +308,7 @@ class Sweeps:
         """Return the points that a job which has not ended will execute, with its key and the index of the task."""
         found: dict[int, tuple[str, int]] = {}
         for said in read_tasks(sweep.folder):
-            job = self._runs().array(said["key"])
+            job = self._runs().arrays.get(said["key"])
             if job is None or job.is_over:
                 continue
             for index, numbers in enumerate(said["tasks"]):
@@ -384,9 +384,9 @@ class Sweeps:
                 words = ["-m", "fairmile.runs.worker", str(sweep.folder), "--tasks", file]
                 words += ["--at-once", str(slots)] if slots > 1 else []
                 try:
-                    job = self._runs().submit_array(frozen, words, len(tasks), key, at_once=at_once, resources=needs)
+                    job = self._runs().arrays.submit(frozen, words, len(tasks), key, at_once=at_once, resources=needs)
                 except FairmileError:
-                    if self._runs().array(key) is None:
+                    if self._runs().arrays.get(key) is None:
                         (sweep.folder / file).unlink(missing_ok=True)
                     raise
                 jobs.append(job)
@@ -397,7 +397,7 @@ class Sweeps:
         return sum(
             len(said["tasks"]) - len(job.ended)
             for said in read_tasks(sweep.folder)
-            if (job := self._runs().array(said["key"])) is not None and not job.is_over
+            if (job := self._runs().arrays.get(said["key"])) is not None and not job.is_over
         )
 
     def _packed(self, spec: RunSpec, standings: Sequence[Standing], count: int) -> int:
@@ -415,7 +415,7 @@ class Sweeps:
             needs["cpus_per_task"] = (needs.get("cpus_per_task") or 1) * slots
         point_s = needs.get("time_s")
         if point_s is not None:
-            limit_s, _ = self._runs().limits(spec.system, needs.get("partition", ""))
+            limit_s = self._runs().arrays.limit_s(spec.system, needs.get("partition", ""))
             if limit_s is not None:
                 size = max(1, min(size, slots * int(limit_s // point_s)))
             needs["time_s"] = point_s * math.ceil(size / slots)
@@ -434,7 +434,7 @@ class Sweeps:
                     break
             if submitting.get("queued"):
                 self.submit(sweep, **submitting)
-            time.sleep(_LOOK_S if len(found) < 100 and not self._runs().is_far(sweep.system) else _SELDOM_LOOK_S)
+            time.sleep(_LOOK_S if len(found) < 100 and not self._runs().arrays.is_far(sweep.system) else _SELDOM_LOOK_S)
         with self._turn(sweep):
             self._conclude(sweep, found)
         return found
@@ -442,7 +442,7 @@ class Sweeps:
     def cancel(self, sweep: Sweep) -> None:
         """End the jobs of a sweep; what they have done stays."""
         for said in read_tasks(sweep.folder):
-            self._runs().cancel_array(said["key"])
+            self._runs().arrays.cancel(said["key"])
 
     # What came out
 

@@ -273,7 +273,7 @@ class TestOnSlurm:
         until = time.monotonic() + 60
         while not any(each.state == "running" for each in slurm.studies.trials(study)) and time.monotonic() < until:
             time.sleep(0.2)
-        slurm.runs.cancel_array(f"{study.id}-1")
+        slurm.runs.arrays.cancel(f"{study.id}-1")
         (tmp_path / "go").touch()
         trials = slurm.studies.wait(study)
         assert states(trials)["done"] == 2

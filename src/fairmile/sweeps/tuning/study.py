@@ -189,11 +189,11 @@ class Studies:
         key = f"{study.id}-{number}"
         write_tasks(study.folder, number, key, study.system, [[] for _ in range(workers)])
         words = ["-m", "fairmile.sweeps.tuning.worker", str(study.folder), "--job", key]
-        return self._runs().submit_array(frozen_of(study), words, workers, key).job
+        return self._runs().arrays.submit(frozen_of(study), words, workers, key).job
 
     def is_live(self, study: Sweep) -> bool:
         """Tell whether a job works on a study."""
-        arrays = (self._runs().array(said["key"]) for said in read_tasks(study.folder))
+        arrays = (self._runs().arrays.get(said["key"]) for said in read_tasks(study.folder))
         return any(array is not None and not array.is_over for array in arrays)
 
     def wait(
@@ -221,7 +221,7 @@ class Studies:
         """Have a study end: no trial is begun any more, and its jobs are cancelled."""
         (study.folder / _STOP).touch()
         for said in read_tasks(study.folder):
-            self._runs().cancel_array(said["key"])
+            self._runs().arrays.cancel(said["key"])
 
     def _reap(self, study: Sweep, engine: Engine) -> None:
         engine.reap(lambda worker: self._is_alive(study, worker))
@@ -234,7 +234,7 @@ class Studies:
         job = dict(line.split("=", 1) for line in worker.splitlines() if "=" in line).get("job", "")
         key, _, task = job.rpartition("/")
         if key:
-            array = self._runs().array(key)
+            array = self._runs().arrays.get(key)
             if array is None or array.is_over or int(task or 0) in array.ended:
                 return False
         return not has_no_pulse(study.folder, holder)
