@@ -47,6 +47,8 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/meter.py
 	$(BIN)/python speed/watch.py
 	$(BIN)/python speed/runs.py
+	$(BIN)/python speed/sweeps.py
+	$(BIN)/python speed/tuning.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
