@@ -34,6 +34,8 @@ def test_a_line_that_is_not_whole_waits_for_its_end(tmp_path: Path) -> None:
 
 def test_a_damaged_line_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b'{"log": {"loss": \n{"log": 3}\n{"log": {"loss": "NaN"}}\n{"log": {"loss": 2}}\n')
+    with (tmp_path / FILE).open("ab") as log:
+        log.write(b'{"log": {"loss": 1%s}}\n{"log": %s\n' % (b"0" * 400, b"[" * 100_000))
     found = list(Tail(tmp_path).new())
     assert [each.value for each in found][1:] == [2.0]
     assert found[0].value != found[0].value

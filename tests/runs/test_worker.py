@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fairmile.base.errors import SystemFailure
 from fairmile.runs.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
@@ -138,7 +139,33 @@ def test_a_worker_that_is_killed_takes_only_its_member_along(runs: Runs, tmp_pat
     assert found == {0: "done", 1: "interrupted", 2: "done"}
 
 
-def test_what_is_interrupted_is_ended_with_its_programs(runs: Runs, tmp_path: Path) -> None:
+def test_a_worker_that_is_told_to_stop_takes_only_its_member_along(runs: Runs, tmp_path: Path) -> None:
+    stop = ["sh", "-c", "test {x} != stop || { kill -TERM $PPID; sleep 60; }"]
+    frozen(runs, tmp_path / "b", stop, "live", "stop", "live", "live")
+    found = states(list(pool(tmp_path / "b", range(4), 1)))
+    assert found == {0: "done", 1: "cancelled", 2: "done", 3: "done"}
+
+
+def test_workers_that_cannot_begin_end_the_pool_at_once(runs: Runs, tmp_path: Path) -> None:
+    frozen(runs, tmp_path / "b", ["true"], *range(3))
+    (tmp_path / "b" / "batch.json").write_text("{")
+    with pytest.raises(SystemFailure, match="before it did anything"):
+        list(pool(tmp_path / "b", range(3), 1))
+
+
+def test_a_member_knows_nothing_of_what_its_worker_was_told(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRMILE_RESUME", "1")  # as inside of a run that goes on
+    frozen(runs, tmp_path / "b", ["sh", "-c", "echo $FAIRMILE_RESUME$FAIRMILE_BATCH_JOB"], *range(2))
+    name = write_tasks(tmp_path / "b", 1, "key-1", "rig", [[0, 1]])
+    monkeypatch.setenv("FAIRMILE_BATCH_JOB", "")
+    assert start([str(tmp_path / "b"), "--tasks", name, "--at-once", "2", "--"]) == 0
+    assert {runs.output(f"g-{n}") for n in range(2)} == {b"\n"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_is_ended_with_its_programs(runs: Runs, tmp_path: Path, number: signal.Signals) -> None:
     frozen(runs, tmp_path / "b", ["sh", "-c", "echo $$; exec sleep 600"], 1, 2)
     argv = [sys.executable, "-c", CONTROLLER, str(tmp_path / "b"), "2"]
     controller = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -147,7 +174,7 @@ def test_what_is_interrupted_is_ended_with_its_programs(runs: Runs, tmp_path: Pa
         time.sleep(0.05)
     while time.monotonic() < until and not all(runs.output(f"g-{n}") for n in range(2)):
         time.sleep(0.05)
-    controller.send_signal(signal.SIGINT)
+    controller.send_signal(number)
     controller.wait()
     for n in range(2):
         assert runs.get(f"g-{n}").state is RunState.CANCELLED

@@ -16,7 +16,7 @@ import pytest
 from slurm_cluster import SlurmCluster
 from sweep_making import environ_of, workspace_here, workspace_on
 
-from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.runs.worker import Ended
 from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.sweeps import Standing, Sweeps
@@ -72,6 +72,45 @@ class TestPlan:
         plan = sweeps.plan(definition)
         assert plan.point_s is not None and plan.point_s >= 0.2
         assert plan.node_hours == pytest.approx(6 * plan.point_s / 3600)
+
+    def test_node_hours_follow_what_each_point_asks_for(self, sweeps: Sweeps, tmp_path: Path) -> None:
+        text = "name: s\ncommand: 'true'\nresources: {nodes: '{n}', time: '{n}m'}\naxes: {n: [1, 2, 3]}\n"
+        (tmp_path / "s.yaml").write_text(text)
+        definition, _ = sweeps.read([tmp_path / "s.yaml"])
+        assert sweeps.plan(definition).node_hours == pytest.approx((1 + 4 + 9) / 60)
+
+    def test_what_an_asset_is_run_with_must_all_be_given(self, workspace: Workspace, tmp_path: Path) -> None:
+        card = {
+            "@context": "https://w3id.org/fairmile/card/1.0/context",
+            "@type": "SoftwareSourceCode",
+            "name": "bench",
+            "version": "1.0",
+            "license": "https://spdx.org/licenses/MIT",
+            "description": "Echoes what it is given.",
+        }
+        (tmp_path / "bench.json").write_text(json.dumps({**card, "command": "echo {lr} {epochs}"}))
+        sweeps = workspace.sweeps
+        definition, source = sweeps.read(what=str(tmp_path / "bench.json"), params={"lr": "1,2"})
+        with pytest.raises(UsageError, match="epochs"):
+            sweeps.create(definition, source)
+        assert sweeps.ls() == []
+        definition, source = sweeps.read(what=str(tmp_path / "bench.json"), params={"lr": "1,2", "epochs": "3"})
+        assert sweeps.create(definition, source).count == 2
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("name: s\ncommand: echo {n}\nsettings: {x: '{nope}'}\naxes: {n: [1]}\n", "nope"),
+            ("name: s\nnotebook: none.ipynb\naxes: {n: [1]}\n", "no notebook"),
+            ("name: s\ncommand: echo {n}\naxes: {n: {uniform: [0, 1]}}\n", "distribution"),
+        ],
+    )
+    def test_what_cannot_be_run_is_refused_before_anything_is_made(
+        self, sweeps: Sweeps, tmp_path: Path, text: str, said: str
+    ) -> None:
+        with pytest.raises(FairmileError, match=said):
+            made(sweeps, text, tmp_path)
+        assert sweeps.ls() == []
 
     def test_without_anything_to_execute_a_sweep_can_be_planned_and_not_run(
         self, sweeps: Sweeps, tmp_path: Path
@@ -280,7 +319,18 @@ class TestOnSlurm:
         sweep = made(slurm.sweeps, text, tmp_path, system="rig")
         (array,) = slurm.sweeps.submit(sweep, pack=1, queued=2)
         assert len(slurm.jobs.get(array.job).tasks or {0: 0, 1: 0}) == 2
-        assert states(slurm.sweeps.wait(sweep, pack=1, queued=2)) == {"done": 6}
+        assert states(slurm.sweeps.wait(sweep)) == {"done": 6}
+
+    def test_left_alone_it_is_found_again_also_where_a_best_is_asked_for(
+        self, slurm: Workspace, tmp_path: Path
+    ) -> None:
+        (tmp_path / "s.yaml").write_text(RATES + "best: loss\n")
+        argv = [sys.executable, "-c", FAIRMILE, "sweep", "run", "s.yaml", "--on", "rig", "--leave"]
+        environ = {**os.environ, **environ_of(tmp_path)}
+        done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        sweep = slurm.sweeps.get("last")
+        assert states(slurm.sweeps.wait(sweep)) == {"done": 6}
 
     def test_each_point_may_span_several_tasks(self, slurm: Workspace, tmp_path: Path) -> None:
         text = "name: s\ncommand: sh -c 'echo {n} $SLURM_PROCID'\naxes: {n: [1, 2]}\n"

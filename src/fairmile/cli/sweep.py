@@ -34,6 +34,7 @@ from fairmile.workspace import Workspace
 _SHOWN = 20
 _FILES = (".yaml", ".yml", ".json", ".py", ".ipynb")
 _INTERRUPTED = 130
+_BAD = ("failed", "timeout", "interrupted")
 _COLOURS = {"done": "green", "running": "yellow", "queued": "yellow", "left": "dim"}
 _STATES = ("left", *map(str, RunState))
 _OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "wait")
@@ -158,7 +159,7 @@ def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry
 @click.option("-j", "jobs", type=click.IntRange(min=1), default=1, show_default=True, help="So many at once here.")
 @click.option("--failed", is_flag=True, help="Also those points of SWEEP again that failed.")
 @click.option("--pack", type=click.IntRange(min=1), help="Points per job.  [default: what fills ten minutes]")
-@click.option("--slots", type=click.IntRange(min=1), default=1, help="So many of them at once.")
+@click.option("--slots", type=click.IntRange(min=1), help="So many of them at once.")
 @click.option("--at-once", type=click.IntRange(min=1), help="So many jobs run at once at most.")
 @click.option("--queued", type=click.IntRange(min=1), help="So many jobs wait in the queue at most.")
 @click.option("--best", default="", metavar="METRIC", help="Tell which point is best.")
@@ -434,7 +435,7 @@ def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]
         out.say(f"job {job.job} on {sweep.system}")
     if not options["wait"]:
         return sweeps.points(sweep)
-    return sweeps.wait(sweep, on_look=lambda found: _look(out, found), **submitting)
+    return sweeps.wait(sweep, on_look=lambda found: _look(out, found))
 
 
 def _look(out: Out, found: Sequence[Standing]) -> None:
@@ -450,14 +451,20 @@ def _told(out: Out, workspace: Workspace, sweep: Sweep, found: Sequence[Standing
     else:
         shown = [out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items()]
         out.line(f"sweep {sweep.id}: {', '.join(shown)}")
-        for each in [each for each in found if each.state in ("failed", "timeout")][:_SHOWN]:
+        bad = [each for each in found if each.state in _BAD]
+        for each in bad[:_SHOWN]:
             reason = why_it_failed(workspace.runs, each.run, each.reason)
             out.line(f"{each.id}: {each.state}: {reason}  → fairmile run --resume {each.run}")
+        if len(bad) > _SHOWN:
+            out.hint(f"{len(bad) - _SHOWN:,} more: `fairmile sweep show {sweep.id} --state failed` lists them")
+        combined = workspace.sweeps.combined(sweep)
+        if combined is not None:
+            out.line(f"combined by run {combined.id}: {combined.state}")
         for text in _best(workspace.sweeps, sweep, metric).values():
             out.paragraph(text)
         if states["failed"] or states["timeout"]:
             out.hint(f"`fairmile sweep run {sweep.id} --failed` does the failed ones again")
-        elif states["queued"] or states["running"]:
+        if states["queued"] or states["running"]:
             out.hint(f"`fairmile sweep run {sweep.id}` follows it, `fairmile status` tells how far it is")
         elif states["left"] or states["interrupted"] or states["cancelled"]:
             out.hint(f"`fairmile sweep run {sweep.id}` goes on with what is missing")
@@ -478,7 +485,10 @@ def why_it_failed(runs: Runs, run: str, reason: str) -> str:
 
 def _best(sweeps: Sweeps, sweep: Sweep, metric: str) -> dict[str, str]:
     """Return which point is best by a metric, where one is asked for."""
-    return {"best": best_of(sweeps.results(sweep), metric).text} if metric else {}
+    if not metric:
+        return {}
+    done = [run for run in sweeps.results(sweep) if run.state is RunState.DONE]
+    return {"best": best_of(done, metric).text} if done else {}
 
 
 def _values(point: Point) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def _work(out: Out, studies: Studies, study: Sweep, options: Mapping[str, Any]) 
     if not study.system:
         studies.run(study, workers=options["workers"], on_look=look)
         return
-    if not studies.is_live(study):
+    if not studies.is_live(study) and not studies.is_spent(study):
         out.say(f"job {studies.submit(study, workers=options['workers'])} on {study.system}")
     if options["wait"]:
         studies.wait(study, on_look=look)
@@ -220,16 +220,30 @@ def _show(out: Out, workspace: Workspace, study: Sweep) -> int:
         values = [f"{value:.6g}" for value in each.values]
         rows.append([each.number, *values, *(_short(each.params.get(name, "")) for name in names), each.run])
     out.table(["best trial", *(each["metric"] for each in objectives), *names, "run"], rows)
+    if any(each.state != "done" for each in trials) or len(trials) > len(best):
+        columns = ["trial", "state", *(each["metric"] for each in objectives), *names, "run"]
+        out.table(columns, _rows(trials, names, len(objectives), out))
+        if len(trials) > _SHOWN:
+            out.hint(f"{len(trials) - _SHOWN:,} earlier ones: --json has all")
     reasons = studies.engine(study).reasons()
     for each in [each for each in trials if each.state == "failed"][:_SHOWN]:
         reason = why_it_failed(workspace.runs, each.run, reasons.get(each.number, ""))
-        out.line(f"trial {each.number}: failed: {reason}  → fairmile runs log {each.run}")
+        out.line(f"trial {each.number}: failed: {reason}" + (f"  → fairmile runs log {each.run}" if each.run else ""))
     for row in studies.hindsight(study):
         rightly = f"stopped {row['stopped']} of {row['trials']} trials early, {row['rightly']} of them rightly"
         out.line(f"{row['method']} would have {rightly}, and saved {row['steps saved']:g} of {row['steps']:g} steps")
     if best:
         out.hint(f"`fairmile report {study.id}` draws it; `fairmile rerun {best[0].run}` does the best again")
     return 0 if best or not trials else 1
+
+
+def _rows(trials: Sequence[TrialRecord], names: Sequence[str], objectives: int, out: Out) -> list[list[Any]]:
+    rows = []
+    for each in trials[-_SHOWN:]:
+        values = [f"{value:.6g}" for value in each.values] + [""] * (objectives - len(each.values))
+        state = out.colour(each.state, _COLOURS.get(each.state, "red"))
+        rows.append([each.number, state, *values, *(_short(each.params.get(name, "")) for name in names), each.run])
+    return rows
 
 
 def _short(value: Any) -> str:

@@ -53,5 +53,5 @@ def _values(line: bytes) -> Iterator[Value]:
         logged, step = said["log"], said.get("step")
         for name, value in logged.items():
             yield Value(name, float(value), None if step is None else float(step))
-    except (ValueError, TypeError, LookupError, AttributeError):  # a damaged line
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):  # a damaged line
         return

@@ -47,6 +47,7 @@ from fairmile.runs.model import Run
 
 _MOST_POINTS = 500
 _MOST_MAPS = 3
+_OF_JOBS = ("variable SLURM_", "variable PBS_", "variable LSB_", "variable FLUX_")
 _MOST_REASONS = 4
 _MOST_VALUES = 8
 _OPEN = ("queued", "running")
@@ -166,7 +167,8 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
     if not sweep.metric and any(map(counts, sweep.runs)):
         yield Note("No metric has a known direction, so nothing is ranked: name one with --metric.")
     own = [fact for fact in inner_differences(sweep.runs) if not fact.startswith(("param ", "scheduler "))]
-    own = [fact for fact in own if fact not in ("command", "host")]
+    # Which task of which job a run was says nothing of its result.
+    own = [fact for fact in own if fact not in ("command", "host") and not fact.startswith(_OF_JOBS)]
     if own:
         more = f" and {len(own) - _MOST_VALUES} more" if len(own) > _MOST_VALUES else ""
         yield Note(f"Not only the parameters differ among these runs: {', '.join(own[:_MOST_VALUES])}{more}.")

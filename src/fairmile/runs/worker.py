@@ -19,8 +19,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
@@ -35,7 +36,10 @@ BATCH, MEMBERS = "batch.json", "members.jsonl"
 MEMBER = "FAIRMILE_MEMBER"  # stands in a launcher's command for that of a member
 _MOST_LINKS = 200  # files that are linked one by one into the folder of a member; of more code only the top
 TAKEN = "taken"  # somebody else executes it at this moment
+_CANCELLED = "cancelled"
 _INTERRUPTED = 130
+_PATIENCE_S = 30.0  # for programs that were asked to end
+_AT_JOB, _RESUME = "FAIRMILE_BATCH_JOB", "FAIRMILE_RESUME"
 
 Document = dict[str, Any]
 # Called while a member runs; it returns why the program is to be stopped, or nothing.
@@ -78,9 +82,21 @@ class Batch:
 
     def members(self) -> list[Mapping[str, Any]]:
         """Return all members; each has `id`, `spec` and `argv`."""
+        return [self.member(number) for number in range(len(self._lines))]
+
+    def member(self, number: int) -> Mapping[str, Any]:
+        """Return one member; the others, which may be many and long, are not looked at."""
         try:
-            return [json.loads(line) for line in (self.folder / MEMBERS).read_bytes().splitlines()]
-        except (OSError, ValueError) as error:
+            found: Mapping[str, Any] = json.loads(self._lines[number])
+        except (LookupError, ValueError) as error:
+            raise SystemFailure(f"cannot read member {number} in {self.folder / MEMBERS}: {error}") from error
+        return found
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        try:
+            return (self.folder / MEMBERS).read_bytes().splitlines()
+        except OSError as error:
             raise SystemFailure(f"cannot read {self.folder / MEMBERS}: {error}") from error
 
     def execute(
@@ -106,8 +122,9 @@ class Batch:
         argv = [_filled(word, values) for word in member["argv"]]
         argv = [word for part in self.around for word in (argv if part == MEMBER else [part])]
         env = {**os.environ, **self.env, **member.get("env", {})}
+        env.pop(_RESUME, None)  # of a run that this process is part of
         if document.get("attempts"):
-            env["FAIRMILE_RESUME"] = "1"
+            env[_RESUME] = "1"
         if self.code and not document["spec"].get("folder"):
             _link(Path(self.code), work)
         _lay(member.get("files", {}), work)
@@ -198,38 +215,103 @@ def _lay(files: Mapping[str, str], work: Path) -> None:
 # A pool of processes on this machine
 
 
-def pool(folder: Path, numbers: Iterable[int], at_once: int, *, launch: Sequence[str] = ()) -> Iterator[Ended]:
+def pool(folder: Path, numbers: Iterable[int], at_once: int, *, launch: Sequence[str] = ()) -> Generator[Ended]:
     """Execute members by their numbers, so many at once, each process one after the other; yield how each ended.
 
-    A process that dies takes only its member with it. Where this process dies, the others end what they are at, and
-    begin nothing more.
+    A process that dies takes only its member with it; one that cannot even begin is a SystemFailure. Where this process
+    is killed, the others end what they are at, and begin nothing more; where it is asked to end, they are, too.
     """
     waiting = iter(numbers)
-    with DefaultSelector() as selector, contextlib.ExitStack() as stack:
+    with _asked_to_end(), DefaultSelector() as selector, _Crew(folder, launch) as crew:
+
+        def begin() -> None:
+            if (number := next(waiting, None)) is not None:
+                fed = crew.hire()
+                fed.give(number)
+                selector.register(fed.answers, EVENT_READ, fed)
+
         for _ in range(at_once):
-            number = next(waiting, None)
-            if number is None:
-                break
-            fed = stack.enter_context(_Fed(folder, launch))
-            fed.give(number)
-            selector.register(fed.answers, EVENT_READ, fed)
+            begin()
         while selector.get_map():
             for key, _ in selector.select():
-                fed = key.data
+                fed: _Fed = key.data
                 for ended in fed.take():
                     yield ended
-                    if (number := next(waiting, None)) is not None:
+                    # Who was told to stop takes nothing more: another one does.
+                    number = None if ended.state == _CANCELLED else next(waiting, None)
+                    if number is not None:
                         fed.give(number)
                     else:
                         fed.finish()
                 if fed.is_over:
                     selector.unregister(fed.answers)
+                    exit_code = crew.dismiss(fed)
+                    if fed.number is not None and exit_code > 1 and not fed.has_answered:
+                        raise SystemFailure(
+                            f"a worker of {folder} ended with exit code {exit_code} before it did anything",
+                            hint="it printed why",
+                        )
                     if fed.number is not None:
-                        yield Ended(fed.number, "", "interrupted", "its worker died")
-                        if (number := next(waiting, None)) is not None:
-                            fed = stack.enter_context(_Fed(folder, launch))
-                            fed.give(number)
-                            selector.register(fed.answers, EVENT_READ, fed)
+                        yield Ended(fed.number, _id(folder, fed.number), "interrupted", "its worker died")
+                    begin()
+
+
+def _id(folder: Path, number: int) -> str:
+    return str(Batch.read(folder).member(number)["id"])
+
+
+@contextlib.contextmanager
+def _asked_to_end() -> Iterator[None]:
+    """Leave the block with SystemExit where this process is asked to end; only a main thread may listen."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.getsignal(signal.SIGTERM)
+        is_ours = before is signal.SIG_DFL
+        if is_ours:
+            signal.signal(signal.SIGTERM, leave)
+    except ValueError:
+        is_ours = False
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _Crew:
+    """The processes of a pool; where its block is left early, all of them end, with their programs."""
+
+    def __init__(self, folder: Path, launch: Sequence[str]) -> None:
+        self._folder, self._launch = folder, launch
+        self._members: list[_Fed] = []
+
+    def __enter__(self) -> _Crew:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # also where whoever takes what is yielded has had enough
+            for fed in self._members:
+                fed.signal(signal.SIGINT if kind is KeyboardInterrupt else signal.SIGTERM)
+        for fed in self._members:
+            fed.finish()
+        until = time.monotonic() + _PATIENCE_S
+        for fed in self._members:
+            if kind is not None and not fed.has_ended(until - time.monotonic()):
+                fed.signal(signal.SIGINT)  # which a program cannot ignore for long
+            fed.close()
+
+    def hire(self) -> _Fed:
+        fed = _Fed(self._folder, self._launch)
+        self._members.append(fed)
+        return fed
+
+    def dismiss(self, fed: _Fed) -> int:
+        """Let one go that has ended, and return its exit code, below 0 where a signal ended it."""
+        self._members.remove(fed)
+        return fed.close()
 
 
 class _Fed:
@@ -243,20 +325,9 @@ class _Fed:
         self._orders, self.answers = self._process.stdin, self._process.stdout
         os.set_blocking(self.answers.fileno(), False)
         self._rest = b""
-        self.number: int | None = None
+        self.number: int | None = None  # what it is at
+        self.has_answered = False
         self.is_over = False
-
-    def __enter__(self) -> _Fed:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # also where whoever takes what is yielded has had enough
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGINT if kind is KeyboardInterrupt else signal.SIGTERM)
-        with contextlib.suppress(BrokenPipeError):
-            self._orders.close()
-        self._process.wait()
-        self.answers.close()
 
     def give(self, number: int) -> None:
         self.number = number
@@ -265,8 +336,27 @@ class _Fed:
             self._orders.flush()
 
     def finish(self) -> None:
+        """Let it end after what it is at."""
         with contextlib.suppress(BrokenPipeError):
             self._orders.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def has_ended(self, within_s: float) -> bool:
+        try:
+            self._process.wait(max(within_s, 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> int:
+        """Wait for its end and return its exit code."""
+        self.finish()
+        exit_code = self._process.wait()
+        self.answers.close()
+        return exit_code
 
     def take(self) -> Iterator[Ended]:
         """Yield what it has said since the last time."""
@@ -276,7 +366,7 @@ class _Fed:
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self.number = None
+            self.number, self.has_answered = None, True
             yield Ended(**json.loads(line))
 
 
@@ -305,19 +395,23 @@ def start(arguments: Sequence[str]) -> int:
 
 
 def _feed(folder: Path, launch: Sequence[str]) -> int:
-    batch, members = _launched(Batch.read(folder), launch), None
-    more = _job(os.environ.get("FAIRMILE_BATCH_JOB", ""))
+    # Whoever feeds us says when we end, also where it runs behind a shell that has its processes ignore that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    batch = _launched(Batch.read(folder), launch)
+    more = _job(os.environ.pop(_AT_JOB, ""))  # no business of the programs
     for line in sys.stdin.buffer:
-        members = members if members is not None else batch.members()
-        ended = _ended(batch, int(line), members[int(line)], more)
-        sys.stdout.write(json.dumps(vars(ended)) + "\n")
-        sys.stdout.flush()
-        if ended.state == "cancelled":
+        ended = _ended(batch, int(line), more)
+        try:
+            os.write(1, json.dumps(vars(ended)).encode() + b"\n")
+        except BrokenPipeError:  # nobody is there any more to ask for another one
+            return 0
+        if ended.state == _CANCELLED:
             return _INTERRUPTED
     return 0
 
 
-def _ended(batch: Batch, number: int, member: Mapping[str, Any], more: Mapping[str, Any]) -> Ended:
+def _ended(batch: Batch, number: int, more: Mapping[str, Any]) -> Ended:
+    member = batch.member(number)
     try:
         document = batch.execute(member, more=more)
     except (FairmileError, OSError) as error:  # a full disk ends one member after the other, each with its reason
@@ -339,17 +433,17 @@ def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
     job = {"key": said["key"], "system": said["system"], "task": index}
     batch, failed = _launched(Batch.read(folder), launch), 0
     if at_once > 1:
-        os.environ["FAIRMILE_BATCH_JOB"] = json.dumps(job)
-        ends: Iterable[Ended] = pool(folder, numbers, at_once, launch=launch)
+        os.environ[_AT_JOB] = json.dumps(job)
+        ends: Generator[Ended] = pool(folder, numbers, at_once, launch=launch)
     else:
-        members = batch.members()
-        ends = (_ended(batch, number, members[number], {"job": job}) for number in numbers)
-    for ended in ends:
-        sys.stdout.write(f"{ended.id} {ended.state}{': ' if ended.reason else ''}{ended.reason}\n")
-        sys.stdout.flush()
-        failed += ended.state != "done"
-        if ended.state == "cancelled":
-            return _INTERRUPTED
+        ends = (_ended(batch, number, {"job": job}) for number in numbers)
+    with contextlib.closing(ends):
+        for ended in ends:
+            sys.stdout.write(f"{ended.id} {ended.state}{': ' if ended.reason else ''}{ended.reason}\n")
+            sys.stdout.flush()
+            failed += ended.state != "done"
+            if ended.state == _CANCELLED:
+                return _INTERRUPTED
     return 1 if failed else 0
 
 

@@ -21,7 +21,6 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailu
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load_located
-from fairmile.jobs.spec import Resources
 from fairmile.runs.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.targets import checked_spec, command_target, is_run_file
 from fairmile.runs.wording import Value, better_of
@@ -64,7 +63,11 @@ _OF_SWEEPS = frozenset({"name", "group", "argv"})  # fields of a run that a swee
 _RUN_FIELDS = frozenset(RunSpec.model_fields) - _OF_SWEEPS
 _KEYS = (*_OWN, *_MEANT, *sorted(_RUN_FIELDS - set(_MEANT.values())))
 _SEVERAL = ("code", "outputs", "software", "tags")  # one text may stand for a list
-_INSIDE: dict[str, type[BaseModel]] = {"resources": Resources, "inputs": Input, "metrics": MetricSpec}
+_INSIDE: dict[str, type[BaseModel]] = {
+    "resources": type(RunSpec.model_fields["resources"].default),
+    "inputs": Input,
+    "metrics": MetricSpec,
+}
 _DISTRIBUTIONS = ("uniform", "log", "integer", "choice")
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

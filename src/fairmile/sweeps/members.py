@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import parse_duration
 from fairmile.runs.batches import Frozen
+from fairmile.runs.runs import RunPlan
 from fairmile.runs.targets import checked_spec, filled
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Definition, Point
@@ -19,11 +23,26 @@ from fairmile.sweeps.rendering import CONFIG, Renderer
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OF_RUNS = re.compile(r"run|source|seed|inputs\..+")  # what the run itself knows
+_ONCE = frozenset({"inputs", "environment", "system", "code", "folder", "software", "launch"})  # prepared for all
 _NO_POINT = Point(0, "", {})
 _DURATIONS = frozenset({"timeout_s", "watch_s"})
 _RECORD_BYTES = 12_000  # what the record of a short run takes on disk
 _BATCH_LINES = ("#SBATCH", "#BSUB", "#PBS")
 _DECIDED = re.compile(r"(--(output|error|job-name|array|open-mode|chdir)\b|-[oeJaD]\b)")
+
+_SINGLE = re.compile(r"(-[A-Za-z]|--[a-z-]+)[=\s]*(\S+)")
+# Options of sbatch that are fields of resources.
+_FIELDS = {
+    **dict.fromkeys(("-N", "--nodes"), "nodes"),
+    **dict.fromkeys(("-c", "--cpus-per-task"), "cpus_per_task"),
+    **dict.fromkeys(("-t", "--time"), "time_s"),
+    **dict.fromkeys(("-p", "--partition"), "partition"),
+    **dict.fromkeys(("-A", "--account"), "account"),
+    **dict.fromkeys(("-q", "--qos"), "qos"),
+    **dict.fromkeys(("-C", "--constraint"), "constraint"),
+    "--ntasks-per-node": "tasks_per_node",
+    "--reservation": "reservation",
+}
 
 # Fills the placeholders of a field for one point.
 _Fill = Callable[[Point], Any]
@@ -32,7 +51,14 @@ _Fill = Callable[[Point], Any]
 class Members:
     """Makes the runs of a definition: what all of them share, and what each point says otherwise."""
 
-    def __init__(self, definition: Definition, template: Path | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        template: Path | None,
+        environ: Mapping[str, str],
+        changes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Read what a definition says of runs; `changes` are fields of all of them that go before its own."""
         self._definition = definition
         self._texts = Texts(definition, environ)
         said = definition.fields
@@ -44,12 +70,24 @@ class Members:
             self._renderer = Renderer(definition, Path(given), environ)
             self._fields["argv"] = (*self._renderer.interpreter, self._renderer.script_name)
         elif said.get("notebook"):
+            if not Path(said["notebook"]).is_file():
+                raise NotFound(f"{definition.origin('notebook')}: there is no notebook {said['notebook']}")
             self._fields["argv"] = notebook_argv(said["notebook"])
             self._fields.setdefault("outputs", [self._fields["argv"][-1]])
         if isinstance(self._fields.get("argv"), str):
             self._fields["argv"] = shlex.split(self._fields["argv"])
+        for name, more in (changes or {}).items():
+            self._fields[name] = _joined(self._fields.get(name), more)
         self._axes = set(definition.points.axes) | set(definition.distributions)
+        self._fields = {
+            name: value if name == "argv" else self._settled(name, value) for name, value in self._fields.items()
+        }
         self._varying = {name: fill for name, value in self._fields.items() if (fill := self._filler(name, value))}
+        for name in _ONCE & self._varying.keys():
+            raise UsageError(
+                f"{definition.origin(name)}: {name} cannot depend on an axis: all points share one",
+                hint="let the command name it, or make one sweep for each",
+            )
 
     @property
     def can_run(self) -> bool:
@@ -59,8 +97,9 @@ class Members:
     def target(self, point: Point) -> tuple[str | Sequence[str], dict[str, Any]]:
         """Return what `Runs.plan` needs for a point: a name or a command, and fields of its specification."""
         fields = {**self._fields, **self._own(point)}
-        if self._renderer is not None and (options := _options(self._renderer.render(point).script)):
-            fields["resources"] = {**fields.get("resources", {}), "options": options}
+        self._texts.settings(point)  # also one that nothing uses may not stay undefined
+        if self._renderer is not None:
+            fields |= _asked_by(self._renderer.render(point).script, fields.get("resources", {}))
         argv = fields.pop("argv", None)
         fields.setdefault("name", self._definition.name)
         for name in _DURATIONS & fields.keys():
@@ -68,6 +107,19 @@ class Members:
         if self._what:
             return self._what, {**fields, **({"argv": tuple(argv)} if argv else {})}
         return tuple(argv or ()), fields
+
+    def needs(self, point: Point) -> Mapping[str, Any] | None:
+        """Return the resources of a point where they depend on it, else None."""
+        if "resources" not in self._varying:
+            return None
+        return {**self._fields["resources"], **self._varying["resources"](point)}
+
+    def check(self, plan: RunPlan) -> None:
+        """Raise UsageError for a placeholder in the command of an asset that neither a point nor the asset fills."""
+        for word in plan.spec.argv if self._what else ():
+            names = _PLACEHOLDER.findall(word)
+            own = [name for name in names if name in plan.spec.params or _OF_RUNS.fullmatch(name)]
+            self._texts.compile(word, f"the command of {self._what}", leave=own)
 
     def lines(self, frozen: Frozen, sweep: str) -> Iterator[dict[str, Any]]:
         """Yield the members of a batch, one a point, in their order."""
@@ -77,32 +129,27 @@ class Members:
 
     def line(self, frozen: Frozen, id: str, point: Point, **params: Value) -> dict[str, Any]:
         """Return the member that a point is; `params` come on top of its values."""
-        changes = self._changes(frozen, point)
+        rendered = self._renderer.render(point) if self._renderer is not None else None
+        changes = self._changes(frozen, point, rendered.script if rendered is not None else "")
         changes["params"] |= params
         line = {**frozen.member(id, **changes), "point": point.id}
         absent = dict.fromkeys(self._axes - changes["params"].keys(), "")  # their condition does not hold here
         if absent:
             line["argv"] = filled(line["argv"], absent)
-        if self._renderer is not None:
-            rendered = self._renderer.render(point)
+        if self._renderer is not None and rendered is not None:
             line["files"] = {self._renderer.script_name: rendered.script, CONFIG: rendered.config}
         return line
 
-    def _changes(self, frozen: Frozen, point: Point) -> dict[str, Any]:
+    def _changes(self, frozen: Frozen, point: Point, script: str) -> dict[str, Any]:
         """Return the fields in which the run of a point differs from what all of them share."""
         fields = self._own(point)
         shared_params = {name: value for name, value in frozen.spec.params.items() if name not in self._axes}
         params = {**shared_params, **fields.pop("params")}
         argv = fields.pop("argv", None)
-        if self._renderer is not None and (options := _options(self._renderer.render(point).script)):
-            fields["resources"] = {**self._fields.get("resources", {}), **fields.get("resources", {})}
-            fields["resources"]["options"] = options
-        seed = frozen.spec.seed
+        fields |= _asked_by(script, {**self._fields.get("resources", {}), **fields.get("resources", {})})
         changes: dict[str, Any] = {"params": params}
         if argv is not None:
             changes["argv"] = tuple(argv)
-        if seed is not None and point.repeat is not None:
-            changes["seed"] = seed + point.repeat - 1
         if fields:
             shared = frozen.spec.model_dump(mode="json", exclude_defaults=True)
             for name, value in fields.items():
@@ -112,6 +159,9 @@ class Members:
                 fields[name] = parse_duration(fields[name])
             checked = checked_spec({**shared, **fields, "argv": frozen.spec.argv})
             changes |= {name: getattr(checked, name) for name in fields}
+        seed = changes.get("seed", frozen.spec.seed)
+        if seed is not None and point.repeat is not None:
+            changes["seed"] = seed + point.repeat - 1
         return changes
 
     def size_bytes(self, point: Point) -> int:
@@ -126,6 +176,15 @@ class Members:
         fields = {name: fill(point) for name, fill in self._varying.items()}
         params = {**self._fields.get("params", {}), **fields.get("params", {}), **point.values}
         return {**fields, "params": params}
+
+    def _settled(self, name: str, value: Any) -> Any:
+        """Return a field with the placeholders filled that are the same at every point."""
+        if isinstance(value, str) and _PLACEHOLDER.search(value):
+            compiled = self._texts.compile(value, self._definition.origin(name))
+            return self._texts.fill(compiled, _NO_POINT) if compiled.is_fixed else value
+        if isinstance(value, Mapping):
+            return {key: self._settled(name, each) for key, each in value.items()}
+        return [self._settled(name, each) for each in value] if isinstance(value, list | tuple) else value
 
     def _filler(self, name: str, value: Any) -> _Fill | None:
         """Return what fills a field, or None where it is the same for all points."""
@@ -163,12 +222,37 @@ class Members:
         return lambda point: [fill(point) if fill else each for fill, each in zip(fillers, values, strict=True)]
 
 
-def _options(script: str) -> list[str]:
-    """Return what a batch script asks its scheduler for, as options, less what is decided for the whole sweep."""
-    found = []
+def _joined(said: Any, more: Any) -> Any:
+    """Return a field with another one on top, which replaces it unless both are mappings."""
+    if isinstance(more, BaseModel):
+        more = more.model_dump(exclude_defaults=True)
+    return {**said, **more} if isinstance(said, Mapping) and isinstance(more, Mapping) else more
+
+
+def _asked_by(script: str, resources: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resources as a field where a script asks for more; what is said beside the script goes before it.
+
+    The time that a script for Slurm asks for is that of one point: as a field, it grows with the points of a job.
+    """
+    found, options = dict(resources), []
+    for mark, option in _options(script):
+        single = _SINGLE.fullmatch(option) if mark == "#SBATCH" else None
+        field = _FIELDS.get(single[1]) if single is not None else None
+        if field is not None and resources.get(field):
+            continue
+        if single is not None and field == "time_s":
+            found[field] = parse_duration(single[2]) * (60 if single[2].isdecimal() else 1)
+        else:
+            options.append(option)
+    if options:
+        found["options"] = list(dict.fromkeys([*options, *resources.get("options", ())]))
+    return {"resources": found} if found != resources else {}
+
+
+def _options(script: str) -> Iterator[tuple[str, str]]:
+    """Yield what a batch script asks its scheduler for, as options, less what is decided for the whole sweep."""
     for line in script.splitlines():
-        mark, _, rest = line.partition(" ")
+        mark, rest = (*line.split(None, 1), "", "")[:2]
         option = rest.split(" #")[0].strip()
         if mark in _BATCH_LINES and option.startswith("-") and not _DECIDED.match(option):
-            found.append(option)
-    return found
+            yield mark, option

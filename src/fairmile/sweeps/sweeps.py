@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, Transient, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
+from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.meter.lines import number_text
 from fairmile.runs.batches import ArrayState, Frozen, read_tasks, write_tasks
@@ -24,7 +26,7 @@ from fairmile.runs.model import Run, RunState
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.wording import Value
-from fairmile.runs.worker import Batch, Ended, pool
+from fairmile.runs.worker import TAKEN, Batch, Ended, pool
 from fairmile.sweeps.files import is_definition_file, read_document, source_document
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Point
@@ -37,6 +39,10 @@ _PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the
 _LOOK_S = 0.5
 _SELDOM_LOOK_S = 2.0  # where a look costs more: at many points, or over a network
 _HISTORY = 50
+_LIMITS = "limits.json"
+_HELD = "held.json"  # the points that wait for room in the queue
+_PATIENCE_S = 60.0  # while another process submits
+_ASKED = "the time asked for: an upper bound"
 _LEFT = "left"  # not begun, and in no job
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
 
@@ -118,12 +124,11 @@ class Sweeps:
     def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> SweepPlan:
         """Return what a sweep would do; `changes` are fields of its runs, as `system`."""
         first, last, count = _ends(definition)
-        members = Members(definition, template, self._environ)
+        members = Members(definition, template, self._environ, changes)
         if not members.can_run:
             return SweepPlan(definition, first, last, count, None, disk_bytes=members.size_bytes(first) * count)
-        plan = self._plan_of(members, first, changes)
+        plan = self._plan_of(members, first)
         point_s, source = self._expected(plan)
-        nodes = plan.spec.resources.nodes or 1
         return SweepPlan(
             definition,
             first,
@@ -132,7 +137,7 @@ class Sweeps:
             plan,
             point_s,
             source,
-            None if point_s is None else count * nodes * point_s / 3600,
+            None if point_s is None else _node_hours(definition, members, plan, point_s, source),
             members.size_bytes(first) * count,
             plan.notes,
         )
@@ -146,7 +151,7 @@ class Sweeps:
         if took is not None:
             return took, f"the mean of earlier runs named {plan.spec.name}"
         if plan.spec.resources.time_s is not None:
-            return plan.spec.resources.time_s, "the time asked for: an upper bound"
+            return plan.spec.resources.time_s, _ASKED
         return None, ""
 
     def _took_before(self, spec: RunSpec) -> float | None:
@@ -154,12 +159,11 @@ class Sweeps:
         took = [row.elapsed_s for row in rows if row.elapsed_s]
         return fmean(took) if took else None
 
-    def _plan_of(self, members: Members, point: Point, changes: Mapping[str, Any]) -> RunPlan:
+    def _plan_of(self, members: Members, point: Point) -> RunPlan:
         what, fields = members.target(point)
-        merged = {**fields, **changes}
-        if isinstance(fields.get("resources"), Mapping) and isinstance(changes.get("resources"), Mapping):
-            merged["resources"] = {**fields["resources"], **changes["resources"]}
-        return self._runs().plan(what, **merged)
+        plan = self._runs().plan(what, **fields)
+        members.check(plan)
+        return plan
 
     # Make and find
 
@@ -174,14 +178,14 @@ class Sweeps:
     ) -> Sweep:
         """Freeze a sweep: its points with their identities, the code, the inputs, in a folder of its own."""
         given = template or definition.fields.get("template")
-        members = Members(definition, template, self._environ)
+        members = Members(definition, template, self._environ, changes)
         if not members.can_run:
             raise UsageError(
                 f"{definition.name}: nothing says what a point executes",
                 hint="give `command`, `run` or `notebook` in the file, or --template",
             )
         first, _, count = _ends(definition) if study is None else (_any_point(definition), None, 0)
-        plan = self._plan_of(members, first, changes)
+        plan = self._plan_of(members, first)
         folder, id = self._new_folder(definition.name)
         try:
             frozen = self._freeze(plan, folder, id, in_place="folder" in definition.fields)
@@ -254,6 +258,8 @@ class Sweeps:
         sweep = self.get(reference)
         if any(not job.is_over for job in self._arrays(sweep)):
             raise Conflict(f"sweep {sweep.id} has jobs", hint=f"`fairmile sweep cancel {sweep.id}` ends them")
+        with self._turn(sweep):  # nobody is at it
+            pass
         try:
             gone = sweep.folder.with_name(f".{sweep.id}.removed")
             sweep.folder.rename(gone)
@@ -328,24 +334,59 @@ class Sweeps:
     ) -> list[Standing]:
         """Execute on this machine what of a sweep is missing, and with `failed` also what failed, to the end."""
         with self._turn(sweep):
-            missing = [each.number for each in self.points(sweep) if _is_missing(each, failed)]
-            taken = []
-            for ended in pool(sweep.folder, missing, at_once):
-                if ended.state == "taken":
-                    taken.append(ended)
-                else:
-                    on_end(ended)
-            self._wait_for(sweep, taken, on_end)
-            found = self.points(sweep)
+            over: set[int] = set()
+            while True:
+                found = self.points(sweep)
+                left = [each for each in found if each.number not in over]
+                missing = [each.number for each in left if _is_missing(each, failed)]
+                # Workers of a controller that was killed end what they are at.
+                begun = [each for each in left if each.state == str(RunState.RUNNING) and self._is_here(each.run)]
+                if not missing and not begun:
+                    break
+                over |= self._executed(sweep, missing, at_once, on_end)
+                for each in begun:
+                    run = self._awaited(each.run)
+                    if run is not None and run.state not in _AGAIN:
+                        on_end(_end_of(each.number, run))
+                        over.add(each.number)
             self._conclude(sweep, found)
         return found
 
-    def _wait_for(self, sweep: Sweep, taken: Sequence[Ended], on_end: Callable[[Ended], None]) -> None:
-        """Wait for points that workers of an earlier controller, which died, are still at."""
+    def _executed(
+        self, sweep: Sweep, numbers: Sequence[int], at_once: int, on_end: Callable[[Ended], None]
+    ) -> set[int]:
+        """Execute points and return those that came to an end; of the others nobody knows yet how they stand."""
+        over: set[int] = set()
+        taken: list[Ended] = []
+        with contextlib.closing(pool(sweep.folder, numbers, at_once)) as ends:
+            for ended in ends:
+                if ended.state == TAKEN:
+                    taken.append(ended)
+                else:
+                    on_end(ended)
+                    over.add(ended.number)
         for each in taken:
-            while not (run := self._runs().collect(each.id)).state.is_end:
-                time.sleep(_LOOK_S)
-            on_end(Ended(each.number, each.id, str(run.state), str(run.result.get("reason") or "")))
+            run = self._awaited(each.id)
+            if run is not None:
+                on_end(_end_of(each.number, run))
+                over.add(each.number)
+        return over
+
+    def _awaited(self, id: str) -> Run | None:
+        """Wait for the end of a run that another process is at, and return it; None where that wrote no record yet."""
+        runs = self._runs()
+        if runs.find(id) is None:
+            time.sleep(_LOOK_S)
+            return None
+        while not (run := runs.collect(id)).state.is_end:
+            time.sleep(_LOOK_S)
+        return run
+
+    def _is_here(self, id: str) -> bool:
+        """Tell whether a run that has begun was started on this machine, where its end is seen."""
+        run = self._runs().find(id)
+        attempts: list[Mapping[str, Any]] = (run.document.get("attempts") if run is not None else None) or [{}]
+        return attempts[-1].get("host") == os.uname().nodename
 
     def submit(
         self,
@@ -353,43 +394,56 @@ class Sweeps:
         *,
         failed: bool = False,
         pack: int | None = None,
-        slots: int = 1,
+        slots: int | None = None,
         at_once: int | None = None,
         queued: int | None = None,
     ) -> list[ArrayState]:
         """Hand what of a sweep is missing over to its system as job arrays, and return at once.
 
         A task executes `pack` points, one after the other or `slots` at once; without `pack` as many as fill ten
-        minutes by what points took before. `at_once` tasks run together at most, and no more than `queued` wait.
+        minutes by what points took before. `at_once` tasks run together at most, and no more than `queued` wait. What
+        is not given is as it was the last time.
         """
         with self._turn(sweep):
+            limits = _limits(sweep, pack=pack, slots=slots, at_once=at_once, queued=queued)
             standings = self.points(sweep)
             missing = [each.number for each in standings if _is_missing(each, failed)]
-            frozen = self._frozen(sweep)
-            members = Batch.read(sweep.folder).members()
-            before = list(read_tasks(sweep.folder))
-            room = None if queued is None else queued - self._waiting(sweep)
-            jobs: list[ArrayState] = []
-            for resources, numbers in _by_resources(missing, members, frozen.spec):
-                size = pack or self._packed(frozen.spec, standings, len(numbers))
-                needs, size = self._needs(frozen.spec, resources, size, slots)
-                tasks = [numbers[at : at + size] for at in range(0, len(numbers), size)]
-                if room is not None:
-                    tasks, room = tasks[: max(room, 0)], room - len(tasks)
-                if not tasks:
-                    continue
-                number = len(before) + len(jobs) + 1
-                key = f"{sweep.id}-{number}"
-                file = write_tasks(sweep.folder, number, key, frozen.spec.system, tasks)
-                words = ["-m", "fairmile.runs.worker", str(sweep.folder), "--tasks", file]
-                words += ["--at-once", str(slots)] if slots > 1 else []
-                try:
-                    job = self._runs().arrays.submit(frozen, words, len(tasks), key, at_once=at_once, resources=needs)
-                except FairmileError:
-                    if self._runs().arrays.get(key) is None:
-                        (sweep.folder / file).unlink(missing_ok=True)
-                    raise
-                jobs.append(job)
+            return self._hand_over(sweep, standings, missing, limits)
+
+    def _hand_over(
+        self, sweep: Sweep, standings: Sequence[Standing], wanted: Sequence[int], limits: Mapping[str, int | None]
+    ) -> list[ArrayState]:
+        """Submit points as far as the queue has room for them, and note which are held back."""
+        pack, slots, queued = limits["pack"], limits["slots"] or 1, limits["queued"]
+        frozen = self._frozen(sweep)
+        members = Batch.read(sweep.folder).members()
+        before = len(list(read_tasks(sweep.folder)))
+        room = None if queued is None else queued - self._waiting(sweep)
+        jobs: list[ArrayState] = []
+        held = set(wanted)
+        for resources, numbers in _by_resources(wanted, members, frozen.spec):
+            size = pack or self._packed(frozen.spec, standings, len(numbers))
+            needs, size = self._needs(frozen.spec, resources, size, slots)
+            tasks = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+            if room is not None:
+                tasks, room = tasks[: max(room, 0)], room - len(tasks)
+            if not tasks:
+                continue
+            number = before + len(jobs) + 1
+            key = f"{sweep.id}-{number}"
+            file = write_tasks(sweep.folder, number, key, frozen.spec.system, tasks)
+            words = ["-m", "fairmile.runs.worker", str(sweep.folder), "--tasks", file]
+            words += ["--at-once", str(slots)] if slots > 1 else []
+            asked: dict[str, Any] = {"at_once": limits["at_once"], "resources": needs}
+            try:
+                jobs.append(self._runs().arrays.submit(frozen, words, len(tasks), key, **asked))
+            except FairmileError as error:
+                # After a lost connection it may have arrived, and then needs the file.
+                if not isinstance(error, Transient) and self._runs().arrays.get(key) is None:
+                    (sweep.folder / file).unlink(missing_ok=True)
+                raise
+            held.difference_update(*tasks)
+        _hold_back(sweep, held)
         return jobs
 
     def _waiting(self, sweep: Sweep) -> int:
@@ -421,43 +475,45 @@ class Sweeps:
             needs["time_s"] = point_s * math.ceil(size / slots)
         return needs, size
 
-    def wait(
-        self, sweep: Sweep, *, on_look: Callable[[Sequence[Standing]], None] = lambda _: None, **submitting: Any
-    ) -> list[Standing]:
-        """Follow a sweep on its system to its end; what `queued` held back is submitted as others end."""
+    def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[Standing]], None] = lambda _: None) -> list[Standing]:
+        """Follow a sweep on its system to its end; what its limit held back is submitted as others end."""
         while True:
             found = self.points(sweep)
             on_look(found)
-            if not any(each.state in ("queued", "running") for each in found):
-                held = [each for each in found if each.state == _LEFT]
-                if not held or not submitting.get("queued"):
-                    break
-            if submitting.get("queued"):
-                self.submit(sweep, **submitting)
+            held = _held_back(sweep)
+            if not held and not any(each.state in ("queued", "running") for each in found):
+                break
+            if held:
+                with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else hands them over
+                    limits = _limits(sweep, pack=None, slots=None, at_once=None, queued=None)
+                    self._hand_over(sweep, found, _held_back(sweep), limits)
             time.sleep(_LOOK_S if len(found) < 100 and not self._runs().arrays.is_far(sweep.system) else _SELDOM_LOOK_S)
-        with self._turn(sweep):
+        with contextlib.suppress(Conflict), self._turn(sweep):  # else somebody else who waited does so
             self._conclude(sweep, found)
         return found
 
     def cancel(self, sweep: Sweep) -> None:
-        """End the jobs of a sweep; what they have done stays."""
-        for said in read_tasks(sweep.folder):
-            self._runs().arrays.cancel(said["key"])
+        """End the jobs of a sweep; what they have done stays, and what is held back is not submitted."""
+        if not sweep.system:
+            raise UsageError(f"sweep {sweep.id} has no jobs", hint="end it with Ctrl-C where it runs")
+        with self._turn(sweep, patience_s=_PATIENCE_S):
+            _hold_back(sweep, ())
+            for said in read_tasks(sweep.folder):
+                self._runs().arrays.cancel(said["key"])
 
     # What came out
 
     def results(self, sweep: Sweep) -> list[Run]:
         """Return the records of all points that have begun, in the order of the points."""
-        return sorted(self._runs().select(sweep.id), key=lambda run: run.id)
+        runs = self._runs()
+        return sorted((runs.get(row.id) for row in runs.rows(group=sweep.id)), key=lambda run: (len(run.id), run.id))
 
     def combined(self, sweep: Sweep) -> Run | None:
         """Return the run of the combining step, where there was one."""
-        with contextlib.suppress(NotFound):
-            return self._runs().get(f"{sweep.id}-combined")
-        return None
+        return self._runs().find(f"{sweep.id}-combined")
 
     def _conclude(self, sweep: Sweep, found: Sequence[Standing]) -> None:
-        """Write the table of results; where all points are done, take the combining step."""
+        """Write the table of results; where all points are done, take the combining step unless that is done, too."""
         rows = [
             {
                 "point": each.id,
@@ -471,7 +527,9 @@ class Sweeps:
         ]
         write_atomic(sweep.folder / RESULTS, json.dumps(rows, allow_nan=False))
         command = sweep.document.get("combine")
-        if not command or self.combined(sweep) is not None or any(each.state != "done" for each in found):
+        before = self.combined(sweep)
+        is_combined = before is not None and before.state is RunState.DONE
+        if not command or is_combined or any(each.state != "done" for each in found):
             return
         runs = self._runs()
         plan = runs.plan(
@@ -485,8 +543,11 @@ class Sweeps:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir()
-        frozen = runs.freeze(plan, folder)
-        Batch.read(folder).execute(frozen.member(f"{sweep.id}-combined"))
+        member = runs.freeze(plan, folder).member(f"{sweep.id}-combined")
+        batch = Batch.read(folder)
+        # One that failed before may have been mended since: its record tells what runs now.
+        now = batch.fresh(member, {})
+        batch.execute(member, more={name: now[name] for name in ("spec", "captured", "identity")})
 
     # Inside
 
@@ -494,11 +555,11 @@ class Sweeps:
         return Frozen(sweep.folder, RunSpec.model_validate(sweep.document["spec"]), sweep.document["values"])
 
     @contextlib.contextmanager
-    def _turn(self, sweep: Sweep) -> Iterator[None]:
+    def _turn(self, sweep: Sweep, *, patience_s: float = 0.5) -> Iterator[None]:
         """Let one process at a time decide what of a sweep is executed next."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(Lock(sweep.folder / ".turn", timeout_s=0.5))
+                stack.enter_context(Lock(sweep.folder / ".turn", timeout_s=patience_s))
             except SystemFailure as error:
                 if "is locked by" not in str(error):
                     raise
@@ -526,12 +587,55 @@ def _ends(definition: Definition) -> tuple[Point, Point, int]:
     return first, last, len(definition.points)
 
 
+def _node_hours(definition: Definition, members: Members, plan: RunPlan, point_s: float, source: str) -> float:
+    """Return what all points take together, each with the nodes and the time that it asks for."""
+    nodes = plan.spec.resources.nodes or 1
+    if members.needs(next(iter(definition.points))) is None:
+        return len(definition.points) * nodes * point_s / 3600
+    total_s = 0.0
+    for point in definition.points:
+        needs = members.needs(point) or {}
+        took_s = parse_duration(needs["time_s"]) if source == _ASKED and needs.get("time_s") else point_s
+        total_s += int(needs.get("nodes") or nodes) * took_s
+    return total_s / 3600
+
+
 def _any_point(definition: Definition) -> Point:
     """Return a point of a space that is drawn from, to see what its runs look like."""
     values: dict[str, Value] = {name: found[0] for name, found in definition.points.axes.items()}
     for name, said in definition.distributions.items():
         values[name] = said["choices"][0] if said["kind"] == "choice" else said["low"]
     return Point(0, "first", values)
+
+
+def _limits(sweep: Sweep, **given: int | None) -> dict[str, int | None]:
+    """Return the limits of a sweep's jobs, and keep those that are new."""
+    file = sweep.folder / _LIMITS
+    known = json.loads(file.read_bytes()) if file.exists() else {}
+    limits = {name: value if value is not None else known.get(name) for name, value in given.items()}
+    if any(value is not None for value in given.values()):
+        write_atomic(file, json.dumps(known | limits))
+    return limits
+
+
+def _held_back(sweep: Sweep) -> list[int]:
+    """Return the points of a sweep that wait for room in the queue."""
+    try:
+        return [int(number) for number in json.loads((sweep.folder / _HELD).read_bytes())]
+    except FileNotFoundError:
+        return []
+
+
+def _hold_back(sweep: Sweep, numbers: Collection[int]) -> None:
+    """Note which points of a sweep wait for room in the queue."""
+    if numbers:
+        write_atomic(sweep.folder / _HELD, json.dumps(sorted(numbers)))
+    else:
+        (sweep.folder / _HELD).unlink(missing_ok=True)
+
+
+def _end_of(number: int, run: Run) -> Ended:
+    return Ended(number, run.id, str(run.state), str(run.result.get("reason") or run.document.get("trouble") or ""))
 
 
 def _is_missing(standing: Standing, failed: bool) -> bool:

@@ -142,6 +142,20 @@ class TestHere:
         lost = next(each for each in trials if each.state == "failed")
         assert sum(each.params == lost.params for each in trials) == 2
 
+    def test_a_budget_of_energy_that_nobody_measures_is_refused(self, workspace: Workspace, tmp_path: Path) -> None:
+        study = made(workspace, tmp_path, STUDY.replace("trials: 6", "energy: 5 MJ"))
+        with pytest.raises(RunFailed, match="nothing measured"):
+            workspace.studies.run(study)
+        assert workspace.studies.spent(study)["energy_j"] is None
+
+    def test_a_parameter_that_does_not_apply_is_given_to_nobody(self, workspace: Workspace, tmp_path: Path) -> None:
+        text = STUDY.replace("{x: {uniform: [0, 1]}}", "{x: {choice: [0.5]}, m: {integer: [3, 9], when: x > 1}}")
+        study = made(workspace, tmp_path, text.replace('"UNTIL"', '"UNTIL", "[{m}]"'), trials=1)
+        (trial,) = workspace.studies.run(study)
+        run = workspace.runs.get(trial.run)
+        assert "m" not in run.params
+        assert "[]" in run.document["argv"]
+
     def test_stopped_it_begins_nothing_more_and_goes_on_later(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=2)
 
@@ -224,6 +238,8 @@ class TestHere:
             (("objective: {loss: lower}\n", ""), "needs an objective"),
             (("sampler: random", "sampler: tpee"), "tpe"),
             (("{uniform: [0, 1]}", "{uniform: [1, 0]}"), "x"),
+            (("every: 0", "repeats: 2\nevery: 0"), "repeats"),
+            (("sampler: random", "engine: ray, sampler: pbt"), "members"),
         ],
     )
     def test_a_study_that_cannot_be_is_refused_with_the_reason(

@@ -28,7 +28,7 @@ from fairmile.base.files import Lock, write_failure
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Execute, Outcome, Report, Settings, StopEarly, Trial, TrialRecord, TrialState
-from fairmile.sweeps.tuning.rules import Rules, together
+from fairmile.sweeps.tuning.rules import Rules, together, worker_words
 from fairmile.sweeps.tuning.settings import check_fits
 from fairmile.sweeps.tuning.space import Dimension, Space
 
@@ -122,9 +122,7 @@ class OptunaEngine:
             for each in _frozen(study):
                 if each.state.name == "RUNNING" and (not _worker(each) or _worker(each) in dead):
                     name = _worker(each)
-                    reason = (
-                        f"its worker {' '.join(name.split())} is gone" if name else "its worker died while choosing"
-                    )
+                    reason = f"its worker {worker_words(name)} is gone" if name else "its worker died while choosing"
                     self._lose(study, each, reason)
                     reaped += 1
         return reaped

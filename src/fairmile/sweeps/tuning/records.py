@@ -23,7 +23,7 @@ from fairmile.base.files import Lock, write_failure
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, StopEarly, Trial, TrialRecord, TrialState
-from fairmile.sweeps.tuning.rules import Decide, Rules
+from fairmile.sweeps.tuning.rules import Decide, Rules, worker_words
 from fairmile.sweeps.tuning.settings import check_fits
 from fairmile.sweeps.tuning.space import Space
 
@@ -138,7 +138,7 @@ class Records:
         with self._lock:
             for entry in self.entries():
                 if entry.state == "running" and entry.worker in dead:
-                    self.lose(entry.number, f"its worker {' '.join(entry.worker.split())} is gone", dead=True)
+                    self.lose(entry.number, f"its worker {worker_words(entry.worker)} is gone", dead=True)
                     reaped += 1
         return reaped
 

@@ -179,3 +179,12 @@ def _covered_s(spans: Iterable[tuple[float, float | None]], now: float) -> float
         total += max(0.0, end - max(start, covered))
         covered = max(covered, end)
     return total
+
+
+def worker_words(worker: str) -> str:
+    """Return who a worker was, for people; what names it in a study tells its life apart from every other."""
+    said = dict(line.split("=", 1) for line in worker.splitlines() if "=" in line)
+    if not said.get("pid"):
+        return worker
+    job = f", job {said['job']}" if said.get("job") else ""
+    return f"(process {said['pid']} on {said.get('host', 'an unknown host')}{job})"

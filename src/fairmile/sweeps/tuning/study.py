@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import Conflict, RunFailed, UsageError
+from fairmile.base.errors import Conflict, FairmileError, RunFailed, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import Holder, write_atomic
 from fairmile.runs.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.ledger import Ledger
+from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.worker import Batch
@@ -59,7 +61,23 @@ class Studies:
             "distributions": {name: dict(each) for name, each in space.items()},
             "objectives": [asdict(each) for each in definition.objectives],
         }
-        return self._sweeps.create(definition, source, study=study, **changes)
+        made = self._sweeps.create(definition, source, study=study, **changes)
+        try:
+            engine = self.engine(made)
+            if made.system and not engine.shares:
+                raise UsageError(
+                    f"{definition.origin('tuning')}: the engine {settings.engine} works in one process only",
+                    hint="take `engine: optuna` for workers on a system",
+                )
+            if made.system and self._runs().arrays.is_far(made.system):
+                raise Unsupported(
+                    f"{made.system} is reached over ssh, where a study cannot be shared",
+                    hint="start it there, in a workspace of that machine",
+                )
+        except FairmileError:
+            shutil.rmtree(made.folder, ignore_errors=True)
+            raise
+        return made
 
     def checked(
         self, definition: Definition, changes: dict[str, Any]
@@ -92,8 +110,8 @@ class Studies:
         """Return the engine over a study's folder."""
         return _engine(study, self._runs())
 
-    def spent(self, study: Sweep) -> dict[str, float]:
-        """Return what the trials of a study took: node_hours, and energy_j as far as it was measured."""
+    def spent(self, study: Sweep) -> dict[str, float | None]:
+        """Return what the trials of a study took: node_hours, and energy_j as far as it was measured, or None."""
         return _spent(study, self._runs())
 
     def trials(self, study: Sweep) -> Sequence[TrialRecord]:
@@ -191,6 +209,12 @@ class Studies:
         words = ["-m", "fairmile.sweeps.tuning.worker", str(study.folder), "--job", key]
         return self._runs().arrays.submit(frozen_of(study), words, workers, key).job
 
+    def is_spent(self, study: Sweep) -> bool:
+        """Tell whether all trials that a study may have are over."""
+        most = study.document["study"]["settings"]["trials"]
+        ended = sum(each.state in ("done", "pruned") for each in self.trials(study))
+        return most is not None and ended >= most
+
     def is_live(self, study: Sweep) -> bool:
         """Tell whether a job works on a study."""
         arrays = (self._runs().arrays.get(said["key"]) for said in read_tasks(study.folder))
@@ -251,18 +275,32 @@ def _engine(study: Sweep, ledger: Ledger) -> Engine:
         said["distributions"],
         objectives,
         settings,
-        spent=lambda: _spent(study, ledger),
+        spent=lambda: _budgeted(study, ledger),
         stop_early=stopper(settings, objectives[0].better),
     )
 
 
-def _spent(study: Sweep, ledger: Ledger) -> dict[str, float]:
+def _spent(study: Sweep, ledger: Ledger) -> dict[str, float | None]:
+    """Return node_hours, and energy_j or None where nothing measured it."""
     nodes = (study.document["spec"].get("resources") or {}).get("nodes") or 1
     rows = ledger.rows(group=study.id)
+    energies = [row.energy_j for row in rows if row.energy_j is not None]
     return {
         "node_hours": sum(row.elapsed_s or 0.0 for row in rows) * nodes / 3600,
-        "energy_j": sum(row.energy_j or 0.0 for row in rows),
+        "energy_j": sum(energies) if energies else None,
     }
+
+
+def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
+    """Return what was spent, for a budget; one of energy that nobody measures would never end, so it raises."""
+    spent = _spent(study, ledger)
+    over = [row.id for row in ledger.rows(group=study.id, states=[RunState.DONE, RunState.FAILED], limit=1)]
+    if study.document["study"]["settings"]["energy_j"] is not None and over and spent["energy_j"] is None:
+        raise SystemFailure(
+            f"a budget of energy cannot be kept here: nothing measured that of run {over[0]}",
+            hint="`fairmile watch --list` tells why; give trials, time or node_hours instead",
+        )
+    return {name: value or 0.0 for name, value in spent.items()}
 
 
 def frozen_of(study: Sweep) -> Frozen:
