@@ -227,7 +227,7 @@ def test_a_connection_that_breaks_while_records_come_costs_nothing(
         patch.setattr(FarPlace, "bring", cut)
         wait_for(lambda: any((tmp_path / FAR).glob("try-*/ended.0")))
         for _ in range(3):
-            array = box.array(key)
+            array = box.arrays.get(key)
             assert array is not None and not array.is_over and not array.ended
     assert tried
     assert awaited(box, key).ended == {0}
@@ -253,7 +253,7 @@ def test_a_batch_that_did_not_arrive_is_sent_again(box: Runs, tmp_path: Path, mo
         patch.setattr(batches_far, "_UNPACK", "echo 'no room' >&2; exit 1")
         with pytest.raises(SystemFailure, match="no room"):
             submitted(box, batch, [[0]])
-    assert box.array("b-1") is None
+    assert box.arrays.get("b-1") is None
     assert open_arrays(box.root) == []
     awaited(box, submitted(box, batch, [[0]]))
     assert box.output("g-0") == b"1\n"
@@ -351,7 +351,7 @@ def test_what_needs_more_than_the_worker_is_refused(box: Runs, tmp_path: Path) -
     batch = frozen(box, tmp_path / "b", ["true"], 1)
     with pytest.raises(Unsupported, match="reached over ssh"):
         box.arrays.submit(batch, ["-m", "fairmile.sweeps.tuning.worker", "b", "--job", "k"], 1, "k")
-    assert box.array("k") is None
+    assert box.arrays.get("k") is None
 
 
 def test_any_machine_that_ssh_knows_will_do(
