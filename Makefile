@@ -18,9 +18,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Many tests wait for a server or a scheduler, so more of them than cores run at once.
 unit: $(VENV)/.dev
-	$(BIN)/pytest -n $$(($$(nproc) + 2)) --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile
 
 # The tests start real services (Slurm, sshd, nginx, vsftpd, rsync, git) and run compilers, containers, MPI and the
 # programs that people compare with.

@@ -194,7 +194,7 @@ def test_the_queue_knows_the_end_of_every_command(tmp_path: Path) -> None:
 def test_a_cancelled_pack_leaves_no_command_behind(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path / "jobs", Machines([], tmp_path / "jobs"))
     job = jobs.submit(packed([["bash", "-c", "echo $$; exec sleep 1000"]] * 3, at_once=2))
-    wait_for(lambda: jobs.log(job.id, task=1))
+    wait_for(lambda: all(jobs.log(job.id, task=task) for task in range(2)))
     pids = [int(jobs.log(job.id, task=task)) for task in range(2)]
     jobs.cancel([job.id])
     (ended,) = jobs.wait([job.id], timeout_s=120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import pickle
@@ -106,6 +107,7 @@ def _trained_with_lightning(module: Any, meter: Meter, folder: Path, **more: Any
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
+    environments = importlib.import_module(f"{module.__name__}.plugins.environments")
     loader = DataLoader(TensorDataset(torch.ones(2 * BATCHES, 2)), batch_size=2)
     callback = LightningCallback(meter)
     assert isinstance(callback, module.Callback)
@@ -119,6 +121,8 @@ def _trained_with_lightning(module: Any, meter: Meter, folder: Path, **more: Any
         log_every_n_steps=2,
         default_root_dir=folder,
         callbacks=[callback],
+        # Looking for its cluster, Lightning would start MPI within the process of the tests.
+        plugins=[environments.LightningEnvironment()],
     )
     trainer.fit(Model(), loader, loader)
 

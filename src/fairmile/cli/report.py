@@ -60,7 +60,7 @@ def report(
       fairmile report
       fairmile report tides surge -o both.html
       fairmile report last -o tides.md
-      fairmile report night-k3x9qa --over lr,depth
+      fairmile report tides --over level,x
       fairmile report --top loss -n 5 --where name=tides
     """
     workspace = Workspace.open()
