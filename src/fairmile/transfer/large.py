@@ -26,7 +26,6 @@ _FILL_S = 0.25
 _SMALL_PIECE = 64 << 10
 _GATHER_S = 0.01
 _HASH_BUFFER = 1 << 20
-_YIELD_S = 0.1
 # Soon at first, so that a process that is killed again and again still gets on; less often later.
 _KEEP_FIRST_S = 0.125
 _KEEP_EVERY_S = 1.0
@@ -308,8 +307,7 @@ class LargeFile:
         with self.segments.changed:
             if segment.pos > segment.start or segment.pos >= segment.stop or self.segments.over:
                 offer.failures = 0
-                # What it gives back is for the others first: it would take it again before they wake up.
-                return _YIELD_S if any(each.fault is None for each in self.offers if each is not offer) else 0.0
+                return 0.0
             offer.failures += 1
             offer.last_error = error
             rounds, rest = divmod(offer.failures, max(offer.workers, 1))
