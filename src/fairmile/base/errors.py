@@ -68,6 +68,10 @@ class DiskFailure(SystemFailure):
     """Our own disk refuses: it is full, read-only or not ours to write."""
 
 
+class Locked(SystemFailure):
+    """Another process holds what only one may have at a time."""
+
+
 class Transient(FairmileError, ConnectionError):
     """The other side did not answer as it should; a retry makes sense."""
 

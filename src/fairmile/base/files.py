@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from fairmile.base.errors import DiskFailure, SystemFailure, UsageError
+from fairmile.base.errors import DiskFailure, Locked, SystemFailure, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,7 +225,7 @@ class Lock:
             left = deadline - time.monotonic()
             if left <= 0:
                 who = f"process {holder.pid} on {holder.host}" if holder and holder.pid else "another process"
-                raise SystemFailure(
+                raise Locked(
                     f"{self.path} is locked by {who}; gave up after {self.timeout_s:g} s",
                     hint=f"wait for it to finish; if it is gone, remove {self.path}",
                 )

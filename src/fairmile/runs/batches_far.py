@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest import sha256_hex
-from fairmile.base.errors import FairmileError, Integrity, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, Integrity, Locked, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
 from fairmile.jobs.judge import Standing
 from fairmile.jobs.machines import Machine
@@ -183,9 +183,7 @@ class FarBatches:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(Lock(self._root / FAR / f".{key}", timeout_s=0.2))
-            except SystemFailure as error:
-                if "is locked by" not in str(error):
-                    raise
+            except Locked:
                 return None
             array = self._read(key)
             if array is None:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from fairmile.base.errors import (
     Conflict,
     FairmileError,
+    Locked,
     NotFound,
     SystemFailure,
     Transient,
@@ -604,9 +605,7 @@ class Runs(Ledger):
                 env = self._resumed(run)
                 argv = document.get("argv") or run.spec.argv
                 return Run(execute(run.folder, document, argv=argv, env=env, echo=echo), run.folder)
-        except SystemFailure as error:
-            if "is locked by" not in str(error):
-                raise
+        except Locked as error:
             raise Conflict(f"run {run.id} is being resumed by another process") from error
 
     def resumable(self, reference: str) -> Run:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, NotFound, SystemFailure, Transient, UsageError
+from fairmile.base.errors import Conflict, FairmileError, Locked, NotFound, Transient, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
@@ -560,9 +560,7 @@ class Sweeps:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(Lock(sweep.folder / ".turn", timeout_s=patience_s))
-            except SystemFailure as error:
-                if "is locked by" not in str(error):
-                    raise
+            except Locked as error:
                 raise Conflict(
                     f"sweep {sweep.id} is being executed by another process",
                     hint=f"`fairmile sweep show {sweep.id}` tells how far it is",
