@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -392,3 +393,12 @@ def test_a_home_that_is_a_file_still_allows_to_search(
         assert result.err.startswith("error: "), arguments
         assert "fault of fairmile" not in result.err
     assert (place / "lake.jsonld").read_bytes() == before
+
+
+def test_who_interrupts_twice_gets_no_traceback() -> None:
+    script = (
+        "import atexit, os, signal\nfrom fairmile.cli import main\nmain.run = lambda words: 130\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\nmain.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

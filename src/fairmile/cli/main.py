@@ -22,6 +22,7 @@ class Entry(NamedTuple):
     summary: str
 
 
+_INTERRUPTED = 130
 COMMANDS = {
     "search": Entry("fairmile.cli.search", "search", "Find assets in every catalog."),
     "show": Entry("fairmile.cli.show", "show", "Describe an asset; --fair tells how FAIR it is and what to do."),
@@ -52,6 +53,10 @@ def main() -> NoReturn:
     gc.set_threshold(100_000, 20, 20)
     _prepare_streams()
     code = run(sys.argv[1:])
+    if code == _INTERRUPTED:  # who asks twice gets no traceback of what is ending already
+        import signal  # no other end needs it
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What is written now would fail at exit, with a message of Python's own.
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -69,7 +74,7 @@ def run(arguments: list[str]) -> int:
         return _run([each for each in options if each != "--debug"] + arguments[len(options) :])
     except KeyboardInterrupt:
         sys.stderr.write("\r\033[Kinterrupted\n" if sys.stderr.isatty() else "interrupted\n")
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader, a pager perhaps, has seen enough.
         return 0
