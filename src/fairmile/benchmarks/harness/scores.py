@@ -1,0 +1,53 @@
+"""Scores: a trivial baseline, a strong classical one and the model, always in one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fairmile.base.files import write_atomic
+from fairmile.benchmarks.harness.task import Metric
+
+FILE = "results.json"
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one method reaches."""
+
+    kind: Literal["trivial", "classical", "model"]
+    name: str
+    values: Mapping[str, float]  # by metric
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run of a benchmark found out, as it is written to `results.json`."""
+
+    benchmark: str
+    data: str  # in words: made up or real, how much
+    metric: Metric
+    scores: Sequence[Score]
+    seed: int
+    settings: Mapping[str, Any]
+    published: Sequence[Mapping[str, Any]] = ()  # {"name", "metric", "value", "source"}; never met on made-up data
+    notes: Sequence[str] = ()
+    figures: Sequence[str] = ()  # files beside it, in the order in which they are looked at
+
+    def write(self, folder: Path) -> None:
+        """Write it as JSON."""
+        write_atomic(folder / FILE, json.dumps(asdict(self), indent=1, default=str) + "\n")
+
+    def table(self) -> str:
+        """Return the scores as lines of text, one method each."""
+        columns = list(dict.fromkeys(name for score in self.scores for name in score.values))
+        rows = [["", *columns]]
+        for score in self.scores:
+            values = [f"{score.values[name]:.4g}" if name in score.values else "" for name in columns]
+            rows.append([f"{score.name} ({score.kind})", *values])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(columns) + 1)]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

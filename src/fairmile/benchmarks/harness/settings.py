@@ -1,0 +1,133 @@
+"""What can be set when a benchmark runs: a frozen dataclass whose fields know their meaning, filled from parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from fairmile.base.errors import UsageError
+from fairmile.base.words import did_you_mean
+
+Work = Literal["train", "prepare", "inference"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Strategy = Literal["single", "ddp", "fsdp", "deepspeed", "horovod"]
+Optimizer = Literal["sgd", "adam", "adamw", "nadam"]
+Schedule = Literal["constant", "steps", "cosine", "onecycle", "plateau"]
+S = TypeVar("S", bound="TrainSettings")
+
+
+def told(default: Any, meaning: str) -> Any:
+    """Return a field of settings with its default and what it means."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """What every benchmark that learns can be told; a benchmark derives its own, with its own defaults."""
+
+    work: Work = told("train", "train: all of it; prepare: only the data; inference: with the weights of `checkpoint`")
+    model: str = told("", "which of the benchmark's models")
+    epochs: int = told(1, "passes over the training data")
+    max_steps: int = told(0, "end after so many optimizer steps; 0: after the epochs")
+    batch_size: int = told(32, "samples per step and rank")
+    eval_batch_size: int = told(0, "samples per step of evaluation and rank; 0: as batch_size")
+    optimizer: Optimizer = told("adam", "sgd, adam, adamw or nadam")
+    learning_rate: float = told(1e-3, "peak learning rate")
+    momentum: float = told(0.9, "of sgd")
+    weight_decay: float = told(0.0, "of the optimizer")
+    schedule: Schedule = told("constant", "constant, steps, cosine, onecycle or plateau")
+    warmup_epochs: float = told(0.0, "the learning rate rises in a line over so many epochs")
+    warmup_factor: float = told(0.0, "the warm-up begins at so much of the peak")
+    decay_epochs: tuple[int, ...] = told((), "schedule=steps: after which epochs it falls")
+    decay_factors: tuple[float, ...] = told((), "schedule=steps: to how much of the peak")
+    clip_norm: float = told(0.0, "gradients are cut to this norm; 0: not")
+    accumulate: int = told(1, "batches per optimizer step")
+    precision: Precision = told("fp32", "fp32, tf32, bf16 or fp16 (the last two with autocast)")
+    strategy: Strategy = told("single", "single, ddp, fsdp, deepspeed or horovod")
+    ranks: int = told(0, "start so many processes here; 0: as the launcher did, or one")
+    device: str = told("auto", "auto, cpu, cuda or cuda:1")
+    channels_last: bool = told(False, "memory layout of images and volumes")
+    compile: bool = told(False, "compile the model with torch.compile")
+    checkpoint_activations: bool = told(False, "compute activations again instead of keeping them")
+    deterministic: bool = told(False, "only deterministic kernels")
+    patience: int = told(0, "stop when the score did not get better for so many epochs; 0: never")
+    stop_at_target: bool = told(False, "stop as soon as the quality target is met")
+    evaluate_every: int = told(1, "epochs between evaluations; the last one is always evaluated")
+    save_every: int = told(1, "epochs between checkpoints; 0: none")
+    checkpoint: str = told("", "file of weights to start from, as checkpoint.pt of an earlier run")
+    workers: int = told(1, "threads that read batches ahead; 0: read when they are needed")
+    resident: bool = told(True, "keep the data on the device where it fits and the benchmark can")
+    stage: str = told("", "copy the data to this folder first, or `auto` for the fastest one with room")
+
+
+def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
+    """Return settings with the parameters of a run on top of the defaults; every value is checked."""
+    hints = typing.get_type_hints(kind)
+    known = [field.name for field in dataclasses.fields(kind)]
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise UsageError(f"there is no parameter {name!r}", hint=near or f"there are {', '.join(known)}")
+        found[name] = _typed(name, value, hints[name])
+    return kind(**found)
+
+
+def _typed(name: str, value: Any, wanted: Any) -> Any:
+    origin = typing.get_origin(wanted)
+    if origin is Literal:
+        allowed = typing.get_args(wanted)
+        if value not in allowed:
+            raise UsageError(
+                f"parameter {name}: {value!r} is none of {', '.join(map(str, allowed))}",
+                hint=did_you_mean(str(value), [str(each) for each in allowed]) or None,
+            )
+        return value
+    if origin is tuple:
+        return _items(name, value, typing.get_args(wanted)[0])
+    if origin in (typing.Union, types.UnionType):
+        kinds = [each for each in typing.get_args(wanted) if each is not type(None)]
+        return None if value in (None, "") else _typed(name, value, kinds[0])
+    return _plain(name, value, wanted)
+
+
+def _items(name: str, value: Any, kind: Any) -> tuple[Any, ...]:
+    """Return `1,2,3` or one value as a tuple."""
+    if isinstance(value, list | tuple):
+        parts: list[Any] = list(value)
+    elif isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+    else:
+        parts = [] if value is None else [value]
+    return tuple(_plain(name, part, kind) for part in parts)
+
+
+def _plain(name: str, value: Any, kind: type) -> Any:
+    found: Any
+    if kind is bool:
+        words = {"true": True, "false": False, "yes": True, "no": False}
+        found = value if isinstance(value, bool) else words.get(str(value).lower())
+    elif kind is str:
+        found = "" if value is None else str(value)
+    else:
+        found = _number(value, kind)
+    if found is None:
+        names = {bool: "true or false", int: "a whole number", float: "a number"}
+        raise UsageError(f"parameter {name}: expected {names.get(kind, kind.__name__)}, found {value!r}")
+    return found
+
+
+def _number(value: Any, kind: type) -> int | float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    if kind is int:
+        return int(number) if number == number // 1 else None
+    return number

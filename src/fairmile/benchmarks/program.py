@@ -1,0 +1,72 @@
+"""Finds the program of a benchmark, by its name or its folder, and runs it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from fairmile.base.errors import FairmileError, NotFound, Unsupported, UsageError
+from fairmile.base.words import did_you_mean
+from fairmile.benchmarks.harness.ranks import Ranks
+from fairmile.benchmarks.harness.session import Session
+
+SUITE = Path(__file__).with_name("suite")
+PROGRAM, SETTINGS, CARD = "benchmark", "settings", "card.jsonld"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmark that is named; an error is one sentence on stderr."""
+    try:
+        if len(argv) != 1:
+            raise UsageError("expected the name or the folder of one benchmark")
+        folder = folder_of(argv[0])
+        module = load(folder, PROGRAM)
+        module.run(Session.of(folder.name, os.environ, Path.cwd()))
+    except FairmileError as error:
+        if Ranks.of(os.environ).is_first or os.environ.get("FAIRMILE_DEBUG"):
+            sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    return 0
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder of a benchmark that comes along, or the folder that a path names."""
+    if os.sep in name or name in (".", ".."):
+        folder = Path(name).absolute()
+        if not (folder / CARD).is_file():
+            raise NotFound(f"{name} is no benchmark: it has no {CARD}", hint="`fairmile benchmark new NAME` makes one")
+        return folder
+    known = names()
+    if name not in known:
+        near = did_you_mean(name, known)
+        raise NotFound(f"there is no benchmark {name!r}", hint=near or f"there are {', '.join(known)}")
+    return SUITE / name
+
+
+def names() -> list[str]:
+    """Return the names of the benchmarks that come along."""
+    return sorted(each.name for each in SUITE.iterdir() if (each / CARD).is_file())
+
+
+def load(folder: Path, part: str) -> ModuleType:
+    """Return a module of a benchmark's folder: `benchmark` or `settings`."""
+    file = folder / f"{part}.py"
+    if not file.is_file():
+        raise NotFound(f"the benchmark {folder.name} has no {file.name}")
+    try:
+        if folder.parent == SUITE:
+            return importlib.import_module(f"fairmile.benchmarks.suite.{folder.name}.{part}")
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        return importlib.import_module(part)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(("fairmile", PROGRAM, SETTINGS)):
+            raise
+        raise Unsupported(
+            f"the benchmark {folder.name} needs {error.name}", hint="pip install 'fairmile[benchmarks]'"
+        ) from error
