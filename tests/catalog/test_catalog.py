@@ -10,8 +10,9 @@ import pytest
 
 from fairmile.base.digest import ni
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, SystemFailure, UsageError
+from fairmile.catalog.builtin import builtin_folder
 from fairmile.catalog.card import Card
-from fairmile.catalog.catalog import Catalog, builtin_folder
+from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.index import Index
 from fairmile.catalog.results import Added

@@ -17,7 +17,7 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["model/cosmoflow", "benchmark/cosmoflow", "program/cosmoflow-benchmark"])
+@pytest.mark.parametrize("name", ["model/cosmoflow", "program/cosmoflow-benchmark"])
 def test_an_asset_leads_to_the_environment_that_it_or_its_program_names(catalog: Catalog, name: str) -> None:
     found = environment_of(catalog, name)
     assert found is not None

@@ -432,10 +432,10 @@ class TestWhatIsKept:
 
 class TestPlansOfBenchmarks:
     def test_name_the_program_and_the_data_also_where_nobody_can_be_asked(self, runs: Runs) -> None:
-        plan = runs.plan("benchmark/cosmoflow", "dataset/cosmouniverse-mini")
+        plan = runs.plan("benchmark/opencatalyst", "dataset/oc20-s2ef-200k")
         fetched = [step.what for step in plan.steps if step.verb == "fetch"]
-        assert any("program/cosmoflow" in what for what in fetched)
-        assert any("dataset/cosmouniverse-mini" in what for what in fetched)
+        assert any("program/mlperf-hpc-opencatalyst" in what for what in fetched)
+        assert any("dataset/oc20-s2ef-200k" in what for what in fetched)
         assert plan.steps[-1].verb == "run"
 
 

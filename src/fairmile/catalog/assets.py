@@ -15,6 +15,7 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
+from fairmile.catalog.kinds import OWN_IDS
 from fairmile.catalog.row import Row
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from fairmile.transfer.plan import Plan
     from fairmile.transfer.transfer import Outcome, Transfer
 
-_OWN_IDS = "https://w3id.org/fairmile/"
 _FORMS: Registry[type[LoadedAsset]] = Registry(
     "form of an asset", {"loaded": Plugin("fairmile.catalog.access:LoadedAsset")}
 )
@@ -230,7 +230,7 @@ class Assets:
             raise UsageError("an empty name names nothing", hint="give the name of an asset, an address or a path")
         if limit is not None and limit < 1:
             raise UsageError(f"a limit of {limit} would bring nothing", hint="give a number of files, 1 or more")
-        is_address = _is_address(name) and not name.startswith(_OWN_IDS)
+        is_address = _is_address(name) and not name.startswith(OWN_IDS)
         if is_address and not index_path(self._home).exists():  # no card can have been given this id yet
             return self._address_target(name, limit, sha256, unpack)
         try:

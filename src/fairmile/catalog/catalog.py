@@ -16,6 +16,7 @@ from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, U
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest, slug
+from fairmile.catalog.builtin import builtin_folder
 from fairmile.catalog.card import LINKS, Card, as_list, id_of
 from fairmile.catalog.database import lock_of
 from fairmile.catalog.declared import BUILTIN, LOCAL, SyncReport, index_path
@@ -711,19 +712,3 @@ def _target_texts(targets: Any) -> list[str]:
             [target] if isinstance(target, str) else target_names(target.row if isinstance(target, Hit) else target)
         )
     return texts
-
-
-class _Builtin(CatalogFolder):
-    """The cards shipped with the package; they change only with it."""
-
-    def generation(self) -> str:
-        try:
-            names = [name.stat().st_mtime_ns for kind in os.scandir(self.cards_root) for name in os.scandir(kind)]
-        except OSError:
-            return ""
-        return f"{self.root} {len(names)} {max(names, default=0)}"
-
-
-def builtin_folder() -> CatalogFolder:
-    """Return the catalog that ships with the package."""
-    return _Builtin(BUILTIN, Path(__file__).with_name("data"))

@@ -122,7 +122,7 @@ def tied(file: Path, folders: Mapping[str, str]) -> Path:
 def far_values(document: dict[str, Any]) -> dict[str, str]:
     """Return what placeholders stand for elsewhere, as seen from where the program starts; the record notes inputs."""
     up = os.path.relpath(WORK, os.path.join(WORK, document["spec"].get("subfolder", "")))
-    values = {"source": up, "run": os.path.join(up, "..")}
+    values = {"source": up, "run": os.path.join(up, ".."), "python": "python3"}
     for name, _ in travelling_inputs(document):
         there = os.path.join(up, "..", INPUTS, name)
         document["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"] = there

@@ -52,6 +52,7 @@ from fairmile.runs.snapshot import keep_code, lay_code
 from fairmile.runs.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
+    card_file,
     card_in,
     card_target,
     checked_spec,
@@ -60,6 +61,8 @@ from fairmile.runs.targets import (
     filled,
     is_run_file,
     lasting,
+    python_of,
+    runnable,
     value_texts,
 )
 from fairmile.runs.wording import Value
@@ -154,7 +157,7 @@ class Runs(Ledger):
             notes += planned.notes
             if planned.trouble:
                 notes.append(planned.trouble)
-        command = " ".join(filled(spec.argv, value_texts(spec)))
+        command = " ".join(filled(spec.argv, {"python": "python", **value_texts(spec)}))
         script = ""
         if spec.system and spec.resources.time_s is None:
             spec, chosen = self._with_time(spec)
@@ -198,9 +201,10 @@ class Runs(Ledger):
             return Target(spec), None
         if not isinstance(what, str):
             return command_target(what, changes), None
-        card = card_in(what)
+        file = card_file(what)
+        card = card_in(file)
         if card is not None:
-            return card_target(self._around.catalog(), card, dataset, changes, Path(what)), None
+            return card_target(self._around.catalog(), card, dataset, changes, file), None
         if is_run_file(what):
             return file_target(Path(what), changes), None
         catalog = self._around.catalog()
@@ -209,7 +213,7 @@ class Runs(Ledger):
             planned = sabath.plan(catalog, model, dataset, set_name=command_set, config=changes.get("params"))
             said = {**planned.spec.model_dump(exclude_defaults=True), **changes}
             return Target(checked_spec(said)), planned
-        card = catalog.get(what)
+        card = runnable(catalog, what)
         if changes.get("argv"):
             said = {"name": card.handle.name, "asset": str(card.handle), **changes}
             return Target(checked_spec(said), (str(card.handle),)), None
@@ -353,7 +357,7 @@ class Runs(Ledger):
             wanted = parse_spec(before["definition"]) if before.get("definition") else spec.environment
             environment = self._around.envs().build(wanted)
             lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
-        argv = filled(spec.argv, value_texts(spec))
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         work = Path(spec.folder) if spec.folder else None
         if plan.original is not None:
             code = dict(plan.original.captured.get("code") or {"files": []})
@@ -392,6 +396,7 @@ class Runs(Ledger):
         placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
         values = sabath.lay(placed, self._around.assets(), work) if placed else {}
         values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
+        values["python"] = python_of(bool(document["spec"].get("environment")))
         return {**values, "run": str(folder), "source": str(work)}
 
     @contextlib.contextmanager

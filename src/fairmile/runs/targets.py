@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailu
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.base.yaml import Located, load_located
-from fairmile.catalog.card import Card
+from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
 from fairmile.runs.spec import MetricSpec, RunSpec
@@ -33,6 +34,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
+_CARD_OF_FOLDER = "card.jsonld"
 _CARD_FILES = (*_FILES, ".json", ".jsonld")
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
 
@@ -68,9 +70,9 @@ def file_target(file: Path, changes: Mapping[str, Any]) -> Target:
     return Target(checked_spec(_merged(said, changes), str(file), located))
 
 
-def card_in(name: str) -> Card | None:
+def card_in(file: Path) -> Card | None:
     """Return the card that a file holds; None where that is no file, or describes a run or anything else."""
-    file = Path(name)
+    name = str(file)
     if not name.endswith(_CARD_FILES) or not file.is_file():
         return None
     try:
@@ -86,6 +88,19 @@ def card_in(name: str) -> Card | None:
     return Card(body)
 
 
+def card_file(name: str) -> Path:
+    """Return the file that a person means who names a card's file, or a folder with a card in it."""
+    return Path(name) / _CARD_OF_FOLDER if (Path(name) / _CARD_OF_FOLDER).is_file() else Path(name)
+
+
+def runnable(catalog: Catalog, name: str) -> Card:
+    """Return the card that a name means to somebody who runs it: a benchmark, where a model has the same name."""
+    if "/" not in name:
+        with contextlib.suppress(NotFound, UsageError):
+            return catalog.get(name, kind="benchmark")
+    return catalog.get(name)
+
+
 def card_target(
     catalog: Catalog, card: Card, dataset: str, changes: Mapping[str, Any], file: Path | None = None
 ) -> Target:
@@ -98,12 +113,13 @@ def card_target(
             hint=f"`fairmile run {name} -- COMMAND…` runs one with its files",
         )
     argv = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
-    data = dataset or _data_of(catalog, card)
+    data = dataset or ("" if card.get("makesData") is True else _data_of(catalog, card))
     said: dict[str, Any] = {
         "name": slug(card.handle.name)[:64] or "run",
         "argv": tuple(argv),
         "params": _hyperparameters(card),
         "metrics": _metrics(card),
+        "outputs": tuple(str(each) for each in as_list(card.get("outputs"))),
     }
     sources = _sources(catalog, card) if file is None else _addresses(card) or _programs(catalog, card)
     if file is None:
@@ -140,6 +156,11 @@ def is_run_file(name: str) -> bool:
 def filled(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
     """Return a command with `{name}` replaced where the name is known; other braces are the command's own."""
     return tuple(_PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word) for word in argv)
+
+
+def python_of(has_environment: bool) -> str:
+    """Return what `{python}` stands for on this machine: the interpreter of the run's environment, else our own."""
+    return "python" if has_environment else sys.executable
 
 
 def value_texts(spec: RunSpec) -> dict[str, str]:
