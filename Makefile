@@ -18,8 +18,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Real services share the machine with all other tests: what fails is tried once more, alone, and both are in the log.
 unit: $(VENV)/.dev
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile || { [ $$? = 1 ] && echo "once more, alone:" && $(BIN)/pytest --last-failed; }
 
 # The tests start real services (Slurm, sshd, nginx, vsftpd, rsync, git) and run compilers, containers, MPI and the
 # programs that people compare with.

@@ -2,9 +2,9 @@
 
 `import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`, `fm.sweep`, `fm.tune`)
 and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
-`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`), all of the workspace that the settings name. Code that works with
-another one opens it: `fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event` write to the record
-of the run that it is part of.
+`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.benchmarks`), all of the workspace that the settings name. Code
+that works with another one opens it: `fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event`
+write to the record of the run that it is part of.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "JobSpec",
     "Workspace",
     "assets",
+    "benchmarks",
     "catalog",
     "datasets",
     "envs",
@@ -49,18 +50,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fairmile.base.errors import FairmileError
+    from fairmile.benchmarks.benchmarks import Benchmarks
     from fairmile.catalog.assets import Assets, Fetched
     from fairmile.catalog.card import Card
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.match import Match
     from fairmile.catalog.results import SearchResult
-    from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.catalog.verbs import Datasets, Workflows
     from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.spec import JobSpec
     from fairmile.meter import event, log, span
     from fairmile.runs.model import Run
+    from fairmile.runs.models import Models
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.sweeps.sweeps import Standing, Sweeps
@@ -81,10 +84,11 @@ if TYPE_CHECKING:
     runs: Runs
     sweeps: Sweeps
     studies: Studies
+    benchmarks: Benchmarks
 
 _NOUNS = (
     *("catalog", "models", "datasets", "workflows", "assets", "store"),
-    *("systems", "envs", "jobs", "runs", "sweeps", "studies"),
+    *("systems", "envs", "jobs", "runs", "sweeps", "studies", "benchmarks"),
 )
 
 

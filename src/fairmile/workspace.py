@@ -15,20 +15,24 @@ from fairmile.base.config import Config, Option
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
-from fairmile.meter.footprint import Supply, pue_of
+from fairmile.catalog.kinds import OWN_IDS
 from fairmile.transfer.credentials import Credentials
+from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
 
 # Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
 if TYPE_CHECKING:
+    from fairmile.benchmarks.benchmarks import Benchmarks
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
-    from fairmile.catalog.verbs import Datasets, Models, Workflows
+    from fairmile.catalog.verbs import Datasets, Workflows
     from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
+    from fairmile.meter.footprint import Supply
     from fairmile.runs.ledger import Ledger
+    from fairmile.runs.models import Models
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.sweeps.sweeps import Sweeps
@@ -80,6 +84,12 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
+def _pue(value: Any) -> float:
+    from fairmile.meter.footprint import pue_of
+
+    return pue_of(value)
+
+
 def _table(value: Any) -> Path | None:
     return _path(value) if value else None
 
@@ -114,7 +124,7 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "pools": Option({}, _mapping, "folders for data: name: folder, or name: {folder, capacity, purge, speed, …}"),
         "systems": Option({}, _mapping, "how you reach systems: name: host, or name: {host, folder, account, file, …}"),
         "footprint.region": Option("", _text, "where your machines draw power, as DE: runs then tell cost and CO₂"),
-        "footprint.pue": Option(1.0, pue_of, "what the building uses for each joule of the machines"),
+        "footprint.pue": Option(1.0, _pue, "what the building uses for each joule of the machines"),
         "footprint.table": Option(None, _table, "your own table of regions; empty: the one that comes along"),
         "transfer.connections": Option(_TRANSFER.connections, _count, "connections to one source of a large file"),
         "transfer.segment": Option(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
@@ -202,6 +212,8 @@ class Workspace:
     @property
     def supply(self) -> Supply:
         """Where the energy of runs comes from."""
+        from fairmile.meter.footprint import Supply
+
         table = self.config["footprint.table"]
         file = Path(_below(str(table), self.config.origin("footprint.table"))) if table is not None else None
         return Supply(self.config["footprint.region"], self.config["footprint.pue"], file)
@@ -252,11 +264,29 @@ class Workspace:
         )
         return Context(self.environ, Here(), Credentials(self.environ), settings)
 
+    def ask(self, name: str) -> None:
+        """Begin to ask the source of a web address, which answers while store and catalog are loaded; then `close`."""
+        if not name.startswith(OWN_IDS):
+            fetchers = Fetchers(self.context)
+            fetchers.ask(name)
+            self._asking.append(fetchers)
+
+    @cached_property
+    def _asking(self) -> list[Fetchers]:
+        """What `ask` has begun and no transfer has taken over yet."""
+        return []
+
+    def close(self) -> None:
+        """Drop the questions that nobody waits for any more."""
+        while self._asking:
+            self._asking.pop().close()
+
     def transfer(self) -> Transfer:
         """Return a transfer into the store; close it after use."""
         from fairmile.transfer.transfer import Transfer
 
-        return Transfer(self.store, self.context, self.watcher)
+        fetchers = self._asking.pop() if self._asking else Fetchers(self.context)
+        return Transfer(self.store, self.context, self.watcher, fetchers)
 
     @cached_property
     def systems(self) -> Machines:
@@ -326,9 +356,15 @@ class Workspace:
 
     @property
     def models(self) -> Models:
-        from fairmile.catalog.verbs import Models
+        from fairmile.runs.models import Models
 
-        return Models(self.catalog, self.assets)
+        return Models(self.catalog, self.assets, lambda: self.runs)
+
+    @property
+    def benchmarks(self) -> Benchmarks:
+        from fairmile.benchmarks.benchmarks import Benchmarks
+
+        return Benchmarks(lambda: self.catalog)
 
     @property
     def datasets(self) -> Datasets:

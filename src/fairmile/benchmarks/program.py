@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from fairmile.base.errors import FairmileError, NotFound, Unsupported, UsageError
 from fairmile.base.words import did_you_mean
@@ -25,13 +25,22 @@ def main(argv: Sequence[str]) -> int:
         if len(argv) != 1:
             raise UsageError("expected the name or the folder of one benchmark")
         folder = folder_of(argv[0])
-        module = load(folder, PROGRAM)
-        module.run(Session.of(folder.name, os.environ, Path.cwd()))
+        session = Session.of(folder.name, os.environ, Path.cwd())
+        many = session.settings(load(folder, SETTINGS).Settings).ranks
+        if many > 1 and session.ranks.size == 1:
+            _start_ranks(many, argv[0])
+        load(folder, PROGRAM).run(session)
     except FairmileError as error:
         if Ranks.of(os.environ).is_first or os.environ.get("FAIRMILE_DEBUG"):
             sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
     return 0
+
+
+def _start_ranks(many: int, name: str) -> NoReturn:
+    """Become the launcher of so many processes of this benchmark on this machine."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={many}"]
+    os.execv(sys.executable, [sys.executable, *launcher, "-m", "fairmile.benchmarks", name])
 
 
 def folder_of(name: str) -> Path:

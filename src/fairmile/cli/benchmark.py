@@ -1,4 +1,4 @@
-"""`fairmile benchmark`: measure what runs depend on."""
+"""`fairmile benchmark`: which benchmarks there are, a new one, and measuring what runs depend on."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 from fairmile.base.commands import Here
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_size
+from fairmile.benchmarks.benchmarks import KINDS, Benchmark
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_option
 from fairmile.runs import storage as storages
@@ -36,7 +37,127 @@ _SHOWN = {
 
 @click.group(cls=LazyGroup)
 def benchmark() -> None:
-    """Measure what runs depend on."""
+    """Know the benchmarks, begin your own, and measure what runs depend on.
+
+    `fairmile run NAME` runs one.
+    """
+
+
+@benchmark.command("ls")
+@json_option
+def list_benchmarks(out: Out) -> None:
+    """List the benchmarks: those whose program comes along first.
+
+    \b
+    Examples:
+      fairmile benchmark ls
+      fairmile benchmark ls --json
+    """
+    found = Workspace.open().benchmarks.ls()
+    if out.as_json:
+        out.data([_facts(each) for each in found])
+        return
+    rows = [
+        (
+            each.name,
+            each.rule.get("domain", ""),
+            each.rule.get("metric", ""),
+            f"{each.rule['target']:g}" if "target" in each.rule else "",
+            "here" if each.folder else "its own program",
+            each.card.text("description").partition(". ")[0].partition(": ")[0],
+        )
+        for each in found
+    ]
+    out.table(("name", "domain", "metric", "target", "runs", "about"), rows)
+
+
+@benchmark.command()
+@click.argument("name", metavar="NAME|FOLDER")
+@json_option
+def show(out: Out, name: str) -> None:
+    """Tell what a benchmark measures, what is known of it, and what can be set.
+
+    \b
+    Examples:
+      fairmile benchmark show earthquake
+      fairmile benchmark show cosmoflow --json
+    """
+    found = Workspace.open().benchmarks.get(name)
+    parameters = found.parameters()
+    if out.as_json:
+        out.data({**_facts(found), "parameters": [vars(each) for each in parameters]})
+        return
+    out.line(f"{found.name}: {found.card.text('name')} {found.card.handle.version}")
+    out.line()
+    out.item("", found.card.text("description"))
+    out.line()
+    rule = found.rule
+    facts = [
+        ("metric", f"{rule.get('metric', '')}, {rule.get('direction', '')} is better"),
+        ("rule", rule.get("rule", "")),
+    ]
+    facts += [("run", f"fairmile run {name}"), ("folder", str(found.folder or ""))]
+    out.items([(label, str(text)) for label, text in facts if text])
+    known = [
+        (each.get("name", ""), each.get("metric", ""), each.get("value", ""), each.get("source", ""))
+        for each in found.baselines
+    ]
+    known += [
+        (
+            each.get("description") or each.get("name", ""),
+            each.get("propertyID", ""),
+            each.get("value", ""),
+            each.get("citation", ""),
+        )
+        for each in found.published
+    ]
+    if known:
+        out.line()
+        out.table(("known result", "metric", "value", "source"), [tuple(map(str, row)) for row in known])
+    if parameters:
+        out.line()
+        out.table(
+            ("parameter", "default", "meaning"),
+            [(each.name, _shown(each.default), each.meaning) for each in parameters],
+        )
+
+
+@benchmark.command()
+@click.argument("name")
+@click.option("--to", "folder", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Below which folder.")
+@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], help="What it runs.  [default: learning]")
+@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
+@json_option
+def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
+    """Begin a benchmark of your own: a folder that runs as it is.
+
+    `learning` is a model in PyTorch that the harness trains; `program` is any program
+    that tells its figures.
+
+    \b
+    Examples:
+      fairmile benchmark new tides
+      fairmile benchmark new lake --kind program --dry-run
+    """
+    files = Workspace.open().benchmarks.new(name, folder, kind=kind, dry_run=dry_run)
+    if out.as_json:
+        out.data({"folder": str(folder / name), "files": [str(each) for each in files], "dry_run": dry_run})
+        return
+    for each in files:
+        out.line(f"{'would write' if dry_run else 'wrote'}  {each}")
+    out.hint(f"`fairmile run ./{folder / name}` runs it; its README tells where to go on")
+
+
+def _facts(found: Benchmark) -> dict[str, Any]:
+    known = {"baselines": found.baselines, "published": found.published}
+    where = {"handle": str(found.card.handle), "folder": str(found.folder) if found.folder else None}
+    return {"name": found.name, **where, **found.rule, "about": found.card.text("description"), **known}
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def _size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:

@@ -90,6 +90,15 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure that the program of a run drew: somebody else's file, shown as an image and never as markup."""
+
+    title: str
+    data: bytes
+    media_type: str
+
+
+@dataclass(frozen=True)
 class Image:
     """A figure."""
 
@@ -112,7 +121,7 @@ class Fold:
 
 
 Row = list[str | Cell]
-Block = Title | Heading | Text | Note | Tiles | Facts | Table | Image | Code | Fold
+Block = Title | Heading | Text | Note | Tiles | Facts | Table | Image | Drawing | Code | Fold
 
 
 def table(columns: Sequence[str], rows: Sequence[Row], *, numbers: Sequence[str] = ()) -> Table:

@@ -13,6 +13,7 @@ from fairmile.reports.blocks import (
     Block,
     Cell,
     Code,
+    Drawing,
     Facts,
     Fold,
     Heading,
@@ -104,6 +105,10 @@ class _Writing:
                 return _table(block)
             case Image():
                 return self._figure(block)
+            case Drawing():
+                address = f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"
+                title = _text(block.title)
+                return f'<figure><img alt="{title}" src="{address}">\n<figcaption>{title}.</figcaption></figure>'
             case Code():
                 return f"<pre><code>{_text(block.text)}</code></pre>"
             case Fold():

@@ -10,6 +10,7 @@ from fairmile.reports.blocks import (
     Block,
     Cell,
     Code,
+    Drawing,
     Facts,
     Fold,
     Heading,
@@ -59,6 +60,9 @@ def _block(block: Block, address: Address) -> str:
         case Image():
             note = f"\n\n{_text(block.picture.note)}" if block.picture.note else ""
             return f"![{_text(block.picture.title)}]({address(block.picture)}){note}"
+        case Drawing():
+            data = base64.b64encode(block.data).decode()
+            return f"![{_text(block.title)}](data:{block.media_type};base64,{data})"
         case Code():
             return _code(block.text)
         case Fold():

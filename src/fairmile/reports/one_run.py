@@ -37,6 +37,7 @@ from fairmile.reports.blocks import (
 from fairmile.reports.differences import hardware_lines, storage_lines
 from fairmile.reports.figures import MEASURED_AS, Picture
 from fairmile.reports.measures import Measure, between, measures, number, percent, title, unit_of
+from fairmile.reports.results import result_blocks, results_of
 from fairmile.runs.layout import OUTPUT
 from fairmile.runs.model import Run, RunState
 
@@ -60,6 +61,7 @@ def one_run(run: Run, supply: Supply) -> Iterator[Block]:
     bad = run.state in _ENDS
     if bad:  # then what it printed last is what people look for
         yield from _output(run)
+    yield from result_blocks(run)
     yield from _metrics(run)
     yield from _phases(run, log)
     yield from _prediction(run)
@@ -82,6 +84,7 @@ def document_of(run: Run, supply: Supply) -> dict[str, Any]:
         "state": str(run.state),
         "reason": run.result.get("reason") or "",
         "measures": found,
+        **({"results": dict(results)} if (results := results_of(run)) is not None else {}),
         "phases": dict(run.spans),
         "energy": run.result.get("energy") or {},
         **({"footprint": asdict(meant)} if meant is not None else {}),

@@ -34,6 +34,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
+_OWN_FOLDER = "{benchmark}"
 _CARD_OF_FOLDER = "card.jsonld"
 _CARD_FILES = (*_FILES, ".json", ".jsonld")
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
@@ -124,6 +125,9 @@ def card_target(
     sources = _sources(catalog, card) if file is None else _addresses(card) or _programs(catalog, card)
     if file is None:
         said["asset"] = str(card.handle)
+    elif any(_OWN_FOLDER in word for word in argv):  # the program lies beside the card, and works elsewhere
+        beside = str(file.absolute().parent)
+        said |= {"argv": filled(argv, {"benchmark": beside}), "code": (beside,)}
     elif not sources:
         said["folder"] = str(file.absolute().parent)
     if data:

@@ -1,0 +1,125 @@
+"""The benchmarks of a workspace: which there are, what each asks for, and a new one from nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.files import write_atomic, write_failure
+from fairmile.benchmarks.program import SETTINGS, SUITE, folder_of, load, names
+from fairmile.catalog.card import Card, as_list
+from fairmile.catalog.catalog import Catalog
+from fairmile.runs.targets import card_file, card_in
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_ALL = 1_000_000
+KINDS = ("learning", "program")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What `-p NAME=VALUE` of a benchmark sets."""
+
+    name: str
+    default: Any
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark as its card tells it; `folder` is where its program lies, where that comes along."""
+
+    card: Card
+    folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name if self.folder is not None else self.card.handle.name
+
+    @property
+    def rule(self) -> Mapping[str, Any]:
+        """What is measured and when a result counts: metric, direction, target, rule, models, data sets."""
+        said = self.card.get("matchSpec")
+        return said if isinstance(said, Mapping) else {}
+
+    @property
+    def baselines(self) -> list[Mapping[str, Any]]:
+        return [each for each in as_list(self.card.get("baselines")) if isinstance(each, Mapping)]
+
+    @property
+    def published(self) -> list[Mapping[str, Any]]:
+        return [each for each in as_list(self.card.get("evaluationResults")) if isinstance(each, Mapping)]
+
+    def parameters(self) -> list[Parameter]:
+        """Return what can be set; a benchmark that runs a program of its own says that in its card alone."""
+        if self.folder is None or not (self.folder / f"{SETTINGS}.py").is_file():
+            said = self.card.get("hyperparameters")
+            return [Parameter(name, value, "") for name, value in said.items()] if isinstance(said, Mapping) else []
+        fields = dataclasses.fields(load(self.folder, SETTINGS).Settings)
+        return [Parameter(each.name, each.default, each.metadata.get("meaning", "")) for each in fields]
+
+
+class Benchmarks:
+    """All benchmarks that the catalog knows, and those in folders."""
+
+    def __init__(self, catalog: Callable[[], Catalog]) -> None:
+        self._catalog = catalog
+
+    def ls(self) -> list[Benchmark]:
+        """Return every benchmark, those whose program comes along first."""
+        cards = [self._catalog().get(str(hit.handle)) for hit in self._catalog().find("benchmark", limit=_ALL)]
+        found = [Benchmark(card, _own_folder(card)) for card in cards]
+        return sorted(found, key=lambda each: (each.folder is None, each.name))
+
+    def get(self, name: str) -> Benchmark:
+        """Return the benchmark that a name or a folder means."""
+        file = card_file(name)
+        card = card_in(file)
+        if card is not None:
+            return Benchmark(card, folder_of(str(file.absolute().parent)))
+        found = self._catalog().get(name, kind="benchmark")
+        return Benchmark(found, _own_folder(found))
+
+    def new(self, name: str, folder: Path, *, kind: str = "learning", dry_run: bool = False) -> list[Path]:
+        """Write a benchmark that runs as it is into a new folder, and return its files: a start for one's own.
+
+        `learning` is a model in PyTorch trained by the harness; `program` any program that tells its figures. With
+        `dry_run` nothing is written.
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot name a benchmark", hint="a small letter, then small letters, digits or underscores"
+            )
+        if kind not in KINDS:
+            raise UsageError(f"there is no kind {kind!r} of benchmark", hint=f"there are {' and '.join(KINDS)}")
+        place = folder / name
+        if place.exists():
+            raise Conflict(f"{place} is there already", hint="choose another name or folder")
+        templates = sorted((_TEMPLATES / kind).glob("*.tmpl"))
+        if dry_run:
+            return [place / each.stem for each in templates]
+        values = {"name": name, "title": name.replace("_", " ").capitalize()}
+        aside = place.with_name(f".{name}.part")
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            aside.mkdir(parents=True)
+            for file in templates:
+                write_atomic(aside / file.stem, Template(file.read_text(encoding="utf-8")).substitute(values))
+            aside.rename(place)
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise write_failure(str(place), error) from error
+        return sorted(place.iterdir())
+
+
+def _own_folder(card: Card) -> Path | None:
+    name = card.handle.name
+    return SUITE / name if card.catalog == "builtin" and name in names() else None
