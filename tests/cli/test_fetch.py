@@ -315,3 +315,27 @@ def test_progress_is_shown_at_a_terminal_and_taken_away(
 
 def test_elsewhere_no_progress_is_shown(lake: Fairmile) -> None:
     assert lake("fetch", "lake").err == ""
+
+
+def test_a_second_fetch_of_an_address_asks_its_server_once_and_moves_nothing(
+    fairmile: Fairmile, server: WebServer
+) -> None:
+    assert fairmile("fetch", server.url("data.bin")).code == 0
+    server.requests.clear()
+    result = fairmile("fetch", server.url("data.bin"))
+    assert result.out.startswith("present")
+    assert [request.method for request in server.requests] == ["HEAD"]
+
+
+def test_an_address_that_has_changed_is_fetched_anew(fairmile: Fairmile, server: WebServer) -> None:
+    assert fairmile("fetch", server.url("data.bin")).code == 0
+    server.files["data.bin"] = MORE
+    assert fairmile("fetch", server.url("data.bin"), "--to", "out").out.startswith("fetched")
+
+
+def test_with_its_digest_an_address_that_is_there_is_not_asked(fairmile: Fairmile, server: WebServer) -> None:
+    digest = hashlib.sha256(DATA).hexdigest()
+    assert fairmile("fetch", server.url("data.bin"), "--sha256", digest).code == 0
+    server.requests.clear()
+    assert fairmile("fetch", server.url("data.bin"), "--sha256", digest).out.startswith("present")
+    assert not server.requests

@@ -149,6 +149,9 @@ class MadeUp:
     def of(self, address: str) -> Source | Folders:
         return self.sources[address.partition("?as=")[2] or address.split("/")[2]]
 
+    def find(self, address: str) -> list[Remote]:
+        return self.of(address).find(address)
+
     def ranged(self, address: str) -> Source | None:
         found = self.of(address)
         return found if isinstance(found, Source) else None

@@ -57,6 +57,17 @@ class Fetched:
 
 
 @dataclass(frozen=True)
+class Laid:
+    """Bytes that a program can read: the only file of an address, else a folder."""
+
+    name: str
+    root: str
+    path: Path
+    size_bytes: int
+    files: int
+
+
+@dataclass(frozen=True)
 class _Target:
     """What a name means: a card, or an address.
 
@@ -182,6 +193,19 @@ class Assets:
         fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool)[0]
         view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
         return _FORMS["loaded"](card, fetched.root, self._store, lambda: view)
+
+    def laid(self, name: str) -> Laid:
+        """Return where the bytes of an asset or of an address lie here, fetched unless they are there."""
+        if self._target(name, None).kind == "card":
+            loaded = self.load(name)
+            size_bytes = sum(file.size_bytes for file in loaded.files)
+            return Laid(str(loaded.card.handle), loaded.root, loaded.path, size_bytes, len(loaded.files))
+        fetched = self.fetch(name)[0]
+        folder = self._views / "addresses" / fetched.root[:32]
+        self._store.lay(fetched.root, folder)
+        names = [entry.path for entry in self._store.tree(fetched.root)]
+        path = folder / names[0] if len(names) == 1 else folder
+        return Laid(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
 
     def repair(self, *, dry_run: bool = False) -> list[tuple[str, str]]:
         """Bring again what is damaged or missing of everything that was fetched; (name, what happened) of each."""

@@ -53,8 +53,11 @@ def fetch(
       fairmile fetch ./lake.jsonld --to data
     """
     line = TransferLine(out)
-    assets = Workspace.open(on_progress=out.progress, watcher=line).assets
+    workspace = Workspace.open(on_progress=out.progress, watcher=line)
     try:
+        if sha256 is None:
+            workspace.ask(names[0])
+        assets = workspace.assets
         if dry_run:
             _show_plans(out, assets.plan(names, pool=pool, fresh=fresh, limit=limit, sha256=sha256, unpack=unpack))
             return
@@ -71,6 +74,7 @@ def fetch(
         )
     finally:
         line.clear()
+        workspace.close()
     if out.as_json:
         out.data({"fetched": [each.to_dict() for each in fetched]})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import shutil
 import time
 import zipfile
@@ -328,6 +329,8 @@ class Runs(Ledger):
         if spec.environment:
             command = self._around.envs().shell(document["captured"]["environment"]["digest"], argv)
             argv, env = command.argv, {**self._environ, **command.env, **spec.env}
+        if spec.params.get("stage"):  # it wants its data where they are read fastest
+            env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._around.store().pools.by_rank())
         document["argv"] = list(argv)
         return execute(folder, document, argv=argv, env=env, echo=echo)
 
@@ -337,10 +340,9 @@ class Runs(Ledger):
         inputs: dict[str, Any] = {}
         for name, each in spec.inputs.items():
             if each.asset:
-                loaded = self._around.assets().load(each.asset)
-                size_bytes = sum(file.size_bytes for file in loaded.files)
-                inputs[name] = {"asset": str(loaded.card.handle), "sha256": loaded.root, "size_bytes": size_bytes}
-                inputs[name] |= {"path": str(loaded.path), "files": len(loaded.files)}
+                laid = self._around.assets().laid(each.asset)
+                inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
+                inputs[name] |= {"path": str(laid.path), "files": laid.files}
         if plan.sabath is not None:
             inputs |= sabath.bring(plan.sabath, self._around.assets())
         if plan.original is not None:  # what the commands of a model expect at a place of their own

@@ -73,7 +73,7 @@ class Planner:
 
     def find(self, address: str, path: str = "") -> list[Item]:
         """Return the files an address leads to; one item for a fetcher that knows only whole folders."""
-        found = self._fetchers.of(address).find(address)
+        found = self._fetchers.find(address)
         if all(self._fetchers.ranged(remote.address) is not None for remote in found):
             return [
                 Item(path if path and len(found) == 1 else remote.path, (remote,), remote.size_bytes, remote.checksums)

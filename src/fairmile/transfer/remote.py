@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fairmile.base.commands import Runner
-from fairmile.base.digest import Checksum
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.settings import Settings
+
+if TYPE_CHECKING:
+    from fairmile.base.digest import Checksum
 
 
 @dataclass(frozen=True)

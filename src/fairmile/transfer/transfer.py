@@ -45,9 +45,11 @@ class Outcome:
 class Transfer:
     """Plans and carries out transfers into one store."""
 
-    def __init__(self, store: Store, context: Context, watcher: Watcher | None = None) -> None:
+    def __init__(
+        self, store: Store, context: Context, watcher: Watcher | None = None, fetchers: Fetchers | None = None
+    ) -> None:
         self.store = store
-        self.fetchers = Fetchers(context)
+        self.fetchers = fetchers or Fetchers(context)
         self.planner = Planner(store, self.fetchers)
         self._settings = context.settings
         self._watcher = watcher or Silent()

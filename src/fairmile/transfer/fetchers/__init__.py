@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.fetchers.command import KNOWN, Command, CommandFetcher, parse_command
-from fairmile.transfer.remote import Context, FolderFetcher, RangeFetcher
+from fairmile.transfer.remote import Context, FolderFetcher, RangeFetcher, Remote
+
+if TYPE_CHECKING:
+    from fairmile.transfer.fetchers.command import Command
 
 Fetcher = RangeFetcher | FolderFetcher
 _HERE = "fairmile.transfer.fetchers"
@@ -37,6 +40,9 @@ FETCHERS: Registry[type] = Registry(
     entry_points="fairmile.fetchers",
 )
 
+# Imported where a program fetches.
+_PROGRAMS: Registry[ModuleType] = Registry("kind of program", {"all": Plugin(f"{_HERE}.command")})
+_HEAD_START_S = 0.005  # enough to come to where it waits for the network; threads that compute take turns as long
 _REPOSITORY = re.compile(r"(?:https?|ssh)://[^?#\s]+\.git(?:@[^/?#\s]+)?(?:#.*)?")
 
 # Which fetcher serves the scheme of an address; those of declared commands and of entry points come on top.
@@ -76,6 +82,32 @@ def scheme_of(address: str) -> str:
     return head.lower() if is_scheme and head.isascii() else ""
 
 
+class _Question:
+    """What a web address leads to, asked for in a thread of its own."""
+
+    def __init__(self, fetcher: Fetcher, address: str) -> None:
+        self.is_dropped = False
+        self._found: list[Remote] | BaseException = []
+        self._thread = threading.Thread(target=self._ask, args=(fetcher, address), name="fairmile-ask", daemon=True)
+        self._thread.start()
+        self._thread.join(_HEAD_START_S)
+
+    def _ask(self, fetcher: Fetcher, address: str) -> None:
+        try:
+            self._found = fetcher.find(address)
+        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
+            self._found = error
+        if self.is_dropped:  # what was closed meanwhile has got a connection again
+            _close(fetcher)
+
+    def answer(self) -> list[Remote]:
+        """Wait for the answer; what went wrong is raised here."""
+        self._thread.join()
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found
+
+
 class Fetchers:
     """The fetchers of one workspace, each made at its first use."""
 
@@ -84,6 +116,7 @@ class Fetchers:
         self._made: dict[str, Fetcher] = {}
         self._ranged: dict[str, RangeFetcher | None] = {}
         self._making = threading.Lock()
+        self._questions: dict[str, _Question] = {}
         self._declared = dict(context.settings.fetchers)
 
     def of(self, address: str) -> Fetcher:
@@ -96,6 +129,16 @@ class Fetchers:
         name = SCHEMES.get(scheme)
         return self.named(name) if name is not None else self._by_program(scheme)
 
+    def ask(self, address: str) -> None:
+        """Begin to ask what a web address leads to, so that the next `find` of it need not wait as long."""
+        if SCHEMES.get(scheme_of(address)) == "http" and not _REPOSITORY.fullmatch(address):
+            self._questions[address] = _Question(self.named("http"), address)
+
+    def find(self, address: str) -> list[Remote]:
+        """Return what an address leads to, as its fetcher tells."""
+        question = self._questions.pop(address, None)
+        return question.answer() if question is not None else self.of(address).find(address)
+
     def declare(self, name: str, settings: Mapping[str, Any]) -> None:
         """Let addresses that begin with `name+` be fetched by a program, as `transfer.fetchers` does."""
         self._declared[name] = settings
@@ -103,7 +146,7 @@ class Fetchers:
     def _by_program(self, scheme: str) -> Fetcher:
         """Return the program for a scheme: TOOL+SCHEME names one, and some schemes are those of one program."""
         tool, plus, _ = scheme.partition("+")
-        names = [*self._declared, *KNOWN]
+        names = [*self._declared, *_PROGRAMS["all"].KNOWN]
         own = {each: name for name in names for each in self._command(name).schemes if each not in SCHEMES}
         name = tool if plus and tool in names else own.get(scheme) or (scheme if scheme in FETCHERS else "")
         if name in FETCHERS:
@@ -115,10 +158,12 @@ class Fetchers:
                 f"no fetcher knows addresses that begin with {scheme}:" + (f"; {near}" if near else ""),
                 hint=f"known: {', '.join([*SCHEMES, *own])}; TOOL+https:// with a program of `transfer.fetchers`",
             )
-        return self._made.setdefault(f"+{name}", CommandFetcher(self._context, self._command(name)))
+        made: Fetcher = _PROGRAMS["all"].CommandFetcher(self._context, self._command(name))
+        return self._made.setdefault(f"+{name}", made)
 
     def _command(self, name: str) -> Command:
-        return parse_command(name, self._declared.get(name))
+        command: Command = _PROGRAMS["all"].parse_command(name, self._declared.get(name))
+        return command
 
     def ranged(self, address: str) -> RangeFetcher | None:
         """Return the fetcher of an address where it reads byte ranges, else None."""
@@ -141,8 +186,15 @@ class Fetchers:
 
     def close(self) -> None:
         """Close what the fetchers keep open."""
+        for question in self._questions.values():
+            question.is_dropped = True
+        self._questions.clear()
         for fetcher in self._made.values():
-            close = getattr(fetcher, "close", None)
-            if close is not None:
-                close()
+            _close(fetcher)
         self._made.clear()
+
+
+def _close(fetcher: Fetcher) -> None:
+    close = getattr(fetcher, "close", None)
+    if close is not None:
+        close()

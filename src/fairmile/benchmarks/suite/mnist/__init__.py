@@ -1,0 +1,1 @@
+"""MNIST: handwritten digits, to learn the tool in a minute."""
