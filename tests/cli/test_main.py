@@ -105,6 +105,9 @@ CALLS = {
     "runs import": ["tides.crate.zip"],
     "runs project": ["tides", "--to", "100"],
     "runs reindex": [],
+    "benchmark ls": [],
+    "benchmark show": ["mnist"],
+    "benchmark new": ["waves"],
     "benchmark storage": [".", "--size", "1 MB"],
 }
 # A card with a file that every machine has, in the store.

@@ -215,11 +215,9 @@ def interrupted(process: subprocess.Popen[str]) -> None:
 def test_ctrl_c_ends_a_large_file_which_goes_on_later(fairmile: Fairmile) -> None:
     data = noise(12 << 20)
     # The last byte would come in ten minutes: nobody may wait for it.
-    with web_server({"large.bin": b""}, paced(len(data) / 600, data)) as server:
-        server.behaviour = paced(len(data) / 2, data)
+    with web_server({"large.bin": b""}, paced(len(data) / 2, data, at_most=len(data) // 4)) as server:
         process = fairmile.start("fetch", server.url("large.bin"))
-        wait_until(lambda: server.sent_bytes > len(data) / 4, process)
-        server.behaviour = paced(len(data) / 600, data)
+        wait_until(lambda: server.sent_bytes == len(data) // 4, process)
         interrupted(process)
         server.behaviour = paced(data=data)
         fairmile.fetch(server.url("large.bin"), "--to", fairmile.place / "to")

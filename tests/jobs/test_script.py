@@ -277,7 +277,7 @@ class TestSignals:
         job.wait_for("told")
         time.sleep(0.6)
         os.kill(job.process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while job.read("told").count("\n") < 2:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -297,6 +297,34 @@ class TestSignals:
             while True:
                 os.killpg(job.process.pid, 0)
                 time.sleep(0.02)
+
+    def test_a_signal_between_the_start_of_the_program_and_its_note_reaches_it(self, tmp_path: Path) -> None:
+        job = Running(tmp_path, argv=("sh", "-c", "trap 'exit 3' TERM; : > ready; while :; do :; done"))
+        text, note = job.read("script.sh"), "\nfairmile_program=$!\n"
+        assert text.count(note) == 1
+        at_that_moment = "\nwhile [ ! -e ready ]; do :; done; kill -TERM $$"
+        (tmp_path / "script.sh").write_text(text.replace(note, at_that_moment + note))
+        assert job.finish() == 3
+        assert job.note("ended")["signal"] == "TERM"
+
+    @pytest.mark.parametrize("name", ["TERM", "USR1"])
+    def test_the_code_is_that_of_a_program_that_ends_while_its_signal_is_handled(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        # The script pauses while it handles a signal: here until the program, told by the same signal, is gone.
+        pause = tmp_path / "bin" / "sleep"
+        pause.parent.mkdir()
+        pause.write_text('#!/bin/sh\n: > handled\nread -r pid < pid\nwhile [ -e "/proc/$pid" ]; do :; done\n')
+        pause.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{pause.parent}:{os.environ['PATH']}")
+        end = "while [ ! -e handled ]; do :; done; exit 3"
+        listens = f"trap '{end}' {name}; echo $$ > pid; : > ready; while :; do :; done"
+        job = Running(tmp_path, argv=("sh", "-c", listens)).start()
+        job.wait_for("ready")
+        assert job.process is not None
+        os.killpg(job.process.pid, signal.Signals[f"SIG{name}"])
+        assert job.finish() == 3
+        assert job.note("ended")["exit_code"] == 3
 
     def test_a_signal_before_the_program_starts_ends_the_job(self, tmp_path: Path) -> None:
         wait = ": > ready; while [ ! -e go ]; do sleep 0.02; done"

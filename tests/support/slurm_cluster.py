@@ -22,6 +22,7 @@ _CLIENTS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db", "mariadb", "sacct", "sacctmgr")
 _ATTEMPTS = 3  # a port that was free a moment ago may be taken when a daemon asks for it
+_PATIENCE_S = 120.0
 _DATABASE_PASSWORD = "only-on-loopback"
 
 
@@ -84,12 +85,7 @@ class SlurmCluster:
 
     def wait_idle(self, *, timeout_s: float = 120) -> None:
         """Wait until no job is left to run and every node is free."""
-
-        def idle() -> bool:
-            jobs = self.run("squeue", "-h", "-o", "%i").stdout.split()
-            return not jobs and self.node_states() == dict.fromkeys(self.nodes, "idle")
-
-        _wait_for(idle, timeout_s, "an idle cluster")
+        _wait_for(self._is_idle, timeout_s, "an idle cluster")
 
     def node_states(self) -> dict[str, str]:
         """Return what sinfo says of each node: idle, mixed, down* …"""
@@ -121,7 +117,7 @@ class SlurmCluster:
     def start_controller(self) -> None:
         """Start the controller with the state that the last one left, and wait until it answers."""
         self._begin("slurmctld", ["slurmctld", "-D", "-f", str(self.folder / "slurm.conf")])
-        _wait_for(self._controller_answers, 30, "the controller")
+        self._wait_for(self._controller_answers, "the controller")
 
     def logs(self, lines: int = 15) -> str:
         """Return the last lines of every log, for the message of a failing test."""
@@ -147,12 +143,12 @@ class SlurmCluster:
         if self.with_accounting:
             self._start_accounting(database_port=ports[1], accounting_port=ports[2])
         self._begin("slurmctld", ["slurmctld", "-D", "-c", "-f", str(self.folder / "slurm.conf")])
-        _wait_for(lambda: _answers(ports[0]), 30, "the controller")
+        self._wait_for(lambda: _answers(ports[0]), "the controller")
         for name in self.nodes:
             self.start_node(name)
         if self.with_accounting:
             self._wait_for_accounting()
-        self.wait_idle(timeout_s=30)
+        self._wait_for(self._is_idle, "an idle cluster")
 
     def _write_settings(self, controller: int, database: int, accounting: int, *nodes: int) -> None:
         root, me = self.folder, getpass.getuser()
@@ -206,7 +202,7 @@ class SlurmCluster:
         }
         options = [f"--{option}={file}" for option, file in files.items()]
         self._begin("munged", ["munged", "--foreground", "--force", *options])
-        _wait_for(files["socket"].exists, 30, "munge")
+        self._wait_for(files["socket"].exists, "munge")
 
     def _start_accounting(self, *, database_port: int, accounting_port: int) -> None:
         data, socket_file, me = self.folder / "db", self.folder / "run" / "db.socket", getpass.getuser()
@@ -216,14 +212,14 @@ class SlurmCluster:
         server += ["--bind-address=127.0.0.1", f"--port={database_port}", f"--pid-file={self.folder}/run/db.pid"]
         server += ["--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0"]
         self._begin("mariadbd", [*server, "--performance-schema=OFF"])
-        _wait_for(lambda: _answers(database_port), 60, "the database")
+        self._wait_for(lambda: _answers(database_port), "the database")
         who = f"'slurm'@'127.0.0.1' IDENTIFIED BY '{_DATABASE_PASSWORD}'"
         commands = f"CREATE DATABASE slurm; CREATE USER {who}; GRANT ALL ON slurm.* TO 'slurm'@'127.0.0.1';"
         self.run("mariadb", "--no-defaults", f"--socket={socket_file}", "-u", "root", "-e", commands)
         self._begin("slurmdbd", ["slurmdbd", "-D"])
-        _wait_for(lambda: _answers(accounting_port), 60, "the accounting")
+        self._wait_for(lambda: _answers(accounting_port), "the accounting")
         manage = ("sacctmgr", "-i", "add")
-        _wait_for(lambda: self.run(*manage, "cluster", "test", check=False).returncode == 0, 60, "the accounting")
+        self._wait_for(lambda: self.run(*manage, "cluster", "test", check=False).returncode == 0, "the accounting")
         self.run(*manage, "account", "def")
         self.run(*manage, "user", me, "Account=def")
 
@@ -231,7 +227,21 @@ class SlurmCluster:
         # What the controller says before it is registered arrives some seconds late.
         probe = self.run("sbatch", "--parsable", "--wait", "--output=/dev/null", "--wrap=true").stdout.strip()
         show = ("sacct", "-n", "-P", "-X", "-o", "State", "-j", probe)
-        _wait_for(lambda: self.run(*show).stdout.strip() == "COMPLETED", 60, "the first job in the accounting")
+        self._wait_for(lambda: self.run(*show).stdout.strip() == "COMPLETED", "the first job in the accounting")
+
+    def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for what daemons do; one that ended, as where its port is taken, is not waited for."""
+
+        def met() -> bool:
+            if ended := [name for name, process in self._running.items() if process.poll() is not None]:
+                raise TimeoutError(f"{', '.join(ended)} ended before {what} was there")
+            return condition()
+
+        _wait_for(met, _PATIENCE_S, what)
+
+    def _is_idle(self) -> bool:
+        jobs = self.run("squeue", "-h", "-o", "%i").stdout.split()
+        return not jobs and self.node_states() == dict.fromkeys(self.nodes, "idle")
 
     def _controller_answers(self) -> bool:
         return self.run("scontrol", "ping", check=False).stdout.strip().endswith("UP")

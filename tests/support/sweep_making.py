@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,19 @@ from slurm_jobs import system_text
 
 from fairmile.jobs.queue import Jobs
 from fairmile.workspace import Workspace
+
+_PATIENCE_S = 240.0
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait for a condition; the test fails when it is never met, or the process ends before it is."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if process is not None and process.poll() is not None and not condition():
+            pytest.fail(f"it ended with {process.returncode}")
+        if time.monotonic() > deadline:
+            pytest.fail("it waits in vain")
+        time.sleep(0.02)
 
 
 def workspace_here(folder: Path, systems: str = "") -> Workspace:

@@ -385,13 +385,15 @@ def is_slow(bytes_per_s: float, behaviour: Behaviour = Exchange.answer) -> Behav
     return _only_get(misbehave)
 
 
-def paced(bytes_per_s: float = float("inf"), data: bytes | None = None) -> Behaviour:
+def paced(bytes_per_s: float = float("inf"), data: bytes | None = None, at_most: int | None = None) -> Behaviour:
     """Sends at this pace over all connections together, `data` instead of the file where given.
 
-    `sent_bytes` counts what really left, also of an answer that nobody waited for.
+    After `at_most` bytes in all it falls silent. `sent_bytes` counts what really left, also of an answer that nobody
+    waited for.
     """
     lock = threading.Lock()
     due = [0.0]
+    left = [at_most if at_most is not None else 1 << 60]
     piece_bytes = (16 if bytes_per_s < float("inf") else 256) << 10
 
     def behave(exchange: Exchange) -> None:
@@ -408,12 +410,17 @@ def paced(bytes_per_s: float = float("inf"), data: bytes | None = None) -> Behav
             for start in range(0, len(content), piece_bytes):
                 piece = content[start : start + piece_bytes]
                 with lock:
+                    sent, left[0] = piece[: left[0]], max(left[0] - len(piece), 0)
                     now = time.monotonic()
-                    due[0] = max(due[0], now) + len(piece) / bytes_per_s
+                    due[0] = max(due[0], now) + len(sent) / bytes_per_s
                     pause_s = due[0] - now
                 server.wait(pause_s)
-                exchange.connection.sendall(piece)
-                server.count(len(piece))
+                exchange.connection.sendall(sent)
+                server.count(len(sent))
+                if len(sent) < len(piece):
+                    server.wait(600)
+                    exchange.close()
+                    return
 
         exchange.body = body  # type: ignore[method-assign]
         exchange.answer()

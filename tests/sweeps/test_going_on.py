@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from slurm_cluster import SlurmCluster
-from sweep_making import environ_of, workspace_here, workspace_on
+from sweep_making import environ_of, wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import Conflict
 from fairmile.runs.model import RunState
@@ -42,23 +41,28 @@ def states(found: list[Standing]) -> dict[str, int]:
     return dict(Counter(each.state for each in found))
 
 
-def test_what_workers_of_a_killed_controller_are_at_is_waited_for(workspace: Workspace, tmp_path: Path) -> None:
+def test_what_workers_of_a_killed_controller_are_at_is_waited_for(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flag, sweeps, root = tmp_path / "go", workspace.sweeps, workspace.runs.root
     text = f"name: s\ncommand: sh -c 'echo once; while test ! -e {flag}; do sleep 0.05; done'\n"
     sweep = made(sweeps, text + "axes: {n: [1, 2]}\ncombine: echo all\n", tmp_path)
     argv = [sys.executable, "-c", FAIRMILE, "sweep", "run", sweep.id, "-j", "2"]
     controller = subprocess.Popen(argv, env=environ_of(tmp_path), stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 60
-    while len(list(root.glob(f"{sweep.id}-*/output.log"))) < 2 and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: [log.read_text() for log in root.glob(f"{sweep.id}-*/output.log")] == ["once\n"] * 2, controller)
     os.kill(controller.pid, signal.SIGKILL)
     controller.wait()
     assert states(sweeps.points(sweep)) == {"running": 2}
-    later = threading.Timer(1.0, flag.touch)
-    later.start()
+    look = sweeps.points
+
+    def look_and_let_go(sweep: Sweep) -> list[Standing]:
+        found = look(sweep)
+        flag.touch()  # only now: what has ended before it looks, nobody needs to wait for
+        return found
+
+    monkeypatch.setattr(sweeps, "points", look_and_let_go)
     ends: list[Ended] = []
     assert states(sweeps.run(sweep, on_end=ends.append)) == {"done": 2}
-    later.join()
     assert sorted((each.number, each.state) for each in ends) == [(0, "done"), (1, "done")]
     assert {(root / each.run / "output.log").read_text() for each in sweeps.points(sweep)} == {"once\n"}
     combined = sweeps.combined(sweep)

@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from far_systems import FAR, plain_system, slurm_system
-from sweep_making import environ_of, workspace_here
+from sweep_making import environ_of, wait_until, workspace_here
 
 from fairmile.jobs.queue import Jobs
 from fairmile.workspace import Workspace
@@ -25,14 +24,15 @@ import importlib.util, os, sys, time
 factor = int(open(sys.argv[1]).read())
 with open(os.path.join(sys.argv[4], "count"), "a") as file:
     file.write("once\\n")
-time.sleep(0.2)
+while sys.argv[2] == "3" and not os.path.exists(sys.argv[5]):
+    time.sleep(0.05)
 if sys.argv[2:4] == ["2", "7"]:
     sys.exit("the seventh of the second")
 print("loss=%d" % (factor * int(sys.argv[2]) * int(sys.argv[3])), importlib.util.find_spec("fairmile"))
 """
 SWEEP = """\
 name: tides
-command: python3 program.py {inputs.factor} {a} {b} {run}
+command: python3 program.py {inputs.factor} {a} {b} {run} GO
 inputs: {factor: {path: factor.txt}}
 axes: {a: [1, 2, 3], b: 'range(1, 11)'}
 metrics: {loss: {pattern: "loss=([0-9]+)"}}
@@ -54,7 +54,8 @@ def workspace(request: pytest.FixtureRequest, tmp_path: Path, sshd: Any, monkeyp
 
 
 def test_thirty_points_survive_the_death_of_who_submitted_them(workspace: Workspace, tmp_path: Path) -> None:
-    for name, text in (("sweep.yaml", SWEEP), ("program.py", PROGRAM), ("factor.txt", "10")):
+    go = tmp_path / "go"  # the last third waits for it, so that the death comes in the middle
+    for name, text in (("sweep.yaml", SWEEP.replace("GO", str(go))), ("program.py", PROGRAM), ("factor.txt", "10")):
         (tmp_path / name).write_text(text)
     sweeps, runs = workspace.sweeps, workspace.runs
     definition, source = sweeps.read([tmp_path / "sweep.yaml"])
@@ -62,13 +63,12 @@ def test_thirty_points_survive_the_death_of_who_submitted_them(workspace: Worksp
     (tmp_path / "program.py").unlink()  # it was frozen
     argv = [sys.executable, "-c", FAIRMILE, "sweep", "run", sweep.id, "--pack", "3"]
     controller = subprocess.Popen(argv, env=environ_of(tmp_path), stderr=subprocess.DEVNULL, cwd=tmp_path)
-    until = time.monotonic() + 120
-    while len(list(runs.root.glob(f"{sweep.id}-*"))) < 6 and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: len(list(runs.root.glob(f"{sweep.id}-*"))) >= 6, controller)
     os.kill(controller.pid, signal.SIGKILL)
     controller.wait()
     before = {path.name for path in runs.root.glob(f"{sweep.id}-*")}
     assert 6 <= len(before) < 30
+    go.touch()
     assert sweeps.submit(sweep, pack=3) == []  # all of it is in hand
     found = sweeps.wait(sweep)
     assert Counter(each.state for each in found) == {"done": 29, "failed": 1}, found

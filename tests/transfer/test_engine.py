@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from left_open import nothing_left_open
 from made_up_source import DATA, Folders, MadeUp, Meeting, Source
 
 from fairmile.base.digest import Checksum
@@ -85,10 +86,9 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """Afterwards no thread and no file is open, the objects are sound, and what was brought left nothing behind."""
-    before = threading.active_count(), len(os.listdir("/dev/fd"))
     made = Bench(tmp_path / "pool")
-    yield made
-    assert (threading.active_count(), len(os.listdir("/dev/fd"))) == before
+    with nothing_left_open():
+        yield made
     assert list(made.objects.verify()) == []
     keys = {each.item.key for each in made.brought}
     left = os.listdir(made.objects.incoming) if made.objects.incoming.exists() else []

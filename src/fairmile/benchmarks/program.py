@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -70,12 +72,24 @@ def load(folder: Path, part: str) -> ModuleType:
     try:
         if folder.parent == SUITE:
             return importlib.import_module(f"fairmile.benchmarks.suite.{folder.name}.{part}")
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-        return importlib.import_module(part)
+        return _module(file)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith(("fairmile", PROGRAM, SETTINGS)):
+        if (error.name or "").startswith("fairmile"):
             raise
         raise Unsupported(
             f"the benchmark {folder.name} needs {error.name}", hint="pip install 'fairmile[benchmarks]'"
         ) from error
+
+
+def _module(file: Path) -> ModuleType:
+    """Return the module in a file, which finds those beside it; files of other folders may have the same name."""
+    if sys.path[0] != str(file.parent):
+        sys.path.insert(0, str(file.parent))
+    name = f"fairmile_benchmark_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise NotFound(f"{file} is no Python module")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]

@@ -55,7 +55,7 @@ def list_benchmarks(out: Out) -> None:
     """
     found = Workspace.open().benchmarks.ls()
     if out.as_json:
-        out.data([_facts(each) for each in found])
+        out.data({"benchmarks": [_facts(each) for each in found]})
         return
     rows = [
         (

@@ -46,10 +46,12 @@ printf '{"host": "%s", "time": %s, "attempt": %s, "job": "%s"}\n' "$HOSTNAME" \
 
 # A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
 # job were signalled, and the program must not get the signal twice.
-fairmile_program=
+fairmile_program= fairmile_witness=
 fairmile_pass() {
     case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
     fairmile_interrupted=1
+    # It may come between the start of the program, which is behind that of the witness, and the line that notes it.
+    if [ -n "$fairmile_witness" ] && [ "$!" != "$fairmile_witness" ]; then fairmile_program=$!; fi
     if [ -z "$fairmile_program" ]; then
         if [ -n "$fairmile_signal" ]; then exit $((128 + $(kill -l "$1"))); fi
         return
@@ -101,8 +103,10 @@ while :; do
     fairmile_interrupted=
     wait "$fairmile_program"
     fairmile_code=$?
-    # Where the program ended while its signal was handled, bash would wait in vain for it.
-    if [ -z "$fairmile_interrupted" ] || ! kill -0 "$fairmile_program" 2>/dev/null; then
+    # After a signal the code is that signal's, and a second wait tells the program's. But where both came in the same
+    # moment bash may have lost the program's end: it takes it for running, and would wait for it in vain.
+    if [ -z "$fairmile_interrupted" ] ||
+        { ! kill -0 "$fairmile_program" 2>/dev/null && jobs -rp | grep -qx "$fairmile_program"; }; then
         fairmile_end "$fairmile_code"
         trap - EXIT
         exit "$fairmile_code"

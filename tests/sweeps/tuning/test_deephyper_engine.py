@@ -176,7 +176,7 @@ def test_an_error_of_execution_ends_the_work_and_is_raised(tmp_path):
 
 
 def test_several_trials_run_at_once_and_several_objectives_are_one_search(tmp_path):
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=120)
 
     def execute(trial, report):
         both.wait()

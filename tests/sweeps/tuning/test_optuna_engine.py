@@ -309,7 +309,7 @@ class TestBudgets:
         assert len(study.trials()) == 20
 
     def test_so_many_trials_run_at_once_as_was_said(self, tmp_path):
-        together = threading.Barrier(3, timeout=60)
+        together = threading.Barrier(3, timeout=120)
 
         def meet(trial, report):
             together.wait()

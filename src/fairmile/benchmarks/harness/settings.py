@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -44,6 +45,9 @@ class TrainSettings:
     warmup_factor: float = told(0.0, "the warm-up begins at so much of the peak")
     decay_epochs: tuple[int, ...] = told((), "schedule=steps: after which epochs it falls")
     decay_factors: tuple[float, ...] = told((), "schedule=steps: to how much of the peak")
+    plateau_factor: float = told(0.5, "schedule=plateau: what the learning rate is multiplied by")
+    plateau_patience: int = told(5, "schedule=plateau: after so many evaluations without a better score")
+    min_learning_rate: float = told(0.0, "schedules cosine and plateau end here")
     clip_norm: float = told(0.0, "gradients are cut to this norm; 0: not")
     accumulate: int = told(1, "batches per optimizer step")
     precision: Precision = told("fp32", "fp32, tf32, bf16 or fp16 (the last two with autocast)")
@@ -58,6 +62,7 @@ class TrainSettings:
     stop_at_target: bool = told(False, "stop as soon as the quality target is met")
     evaluate_every: int = told(1, "epochs between evaluations; the last one is always evaluated")
     save_every: int = told(1, "epochs between checkpoints; 0: none")
+    save_steps: int = told(0, "optimizer steps between checkpoints inside an epoch; 0: none there")
     checkpoint: str = told("", "file of weights to start from, as checkpoint.pt of an earlier run")
     workers: int = told(1, "threads that read batches ahead; 0: read when they are needed")
     resident: bool = told(True, "keep the data on the device where it fits and the benchmark can")
@@ -128,6 +133,6 @@ def _number(value: Any, kind: type) -> int | float | None:
         number = float(value)
     except (TypeError, ValueError):
         return None
-    if kind is int:
-        return int(number) if number == number // 1 else None
-    return number
+    if not math.isfinite(number):
+        return None
+    return number if kind is float else int(number) if number.is_integer() else None

@@ -71,7 +71,7 @@ def made_digits() -> Digits:
 
 def _keras(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             missing = [name for name in _KERAS.values() if name not in archive]
             if missing:
                 raise UsageError(

@@ -1,0 +1,59 @@
+"""MNIST from nothing: it learns, beside its baselines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairmile.benchmarks.harness.session import Session
+from fairmile.benchmarks.suite.mnist import benchmark
+from fairmile.benchmarks.suite.mnist.models import make_model
+from fairmile.benchmarks.suite.mnist.settings import Settings
+
+
+def session(folder: Path, **params: object) -> Session:
+    environ = {"FAIRMILE_PARAMS": json.dumps(params), "FAIRMILE_SEED": "1", "HOME": str(folder)}
+    return Session.of("mnist", environ, folder)
+
+
+def test_the_reference_network_has_as_many_parameters_as_its_card_says() -> None:
+    model = make_model(Settings(), 28)
+    assert sum(each.numel() for each in model.parameters()) == 101_770
+
+
+@pytest.mark.parametrize("side", [8, 28])
+def test_the_convolutional_network_takes_images_of_either_size(side: int) -> None:
+    model = make_model(Settings(model="cnn"), side)
+    assert model(torch.zeros(2, side, side)).shape == (2, 10)
+
+
+def test_it_learns_the_digits_and_tells_its_baselines(tmp_path: Path) -> None:
+    benchmark.run(session(tmp_path, epochs=6, learning_rate=5e-3))
+    found = json.loads((tmp_path / "results.json").read_text())
+    scores = {each["kind"]: each["values"]["accuracy"] for each in found["scores"]}
+    assert scores["trivial"] == pytest.approx(0.1, abs=0.02)
+    assert scores["classical"] > 0.95
+    assert scores["model"] > 0.85
+    assert found["metric"]["target"] is None
+    assert found["published"] == []
+    assert found["figures"] == ["confusion.svg", "misread.svg"]
+    assert (tmp_path / "confusion.svg").read_text().startswith("<?xml")
+
+
+def test_weights_of_one_run_predict_in_another(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    benchmark.run(session(tmp_path / "a", epochs=1))
+    weights = str(tmp_path / "a" / "checkpoint.pt")
+    benchmark.run(session(tmp_path / "b", work="inference", checkpoint=weights))
+    scores = [json.loads((tmp_path / each / "results.json").read_text())["scores"][-1]["values"] for each in "ab"]
+    assert scores[0]["accuracy"] == scores[1]["accuracy"]
+
+
+def test_preparing_alone_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    benchmark.run(session(tmp_path, work="prepare"))
+    assert "1,437 to learn from, 360 to test" in capsys.readouterr().out
+    assert not (tmp_path / "results.json").exists()

@@ -1,0 +1,97 @@
+"""The benchmarks of a workspace, and one's own from nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.benchmarks.benchmarks import Benchmarks
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.profile import check_body
+from fairmile.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.open(
+        environ={"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}, cwd=tmp_path
+    )
+
+
+@pytest.fixture
+def benchmarks(tmp_path: Path) -> Benchmarks:
+    return Benchmarks(lambda: Catalog(tmp_path / "home"))
+
+
+def test_those_whose_program_comes_along_are_listed_first(benchmarks: Benchmarks) -> None:
+    found = [(each.name, each.folder is not None) for each in benchmarks.ls()]
+    assert ("earthquake", True) in found
+    assert ("deepcam", False) in found
+    assert found == sorted(found, key=lambda each: (not each[1], each[0]))
+
+
+def test_one_tells_its_rule_baselines_published_results_and_parameters(benchmarks: Benchmarks) -> None:
+    found = benchmarks.get("mnist")
+    assert (found.rule["metric"], found.rule["target"]) == ("accuracy", 0.95)
+    assert {each["name"] for each in found.baselines} >= {"most frequent class"}
+    assert found.published[0]["value"] == 0.98
+    parameters = {each.name: each for each in found.parameters()}
+    assert parameters["hidden"].default == 128
+    assert all(each.meaning for each in parameters.values())
+
+
+def test_an_unknown_one_is_told(benchmarks: Benchmarks) -> None:
+    with pytest.raises(NotFound):
+        benchmarks.get("nosuch")
+
+
+@pytest.mark.parametrize("kind", ["learning", "program"])
+def test_a_new_one_has_a_card_that_is_sound(benchmarks: Benchmarks, tmp_path: Path, kind: str) -> None:
+    files = benchmarks.new("high_tide", tmp_path, kind=kind)
+    assert {"card.jsonld", "README.md"} <= {each.name for each in files}
+    found = benchmarks.get(str(tmp_path / "high_tide"))
+    assert found.card.text("name") == "High tide"
+    assert [each for each in check_body(found.card.body) if each.severity == "error"] == []
+    assert found.parameters()
+
+
+def test_a_new_program_runs_as_it_is(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.benchmarks.new("lake", tmp_path, kind="program")
+    run = workspace.runs.run(str(tmp_path / "lake"), params={"terms": 10})
+    assert run.metrics["error"].value == pytest.approx(0.0998, abs=1e-3)
+    assert run.metrics["error"].better == "lower"
+    assert {each["name"] for each in run.captured["code"]["files"]} == {"lake", "run.sh"}
+
+
+def test_a_new_model_learns_as_it_is(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.benchmarks.new("tides", tmp_path)
+    run = workspace.runs.run(str(tmp_path / "tides"), params={"epochs": 2, "length": 1500}, seed=1)
+    assert run.result["reason"] == ""
+    values = {name: metric.value for name, metric in run.metrics.items()}
+    assert values["rmse"] < values["persistence.rmse"]
+    assert {"results.json", "checkpoint.pt", "mllog.txt"} <= set(run.result["outputs"])
+    assert sorted(each.name for each in (tmp_path / "tides").iterdir() if each.is_file()) == [
+        *("README.md", "benchmark.py", "card.jsonld", "settings.py")
+    ]
+
+
+def test_what_is_there_is_not_touched(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    (tmp_path / "tides").mkdir()
+    with pytest.raises(Conflict, match="is there already"):
+        benchmarks.new("tides", tmp_path)
+    assert list((tmp_path / "tides").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "Tides", "../tides", "a b", "1st"])
+def test_a_name_that_cannot_be_one_is_refused(benchmarks: Benchmarks, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a benchmark"):
+        benchmarks.new(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_writes_nothing(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    files = benchmarks.new("tides", tmp_path, dry_run=True)
+    assert tmp_path / "tides" / "benchmark.py" in files
+    assert not (tmp_path / "tides").exists()
