@@ -332,3 +332,20 @@ def test_what_cannot_be_started_and_left_is_named(tmp_path: Path) -> None:
         Here().start(["no-such-program"])
     with pytest.raises(SystemFailure, match="no such folder"):
         Here().start(["true"], cwd=tmp_path / "missing")
+
+
+def test_an_interruption_while_a_program_starts_leaves_none_behind(tmp_path: Path) -> None:
+    script = """if True:
+        import sys
+        from fairmile.base.commands import Here
+        try:
+            Here().run(["sh", "-c", f"echo $$ > {sys.argv[1]}; kill -INT $PPID; exec sleep 77"])
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    for attempt in range(8):  # the moment differs
+        noted = tmp_path / str(attempt)
+        done = subprocess.run([sys.executable, "-c", script, str(noted)], capture_output=True, text=True, check=True)
+        assert done.stdout == "interrupted\n"
+        if noted.exists() and noted.read_text():
+            assert not Path("/proc", noted.read_text().strip()).exists()

@@ -136,3 +136,31 @@ def test_a_signal_of_the_batch_system_leaves_nothing(place: Path, tmp_path: Path
     assert (process.returncode, said) == (130, "interrupted\n")
     assert os.listdir(data) == []
     assert [record["result"]["state"] for record in records(place)] == ["cancelled"]
+
+
+class TestBenchmarks:
+    def test_are_listed_with_metric_and_target(self, fairmile: Fairmile) -> None:
+        lines = fairmile("benchmark", "ls").out.splitlines()
+        assert lines[0].split() == ["name", "domain", "metric", "target", "runs", "about"]
+        (line,) = [each for each in lines if each.startswith("cosmoflow")]
+        assert "mae" in line and "0.124" in line and "here" in line
+
+    def test_tell_what_is_known_and_what_can_be_set(self, fairmile: Fairmile) -> None:
+        out = fairmile("benchmark", "show", "mnist").out
+        assert "accuracy, higher is better" in out
+        assert "most frequent class" in out
+        assert "hidden" in out and "units of the hidden layer" in out
+
+    def test_begin_in_a_new_folder(self, fairmile: Fairmile, place: Path) -> None:
+        result = fairmile("benchmark", "new", "waves", "--kind", "program")
+        assert result.code == 0
+        assert "`fairmile run ./waves` runs it" in result.err
+        assert fairmile("run", "./waves", "-p", "terms=5").code == 0
+        again = fairmile("benchmark", "new", "waves")
+        assert (again.code, "is there already" in again.err) == (2, True)
+
+    def test_run_by_their_name_before_a_model_of_the_same_name(self, fairmile: Fairmile) -> None:
+        planned = fairmile("run", "cosmoflow", "--dry-run", "--json").json
+        assert planned["spec"]["asset"] == "builtin/benchmark/cosmoflow@3.0"
+        assert planned["spec"]["argv"] == ["{python}", "-m", "fairmile.benchmarks", "cosmoflow"]
+        assert [step["verb"] for step in planned["steps"]] == ["run"]

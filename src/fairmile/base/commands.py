@@ -11,11 +11,11 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import IO, Protocol, Self
 
 from fairmile.base.errors import SystemFailure, Transient, UsageError
@@ -394,7 +394,11 @@ class _Process:
         self._out = _Stream(capture_bytes, on_line)
         self._err = _Stream(capture_bytes, on_line)
         self._notes = _Notes(mark, self._err) if mark else None
-        self._popen = _popen(self.argv, cwd, dict(os.environ) | dict(env) if env else None, subprocess.PIPE)
+        with _interruption_held() as held:
+            self._popen = _popen(self.argv, cwd, dict(os.environ) | dict(env) if env else None, subprocess.PIPE)
+        if held:
+            self.__exit__(KeyboardInterrupt)
+            raise KeyboardInterrupt
 
     @property
     def notes(self) -> Mapping[str, str]:
@@ -495,6 +499,21 @@ class _Process:
         except PermissionError:  # only processes of another user are left, such as a set-uid program
             return False
         return True
+
+
+@contextlib.contextmanager
+def _interruption_held() -> Iterator[list[int]]:
+    """Note Ctrl-C instead of raising it: between fork and the return of `Popen` nobody could end the program."""
+    held: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or current_thread() is not main_thread():
+        yield held
+        return
+    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield held
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _popen(

@@ -1,0 +1,87 @@
+"""Scores and figures of a benchmark in the report of its run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from run_documents import sha256, trivial
+
+from fairmile.meter.footprint import Supply
+from fairmile.reports.one_run import document_of
+from fairmile.reports.page import report
+from fairmile.reports.results import results_of
+from fairmile.runs.layout import WORK
+from fairmile.runs.model import Run
+
+RESULTS = {
+    "benchmark": "Quake",
+    "data": "a made-up catalog",
+    "metric": {"name": "nnse", "better": "higher", "target": 0.8},
+    "seed": 3,
+    "scores": [
+        {"kind": "trivial", "name": "mean", "values": {"nnse": 0.5}, "note": ""},
+        {"kind": "model", "name": "tft <b>", "values": {"nnse": 0.734567, "skill": 0.1}, "note": "three seeds"},
+    ],
+    "published": [{"name": "TFT", "metric": "nnse", "value": 0.937, "source": "doi:10.3390/geohazards3020011"}],
+    "notes": ["Windows overlap."],
+    "figures": ["map_of_scores.svg", "../secret.svg", "program.html"],
+}
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    work = tmp_path / "run-k3x9qa" / WORK
+    work.mkdir(parents=True)
+    files = {"results.json": json.dumps(RESULTS).encode(), "map_of_scores.svg": SVG, "program.html": b"<p>"}
+    for name, data in files.items():
+        (work / name).write_bytes(data)
+    (work.parent / "secret.svg").write_bytes(SVG)
+    outputs = {name: {"size_bytes": len(data), "sha256": sha256(data)} for name, data in files.items()}
+    outputs["../secret.svg"] = {"size_bytes": len(SVG), "sha256": sha256(SVG)}
+    return Run(trivial(outputs=outputs), work.parent)
+
+
+def test_every_method_stands_in_one_table_with_what_was_published(run: Run) -> None:
+    text = report([run], supply=Supply()).markdown()
+    assert "Quake on a made-up catalog, seed 3." in text
+    assert "| mean | trivial | 0.5 |" in text
+    assert "0.7346" in text
+    assert "three seeds" in text
+    assert "the target of the benchmark is 0.8" in text
+    assert "| TFT | nnse | 0.937 | doi:10.3390/geohazards3020011 |" in text
+    assert "Windows overlap." in text
+
+
+def test_a_figure_is_an_image_and_never_markup(run: Run) -> None:
+    page = report([run], supply=Supply()).html()
+    assert '<img alt="Map of scores" src="data:image/svg+xml;base64,' in page
+    assert "alert(1)" not in page
+    assert "tft &lt;b&gt;" in page
+    assert "tft <b>" not in page
+
+
+def test_no_file_outside_of_the_folder_and_no_other_format_is_shown(run: Run) -> None:
+    page = report([run], supply=Supply()).html()
+    assert page.count("<img ") == 1
+
+
+def test_the_data_of_the_report_has_the_scores(run: Run) -> None:
+    assert document_of(run, Supply())["results"]["scores"][1]["values"]["nnse"] == 0.734567
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"scores": 3}', '{"benchmark": "x"}'])
+def test_a_file_of_that_name_that_is_no_result_is_left_alone(run: Run, text: str) -> None:
+    data = text.encode()
+    (run.folder / WORK / "results.json").write_bytes(data)
+    run.result["outputs"]["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
+    assert results_of(run) is None
+    assert "Scores" not in report([run], supply=Supply()).markdown()
+
+
+def test_other_bytes_than_the_record_tells_of_are_not_shown(run: Run) -> None:
+    changed = {**RESULTS, "seed": 4}
+    (run.folder / WORK / "results.json").write_text(json.dumps(changed))
+    assert results_of(run) is None

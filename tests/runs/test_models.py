@@ -1,0 +1,55 @@
+"""Models that are trained and used by one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.runs.model import RunState
+from fairmile.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    environ = {"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    return Workspace.open(environ=environ, cwd=tmp_path)
+
+
+def test_a_model_is_trained_by_the_benchmark_that_judges_it_and_its_weights_predict(workspace: Workspace) -> None:
+    trained = workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, seed=3)
+    assert trained.state is RunState.DONE
+    assert trained.document["spec"]["asset"] == "builtin/benchmark/mnist@1.0"
+    used = workspace.models.run("inference", "mnist-dnn", weights=trained.id)
+    assert used.state is RunState.DONE
+    assert used.metrics["accuracy"].value == trained.metrics["accuracy"].value
+    assert "train_loss" not in used.metrics
+
+
+def test_what_was_done_before_is_not_done_again(workspace: Workspace) -> None:
+    first = workspace.models.run("train", "mnist-dnn", params={"epochs": 1})
+    assert workspace.models.run("train", "mnist-dnn", params={"epochs": 1}).id == first.id
+    assert workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, again=True).id != first.id
+
+
+def test_anything_but_train_and_inference_is_refused(workspace: Workspace) -> None:
+    with pytest.raises(UsageError, match="cannot be run for 'trian'") as caught:
+        workspace.models.run("trian", "mnist-dnn")
+    assert caught.value.hint == "did you mean 'train'?"
+
+
+def test_inference_needs_weights(workspace: Workspace) -> None:
+    with pytest.raises(UsageError, match="inference needs weights"):
+        workspace.models.run("inference", "mnist-dnn")
+
+
+def test_a_run_without_weights_is_told(workspace: Workspace) -> None:
+    other = workspace.runs.run(["true"])
+    with pytest.raises(NotFound, match=f"the run {other.id} left no weights"):
+        workspace.models.run("inference", "mnist-dnn", weights=other.id)
+
+
+def test_an_unknown_model_is_told(workspace: Workspace) -> None:
+    with pytest.raises(NotFound, match="mnist-dmm"):
+        workspace.models.run("train", "mnist-dmm")
