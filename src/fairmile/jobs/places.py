@@ -111,7 +111,7 @@ class NearPlace:
             with contextlib.suppress(FileNotFoundError):
                 with os.scandir(folder) as entries:
                     names = [entry.name for entry in entries if _NOTE.fullmatch(entry.name) and entry.is_file()]
-                found[job] = {name: Path(folder, name).read_text(errors="replace") for name in names}
+                found[job] = {name: _text(f"{folder}/{name}") for name in names}
         return found
 
     def read(self, job: str, name: str, offset: int, most_bytes: int) -> bytes:
@@ -307,6 +307,11 @@ def _home_path(folder: str) -> str:
 
 def _word(name: str) -> str:
     return shlex.quote(f"./{name}")
+
+
+def _text(file: str) -> str:
+    with open(file, "rb") as stream:
+        return stream.read().decode(errors="replace")
 
 
 def _write_private(target: Path, data: bytes) -> None:

@@ -486,7 +486,7 @@ class Jobs:
         records = [self._records.get(reference) for reference in references]
         ids = [record.id for record in records]
         over: dict[str, JobStatus] = {}
-        pauses = self._pauses(ids)
+        pauses = self._pauses(records)
         while True:
             for job in self.refresh(records):
                 if job.is_over:
@@ -497,9 +497,9 @@ class Jobs:
             self._sleep(min(next(pauses), deadline - now))
             records = [self._records.get(id) for id in ids if id not in over]
 
-    def _pauses(self, ids: Iterable[str]) -> Iterator[float]:
+    def _pauses(self, records: Iterable[Record]) -> Iterator[float]:
         """Yield how long to wait before each further look at jobs."""
-        is_far = any(self.machines[self._records.get(id).system].reach.host for id in ids)
+        is_far = any(self.machines[record.system].reach.host for record in records)
         pause_s, last_s = (_FIRST_FAR_LOOK_S, _LAST_FAR_LOOK_S) if is_far else (_FIRST_LOOK_S, _LAST_LOOK_S)
         while True:
             yield pause_s
@@ -533,7 +533,7 @@ class Jobs:
         """Yield the output of a job as it comes, until the job has ended."""
         record = self._records.get(reference)
         name = self._log_name(record, task, errors)
-        pauses = self._pauses([record.id])
+        pauses = self._pauses([record])
         offset = 0
         while True:
             is_over = self.get(record.id).is_over
@@ -541,7 +541,7 @@ class Jobs:
                 for piece in self._pieces(record, name, offset):
                     offset += len(piece)
                     yield piece
-                    pauses = self._pauses([record.id])
+                    pauses = self._pauses([record])
                 if is_over:
                     return
             except Transient:

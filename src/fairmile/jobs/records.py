@@ -123,10 +123,10 @@ class Records:
     def get(self, reference: str) -> Record:
         """Return the job that an id, or the unique start or end of one, means."""
         is_name = 0 < len(reference) <= _LONGEST and "/" not in reference
-        if not is_name or not (self.root / reference / _JOB).is_file():
+        if not is_name or not os.path.isfile(f"{self.root}/{reference}/{_JOB}"):
             reference = self._complete(reference)
         folder = self.root / reference
-        document = _read(folder / _JOB)
+        document = _read(f"{folder}/{_JOB}")
         attempts = _attempts(folder)
         try:
             return Record(
@@ -136,7 +136,7 @@ class Records:
                 document["created"],
                 folder,
                 tuple(attempt["id"] for attempt in attempts),
-                (folder / _CANCELLED).exists(),
+                os.path.exists(f"{folder}/{_CANCELLED}"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SystemFailure(f"{folder / _JOB} is damaged: {str(error).splitlines()[0]}") from error
@@ -185,7 +185,7 @@ class Records:
     def known(self, record: Record) -> Known | None:
         """Return the last known standing of a job, or None for one that nobody looked at yet."""
         try:
-            document = _read(record.folder / _STANDING)
+            document = _read(f"{record.folder}/{_STANDING}")
             return Known(
                 _as(Standing, document["standing"]),
                 {int(index): _as(Standing, task) for index, task in document["tasks"].items()},
@@ -221,17 +221,18 @@ def _as(kind: type[T], document: dict[str, Any]) -> T:
 def _attempts(folder: Path) -> list[dict[str, Any]]:
     """Return the submissions of a job; none where a power cut left the file of them empty."""
     try:
-        if os.stat(folder / _SUBMITTED).st_size == 0:
-            return []
-        found: list[dict[str, Any]] = _read(folder / _SUBMITTED).get("attempts", [])
+        found: list[dict[str, Any]] = _read(f"{folder}/{_SUBMITTED}", empty={}).get("attempts", [])
         return found
     except FileNotFoundError:
         return []
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: str, *, empty: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the object that a file holds; `empty`, where it is given, for a file without content."""
     try:
-        value = json.loads(file.read_text())
+        with open(file, "rb") as stream:
+            data = stream.read()
+        value = json.loads(data) if data or empty is None else empty
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
