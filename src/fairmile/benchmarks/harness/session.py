@@ -104,9 +104,12 @@ class Session:
         self.say(results.table())
         for note in results.notes:
             self.say(f"note: {note}")
+        judged = results.metric.name
         for score in results.scores:
-            prefix = "" if score.kind == "model" else f"{score.name.replace(' ', '_')}."
-            meter.log(**{f"{prefix}{name}": value for name, value in score.values.items()})
+            if score.kind == "model":
+                meter.log(**score.values)
+            elif judged in score.values:  # the file has the rest
+                meter.log(**{f"{score.name.replace(' ', '_')}.{judged}": score.values[judged]})
 
 
 def _stamp(path: Path | None) -> list[Any] | None:

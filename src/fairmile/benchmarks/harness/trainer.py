@@ -1,0 +1,427 @@
+"""Training and inference of any benchmark's task, on any device, in plain PyTorch."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairmile.base.errors import RunFailed, UsageError
+from fairmile.benchmarks.harness import checkpoints, memory
+from fairmile.benchmarks.harness.checkpoints import Checkpoint
+from fairmile.benchmarks.harness.journal import Journal
+from fairmile.benchmarks.harness.loader import Loader
+from fairmile.benchmarks.harness.schedules import learning_rates, make_optimizer, plateau_factor
+from fairmile.benchmarks.harness.strategies import make_strategy
+from fairmile.meter import log, span
+
+if TYPE_CHECKING:
+    from fairmile.benchmarks.harness.session import Session
+    from fairmile.benchmarks.harness.settings import TrainSettings
+    from fairmile.benchmarks.harness.strategies import Strategy
+    from fairmile.benchmarks.harness.task import Task
+
+    Array = np.ndarray[Any, Any]
+
+_HELD_BYTES = 64 << 20  # of predictions that wait on the device, so that not each batch is waited for
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training or an inference leaves behind, with the best weights of all epochs."""
+
+    model: torch.nn.Module  # not wrapped, for evaluation
+    scores: Mapping[str, float]
+    outputs: Mapping[str, Array]  # of all validation samples, in their order
+    history: list[dict[str, float]]  # one row for each epoch
+    device: torch.device
+
+
+def fit(task: Task, session: Session) -> Trained:
+    """Train a task as its settings say, or only evaluate it where they ask for inference."""
+    _check(task.settings)
+    trains = task.settings.work != "inference"
+    with _reproducible(task.settings), Journal(session, is_on=trains) as journal:
+        strategy = make_strategy(task.settings, session.ranks)
+        try:
+            training = _Training(task, session, strategy, journal)
+            # What is caught holds the tensors of the step that failed: they are free only after it.
+            with suppress(torch.OutOfMemoryError):
+                training.initialise()
+                return training.train() if trains else training.infer()
+            raise memory.explain(task, strategy, training.stage, training.parts)
+        finally:
+            if session.ranks.size == 1:
+                strategy.close()
+            else:  # ranks that parted cannot meet again, and a program may train several models
+                atexit.register(strategy.close)
+
+
+class _Training:
+    """One training on its way: what changes from step to step, and what is done with it."""
+
+    def __init__(self, task: Task, session: Session, strategy: Strategy, journal: Journal) -> None:
+        self.task, self.session, self.strategy, self.journal = task, session, strategy, journal
+        self.settings, self.metric = task.settings, task.metric
+        self.state = Checkpoint(model={}, seed=session.seed, settings=dataclasses.asdict(task.settings))
+        self.outputs: Mapping[str, Array] | None = None  # of the best weights
+        self.stage: memory.Stage = "initialise"
+        self.parts: tuple[torch.nn.Module, torch.optim.Optimizer] | None = None
+
+    def train(self) -> Trained:
+        """Train to the end and return what the best epoch gave."""
+        self.journal.begin(self.task, self.session, self.strategy.device, is_over=self._is_done())
+        rows = self.state.history
+        with span("training"):
+            while not self._is_done():
+                self._train_epoch()
+        if rows:
+            waited = sum(row["data_wait_s"] for row in rows) / max(sum(row["epoch_s"] for row in rows), 1e-9)
+            self._log(train_samples_per_s=median(row["samples_per_s"] for row in rows), data_wait_share=waited)
+        if self.strategy.device.type == "cuda":
+            self._log(peak_memory_bytes=torch.cuda.max_memory_allocated(self.strategy.device))
+        trained = self._best()
+        value = trained.scores[self.metric.name]
+        self.journal.stop("success" if self.metric.target is None or self.metric.is_met(value) else "aborted")
+        return trained
+
+    def infer(self) -> Trained:
+        """Evaluate the weights that were given."""
+        with torch.no_grad(), self.strategy.autocast():  # what the first batch prepares is not timed
+            self.model.eval()
+            self.task.predict(self.model, next(self.validation.epoch(0)))
+        began = time.perf_counter()
+        scores, outputs = self._evaluate(0)
+        self._log(**scores, inference_samples_per_s=len(self.task.validation) / (time.perf_counter() - began))
+        return self._trained(scores, outputs)
+
+    def initialise(self) -> None:
+        """Make the model, bring it to the device and fill it with what a checkpoint holds."""
+        with span("initialise"):
+            resumed = self._prepare_model()
+            self._prepare_data()
+            if resumed is not None:
+                self._resume(resumed)
+        self.stage = "training"
+
+    def _prepare_model(self) -> Checkpoint | None:
+        settings, session, strategy = self.settings, self.session, self.strategy
+        if strategy.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(strategy.device)
+        _seed(session.seed)
+        model = self.task.model()
+        file = session.folder / checkpoints.FILE
+        resumed = checkpoints.load(file) if session.is_resumed and file.is_file() else None
+        if resumed is not None and settings.work == "train":
+            checkpoints.check_weights(resumed.model, model, file)
+            model.load_state_dict(resumed.model)
+        elif settings.checkpoint or settings.work == "inference":
+            given = Path(settings.checkpoint) if settings.checkpoint else file
+            weights = checkpoints.load(given).best_weights
+            checkpoints.check_weights(weights, model, given)
+            model.load_state_dict(weights)
+            resumed = None
+        self.parts = strategy.prepare(model, lambda m: make_optimizer(settings, m.parameters()))
+        self.model, self.optimizer = self.parts
+        # Each rank draws its own numbers from here on, as for dropout; the weights above are equal on all.
+        _seed(int(np.random.SeedSequence([session.seed, session.ranks.rank]).generate_state(1)[0]))
+        return resumed
+
+    def _prepare_data(self) -> None:
+        settings, session, device = self.settings, self.session, self.strategy.device
+        given: dict[str, Any] = {
+            "device": device,
+            "ranks": session.ranks,
+            "seed": session.seed,
+            "workers": settings.workers,
+            "resident": settings.resident,
+        }
+        self.training = Loader(self.task.training, batch_size=settings.batch_size, shuffle=True, **given)
+        at_once = settings.eval_batch_size or settings.batch_size
+        self.validation = Loader(self.task.validation, batch_size=at_once, shuffle=False, **given)
+        self.steps_per_epoch = -(-self.training.steps // settings.accumulate)
+        planned = settings.epochs * self.steps_per_epoch
+        self.total_steps = min(planned, settings.max_steps or planned)
+        self.rate = learning_rates(settings, steps_per_epoch=self.steps_per_epoch, total_steps=max(self.total_steps, 1))
+        self.losses = torch.zeros(self.training.steps, device=device)
+        self.sizes = np.zeros(self.training.steps)
+
+    def _resume(self, found: Checkpoint) -> None:
+        """Go on where a checkpoint was written."""
+        state, settings, ranks = self.state, self.settings, self.session.ranks
+        then = found.settings.get("optimizer")
+        if then != settings.optimizer:
+            raise UsageError(
+                f"this training cannot go on with optimizer {settings.optimizer}, as it began with {then}",
+                hint="begin a new one from its weights: checkpoint=FILE",
+            )
+        self.strategy.load(self.model, self.optimizer, {"model": found.model, **found.optimizer})
+        state.epoch, state.step, state.history, state.best = found.epoch, found.step, found.history, found.best
+        if state.best is not None and state.best["model"] is None:
+            state.best["model"] = found.model
+        is_same = found.random is not None and len(found.random) == ranks.size
+        if is_same and found.random is not None:
+            checkpoints.set_random_state(found.random[ranks.rank].numpy(), self.strategy.device)
+        # A part of an epoch only means something for the same batches.
+        if is_same and found.taken is not None and found.settings.get("batch_size") == settings.batch_size:
+            state.batches = min(found.batches, self.training.steps)
+            self.losses[: state.batches] = found.taken[ranks.rank, 0, : state.batches].to(self.losses)
+            self.sizes[: state.batches] = found.taken[ranks.rank, 1, : state.batches].numpy()
+        self.session.say(f"resumed after epoch {found.epoch}, step {found.step}")
+
+    def _is_done(self) -> bool:
+        state, settings = self.state, self.settings
+        if state.epoch >= settings.epochs or (state.step >= self.total_steps):
+            return True
+        if state.best is None or state.batches:
+            return False
+        if settings.stop_at_target and self.metric.is_met(state.best["scores"][self.metric.name]):
+            return True
+        return 0 < settings.patience <= state.epoch - int(state.best["epoch"])
+
+    def _train_epoch(self) -> None:
+        """Train one epoch, evaluate, tell about it and keep it."""
+        state, number = self.state, self.state.epoch + 1
+        with span("epoch", n=number):
+            self.journal.epoch(number)
+            row = self._steps(number)
+            self.journal.epoch(number, ends=True)
+        is_cut = state.batches > 0  # by max_steps
+        if not is_cut:
+            state.epoch = number
+        state.history[number - 1 :] = [row]
+        ends = is_cut or number >= self.settings.epochs or state.step >= self.total_steps
+        if ends or number % self.settings.evaluate_every == 0:
+            self.journal.evaluation(number)
+            scores, outputs = self._evaluate(number)
+            self.journal.evaluated(number, self.metric, scores)
+            row.update(scores)
+            self._keep_if_best(number, scores, outputs)
+        self._log(
+            step=number, **{name: value for name, value in row.items() if name not in ("epoch", "step", "epoch_s")}
+        )
+        self._say(row)
+        if self.settings.save_every and (number % self.settings.save_every == 0 or ends or self._is_done()):
+            self._save(state.batches)
+
+    def _steps(self, number: int) -> dict[str, float]:
+        """Take the steps of an epoch; nothing here waits for the device until the end."""
+        task, settings, strategy, state = self.task, self.settings, self.strategy, self.state
+        model, optimizer, losses, sizes = self.model, self.optimizer, self.losses, self.sizes
+        last, accumulate, save_steps = self.training.steps, settings.accumulate, settings.save_steps
+        factor = plateau_factor(settings, self.metric, self._past_scores())
+        first = index = state.batches
+        together = nullcontext()
+        model.train()
+        waited_s, began = self.training.taken.waiting_s, time.perf_counter()
+        for index, batch in enumerate(self.training.epoch(number, skip=first), first):
+            is_step = (index + 1) % accumulate == 0 or index + 1 == last
+            with together if is_step else strategy.no_sync(model):
+                with strategy.autocast():
+                    loss = task.loss(model, batch)
+                losses[index].copy_(loss.detach())
+                sizes[index] = next(iter(batch.values())).shape[0]
+                strategy.backward(model, loss if accumulate == 1 else loss / self._group(index))
+            if not is_step:
+                continue
+            rate = self.rate(state.step) * factor
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            strategy.step(model, optimizer, settings.clip_norm)
+            state.step += 1
+            if state.step >= self.total_steps:
+                break
+            if save_steps and state.step % save_steps == 0 and index + 1 < last:
+                self._save(index + 1)
+        count = index + 1
+        state.batches = count % last
+        found = losses[:count].double().cpu().numpy()
+        took_s = time.perf_counter() - began
+        wait_s = self.training.taken.waiting_s - waited_s
+        row = self._row(number, found, sizes[:count], first, took_s, wait_s)
+        return row | {"learning_rate": self.rate(state.step - 1) * factor}
+
+    def _row(
+        self, number: int, losses: Array, sizes: Array, first: int, took_s: float, wait_s: float
+    ) -> dict[str, float]:
+        """Return what an epoch gave, of all ranks; a loss that is no number ends the training on all of them."""
+        broken = _first_broken(losses)
+        mine = [[float(losses @ sizes), float(sizes.sum()), float(sizes[first:].sum()), took_s, wait_s, broken]]
+        total, samples, fresh, took, wait, bad = np.asarray(self.strategy.gather(np.asarray(mine))).T
+        if (bad >= 0).any():
+            raise self._broken(number, int(bad[bad >= 0].min()), len(losses))
+        slowest_s = max(float(took.max()), 1e-9)
+        return {
+            "epoch": number,
+            "step": self.state.step,
+            "train_loss": float(total.sum() / samples.sum()),
+            "samples_per_s": float(fresh.sum()) / slowest_s,
+            "data_wait_s": float(wait.max()),
+            "epoch_s": slowest_s,
+        }
+
+    def _broken(self, number: int, index: int, count: int) -> RunFailed:
+        """Return the error of a loss that is no number since a batch of this epoch, of which `count` were taken."""
+        step = self.state.step - (count - 1) // self.settings.accumulate + index // self.settings.accumulate
+        return RunFailed(
+            f"the loss is no finite number any more since epoch {number}, step {step}",
+            hint="try a lower learning_rate, a warm-up, clip_norm=1, or bf16 instead of fp16",
+        )
+
+    def _group(self, index: int) -> int:
+        """Return how many batches go into the step that a batch belongs to: the last step of an epoch may have less."""
+        size = self.settings.accumulate
+        return min(size, self.training.steps - index // size * size)
+
+    def _evaluate(self, number: int) -> tuple[dict[str, float], dict[str, Array]]:
+        """Return scores and predictions of all validation samples, the same on all ranks."""
+        stage, self.stage = self.stage, "evaluation"
+        strategy, device = self.strategy, self.strategy.device
+        kept: dict[str, list[Array]] = {}
+        held: list[Mapping[str, torch.Tensor]] = []
+        held_bytes = 0
+        # What evaluation draws must not change the training after it.
+        random_of = [device] if device.type == "cuda" else []
+        with span("evaluation", n=number), torch.random.fork_rng(devices=random_of), torch.no_grad():
+            self._align_buffers()
+            self.model.eval()
+            for batch in self.validation.epoch(0):
+                with strategy.autocast():
+                    found = self.task.predict(self.model, batch)
+                held.append(found)
+                held_bytes += sum(each.numel() * each.element_size() for each in found.values())
+                if held_bytes > _HELD_BYTES:
+                    _move(held, kept)
+                    held_bytes = 0
+            _move(held, kept)
+            own = self.validation.own  # what follows them only filled the batches up
+            outputs = {name: strategy.gather(np.concatenate(parts)[:own]) for name, parts in kept.items()}
+            scores = {name: float(value) for name, value in self.task.scores(outputs).items()}
+        self.stage = stage
+        return scores, outputs
+
+    def _align_buffers(self) -> None:
+        """Give all ranks what batch norms of the first one gathered, which is also what a checkpoint holds."""
+        buffers = list(self.model.buffers()) if self.session.ranks.size > 1 else []
+        if not buffers:
+            return
+        mine = torch.cat([each.detach().double().flatten().cpu() for each in buffers]).numpy()
+        first = torch.from_numpy(self.strategy.gather(mine[None])[0].copy())
+        for each, values in zip(buffers, torch.split(first, [each.numel() for each in buffers]), strict=True):
+            each.copy_(values.view_as(each))
+
+    def _keep_if_best(self, number: int, scores: Mapping[str, float], outputs: Mapping[str, Array]) -> None:
+        best = self.state.best
+        if best is None or self.metric.is_better(scores[self.metric.name], best["scores"][self.metric.name]):
+            weights = self.strategy.state(self.model)["model"]
+            self.state.best = {"epoch": number, "step": self.state.step, "scores": dict(scores), "model": weights}
+            self.outputs = outputs
+
+    def _best(self) -> Trained:
+        """Return the best epoch's weights and what they predict, which a resumed training finds out once more."""
+        best = self.state.best
+        if best is None:
+            scores, outputs = self._evaluate(self.state.epoch)
+            return self._trained(scores, outputs)
+        if best["step"] != self.state.step:
+            self.strategy.load(self.model, None, {"model": best["model"]})
+        if self.outputs is None:
+            _, self.outputs = self._evaluate(best["epoch"])
+        return self._trained(best["scores"], self.outputs)
+
+    def _trained(self, scores: Mapping[str, float], outputs: Mapping[str, Array]) -> Trained:
+        model = self.strategy.unwrapped(self.model).eval()
+        return Trained(model, scores, outputs, self.state.history, self.strategy.device)
+
+    def _save(self, batches: int = 0) -> None:
+        """Write a checkpoint; all ranks take part, the first one writes."""
+        with span("checkpoint"):
+            state, ranks = self.state, self.session.ranks
+            rows = self.strategy.gather(checkpoints.random_state(self.strategy.device)[None])
+            taken = None
+            if batches:
+                mine = np.stack([self.losses[:batches].double().cpu().numpy(), self.sizes[:batches]])
+                all_ranks = self.strategy.gather(mine[None])
+                broken = _first_broken(all_ranks[:, 0].sum(axis=0))
+                if broken >= 0:  # such weights are not worth keeping
+                    raise self._broken(state.epoch + 1, broken, batches)
+                taken = torch.from_numpy(np.ascontiguousarray(all_ranks))
+            found = dict(self.strategy.state(self.model, self.optimizer))
+            if ranks.is_first:
+                best = state.best
+                if best is not None and best["step"] == state.step:
+                    best = {**best, "model": None}
+                whole = dataclasses.replace(
+                    state, model=found.pop("model"), optimizer=found, batches=batches, taken=taken, best=best,
+                    random=torch.from_numpy(np.ascontiguousarray(rows)),
+                )  # fmt: skip
+                checkpoints.save(whole, self.session.folder / checkpoints.FILE)
+            self.strategy.barrier()
+
+    def _past_scores(self) -> list[float]:
+        return [row[self.metric.name] for row in self.state.history if self.metric.name in row]
+
+    def _log(self, *, step: float | None = None, **metrics: float) -> None:
+        if self.session.ranks.is_first:
+            log(step=step, **metrics)
+
+    def _say(self, row: Mapping[str, float]) -> None:
+        score = f"  {self.metric.name} {row[self.metric.name]:.4g}" if self.metric.name in row else ""
+        self.session.say(
+            f"epoch {row['epoch']:g}/{self.settings.epochs}  loss {row['train_loss']:.4g}{score}"
+            f"  {row['samples_per_s']:.4g} samples/s  {row['epoch_s']:.3g} s"
+        )
+
+
+def _move(held: list[Mapping[str, torch.Tensor]], kept: dict[str, list[Array]]) -> None:
+    """Move predictions from the device into arrays; NumPy knows no bfloat16."""
+    for found in held:
+        for name, values in found.items():
+            is_short = values.is_floating_point() and values.element_size() < 4
+            kept.setdefault(name, []).append((values.float() if is_short else values).cpu().numpy())
+    held.clear()
+
+
+def _first_broken(losses: Array) -> int:
+    """Return the place of the first loss that is no finite number, or -1."""
+    finite = np.isfinite(losses)
+    return -1 if finite.all() else int(np.argmin(finite))
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+@contextmanager
+def _reproducible(settings: TrainSettings) -> Iterator[None]:
+    """Choose between the fastest kernels and deterministic ones; what was chosen before comes back."""
+    cudnn: Any = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
+    if settings.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    torch.use_deterministic_algorithms(settings.deterministic)
+    cudnn.deterministic, cudnn.benchmark = settings.deterministic, not settings.deterministic
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        cudnn.deterministic, cudnn.benchmark = before[1:]
+
+
+def _check(settings: TrainSettings) -> None:
+    for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1), ("evaluate_every", 1), ("max_steps", 0)):
+        if getattr(settings, name) < least:
+            raise UsageError(f"parameter {name}: expected at least {least}, found {getattr(settings, name)}")

@@ -1,0 +1,77 @@
+"""What can be set when CosmoFlow runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, read_settings, told
+
+Preset = Literal["auto", "small", "mlperf"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(TrainSettings):
+    """The defaults are the small benchmark: minutes on two CPU cores, with universes made on the spot."""
+
+    preset: Preset = told("auto", "small, mlperf (the published settings), or auto: mlperf where real data is given")
+    model: str = told("cosmoflow", "cosmoflow: the network of MLPerf HPC, scaled by width and depth")
+    train_samples: int = told(4096, "universes to train with; of real data 0 or more than there are: all")
+    validation_samples: int = told(512, "universes to validate with; of real data 0 or more than there are: all")
+    size: int = told(16, "cells along the edge of a cube that is made; real data say it themselves")
+    cell: float = told(8.0, "Mpc/h along the edge of a cell that is made, at H_0 = 70")
+    data_seed: int = told(2019, "seed of the universes, which stay the same when the seed of a run changes")
+    width: int = told(8, "channels of the first convolution, doubled by each further one")
+    depth: int = told(3, "convolutions, each of which halves the cube")
+    dropout: float = told(0.0, "share of the dense layers left out while training")
+    apply_log: bool = told(True, "the network sees ln(counts + 1); false: counts over their mean")
+    augment: bool = told(True, "turn and mirror the cubes while training, in a new way for each batch")
+    scale_learning_rate: bool = told(False, "learning_rate is for 64 samples per step and grows with the global batch")
+    memory_map: bool = told(True, "prepare real data as one memory map per part where there is room for it")
+    baseline_samples: int = told(4096, "cubes per part that the ridge regression looks at; 0: all")
+    epochs: int = told(20, "passes over the training data")
+    batch_size: int = told(16, "samples per step and rank")
+    eval_batch_size: int = told(64, "samples per step of evaluation and rank; 0: as batch_size")
+    optimizer: Optimizer = told("adam", "sgd, adam, adamw or nadam")
+    learning_rate: float = told(4e-3, "peak learning rate")
+    schedule: Schedule = told("onecycle", "constant, steps, cosine, onecycle or plateau")
+    channels_last: bool = told(True, "memory layout of images and volumes; the data come in it already")
+
+
+# MLPerf HPC v3.0, closed division. The warm-up begins at the rate of 64 samples per step, whatever the global batch.
+MLPERF: Mapping[str, Any] = {
+    "train_samples": 0, "validation_samples": 0, "size": 128, "cell": 1.0, "width": 32, "depth": 5,
+    "dropout": 0.5, "augment": False, "scale_learning_rate": True, "baseline_samples": 1024,
+    "epochs": 128, "batch_size": 4, "eval_batch_size": 0, "optimizer": "sgd", "momentum": 0.9, "learning_rate": 1e-3,
+    "schedule": "steps", "warmup_epochs": 4.0, "decay_epochs": (32, 64), "decay_factors": (0.25, 0.125),
+}  # fmt: skip
+# What was fastest on an H200 without a change of the result beyond rounding: README.md has the table.
+ON_GPU: Mapping[str, Any] = {"precision": "bf16", "channels_last": True}
+BASE_BATCH = 64  # samples per step for which learning_rate holds where it is scaled
+MADE_FOR_MLPERF = 256, 64  # universes to train and to validate with where no real data is given
+
+
+def choose(params: Mapping[str, Any], *, has_data: bool, has_gpu: bool, ranks: int = 1) -> Settings:
+    """Return the settings of a run: what was given, over the preset, over what suits a GPU, over the defaults."""
+    given = read_settings(Settings, params)
+    preset = given.preset if given.preset != "auto" else ("mlperf" if has_data else "small")
+    layers: dict[str, Any] = {"preset": preset}
+    if has_gpu and given.device != "cpu":
+        layers |= ON_GPU
+    if preset == "mlperf":
+        layers |= MLPERF
+        if not has_data:
+            layers["train_samples"], layers["validation_samples"] = MADE_FOR_MLPERF
+    elif has_data:
+        layers |= {"train_samples": 0, "validation_samples": 0}
+    layers |= {name: value for name, value in params.items() if name != "preset"}
+    settings = read_settings(Settings, layers)
+    return _scaled(settings, layers, ranks) if settings.scale_learning_rate else settings
+
+
+def _scaled(settings: Settings, layers: Mapping[str, Any], ranks: int) -> Settings:
+    """Return settings with the learning rate of the global batch, and the warm-up that leads there."""
+    times = settings.batch_size * settings.accumulate * ranks / BASE_BATCH
+    rate = {"scale_learning_rate": False, "learning_rate": settings.learning_rate * times}
+    return read_settings(Settings, {"warmup_factor": min(1 / times, 1.0), **layers, **rate})

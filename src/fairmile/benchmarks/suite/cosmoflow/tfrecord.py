@@ -1,0 +1,237 @@
+"""TFRecord files of `tf.train.Example` messages, read and written without TensorFlow.
+
+A file is a row of records: length (8 bytes), checksum of the length (4), data, checksum of the data (4), little-endian,
+all of it gzipped or not. An Example is a protocol buffer that maps names to lists of bytes, floats or integers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmile.base.errors import Integrity, SystemFailure
+from fairmile.base.files import write_atomic
+
+try:
+    import google_crc32c as _fast
+except ImportError:  # a machine that only trains may lack it
+    _fast = None  # type: ignore[assignment,unused-ignore]
+
+Value = bytes | NDArray[np.float32] | NDArray[np.int64]
+_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
+_LANES = 4096
+_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # the kinds of list of a Feature
+
+
+def records(file: Path) -> Iterator[bytes]:
+    """Yield the data of each record, its checksums compared."""
+    content = _content(file)
+    place, number = 0, 0
+    while place < len(content):
+        number += 1
+        head = content[place : place + 12]
+        if len(head) < 12:
+            raise Integrity(f"{file}: record {number} is cut off in its head", hint="fetch the file again")
+        length, check = struct.unpack("<QI", head)
+        if masked(crc32c(head[:8])) != check:
+            raise Integrity(
+                f"{file}: the checksum of the length of record {number} is wrong",
+                hint="the file is damaged or no TFRecord file: fetch it again",
+            )
+        data, tail = content[place + 12 : place + 12 + length], content[place + 12 + length : place + 16 + length]
+        if len(tail) < 4:
+            raise Integrity(
+                f"{file}: record {number} is cut off: expected {length} bytes, found {len(data)}",
+                hint="fetch the file again",
+            )
+        if masked(crc32c(data)) != struct.unpack("<I", tail)[0]:
+            raise Integrity(f"{file}: the checksum of record {number} is wrong", hint="fetch the file again")
+        yield bytes(data)
+        place += 16 + length
+
+
+def write_records(file: Path, data: list[bytes], *, is_gzip: bool = True) -> None:
+    """Write records with their checksums; the same data give the same bytes."""
+    parts = []
+    for each in data:
+        head = struct.pack("<Q", len(each))
+        parts += [head, struct.pack("<I", masked(crc32c(head))), each, struct.pack("<I", masked(crc32c(each)))]
+    content = b"".join(parts)
+    write_atomic(file, gzip.compress(content, compresslevel=6, mtime=0) if is_gzip else content, sync=False)
+
+
+def parse_example(data: bytes, file: Path) -> dict[str, Value]:
+    """Return the features of an Example by name."""
+    found: dict[str, Value] = {}
+    try:
+        for _, features in _fields(memoryview(data), only=1):
+            for _, entry in _fields(features, only=1):
+                parts = dict(_fields(entry))
+                found[bytes(parts[1]).decode()] = _feature(parts[2])
+    except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
+        raise Integrity(
+            f"{file}: a record is no Example message: {error}", hint="is it a file of CosmoFlow?"
+        ) from error
+    return found
+
+
+def make_example(features: Mapping[str, Value]) -> bytes:
+    """Return an Example message, its features in the order of their names."""
+    entries = b"".join(
+        _message(1, _message(1, name.encode()) + _message(2, _list(value))) for name, value in sorted(features.items())
+    )
+    return _message(1, entries)
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """Return the CRC-32C of bytes."""
+    return int(_fast.value(bytes(data))) if _fast is not None else plain_crc32c(data)
+
+
+def masked(value: int) -> int:
+    """Return a checksum as TFRecord keeps it, rotated and shifted, so that it may itself be part of data."""
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def plain_crc32c(data: bytes | memoryview) -> int:
+    """Return the CRC-32C with NumPy alone: lanes of bytes side by side, whose checksums are then joined."""
+    values = np.frombuffer(data, np.uint8)
+    table = _table()
+    lane = len(values) // _LANES
+    check = 0xFFFFFFFF
+    if lane >= 8:
+        lanes = np.ascontiguousarray(values[: lane * _LANES].reshape(_LANES, lane).T)
+        checks = np.zeros(_LANES, np.uint32)
+        for row in lanes:
+            checks = table[(checks ^ row) & 0xFF] ^ (checks >> np.uint32(8))
+        low, second, third, high = _shift(lane)
+        for each in checks.tolist():
+            joined = low[check & 255] ^ second[check >> 8 & 255] ^ third[check >> 16 & 255] ^ high[check >> 24]
+            check = joined ^ each
+        values = values[lane * _LANES :]
+    numbers = table.tolist()
+    for byte in values.tolist():
+        check = numbers[(check ^ byte) & 0xFF] ^ check >> 8
+    return check ^ 0xFFFFFFFF
+
+
+@cache
+def _table() -> NDArray[np.uint32]:
+    values = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        values = np.where(values & 1, values >> np.uint32(1) ^ np.uint32(_POLYNOMIAL), values >> np.uint32(1))
+    return values.astype(np.uint32)
+
+
+@cache
+def _shift(zeros: int) -> list[list[int]]:
+    """Return, for each byte of a checksum and each of its values, what so many zero bytes after it make of it."""
+    table = _table()
+    state = np.array([value << 8 * byte for byte in range(4) for value in range(256)], np.uint32)
+    for _ in range(zeros):
+        state = table[state & 0xFF] ^ (state >> np.uint32(8))
+    found: list[list[int]] = state.reshape(4, 256).tolist()
+    return found
+
+
+def _content(file: Path) -> memoryview:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise SystemFailure(f"cannot read {file}: {error.strerror}") from error
+    if not content:
+        raise Integrity(f"{file} is empty", hint="fetch the file again")
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise Integrity(f"{file}: its gzip stream is damaged: {error}", hint="fetch the file again") from error
+    return memoryview(content)
+
+
+def _fields(message: memoryview, only: int = 0) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each field of a protocol buffer: an integer, or the bytes of what is inside."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        number, wire = key >> 3, key & 7
+        value: Any
+        if wire == 0:
+            value, place = _varint(message, place)
+        elif wire in (1, 2, 5):
+            length = {1: 8, 5: 4}.get(wire, 0)
+            if wire == 2:
+                length, place = _varint(message, place)
+            if place + length > len(message):
+                raise ValueError(f"field {number} is longer than its message")
+            value, place = message[place : place + length], place + length
+        else:
+            raise ValueError(f"field {number} has the unknown wire type {wire}")
+        if not only or number == only:
+            yield number, value
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+
+
+def _feature(message: memoryview) -> Value:
+    for kind, inner in _fields(message):
+        if kind == _BYTES:
+            return b"".join(bytes(value) for _, value in _fields(inner, only=1))
+        if kind == _FLOATS:  # packed, or one by one
+            return np.frombuffer(b"".join(bytes(value) for _, value in _fields(inner, only=1)), "<f4")
+        if kind == _INTEGERS:
+            return np.array(list(_integers(inner)), np.int64)
+    return b""
+
+
+def _integers(message: memoryview) -> Iterator[int]:
+    for _, value in _fields(message, only=1):
+        if isinstance(value, int):
+            yield _signed(value)
+        else:
+            place = 0
+            while place < len(value):
+                number, place = _varint(value, place)
+                yield _signed(number)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _message(number: int, content: bytes) -> bytes:
+    return _number(number << 3 | 2) + _number(len(content)) + content
+
+
+def _number(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _list(value: Value) -> bytes:
+    if isinstance(value, bytes):
+        return _message(_BYTES, _message(1, value))
+    if value.dtype.kind == "f":
+        return _message(_FLOATS, _message(1, value.astype("<f4").tobytes()))
+    return _message(_INTEGERS, _message(1, b"".join(_number(int(each) % (1 << 64)) for each in value)))

@@ -1,0 +1,151 @@
+"""Figures of the earthquake benchmark: observed and predicted, what is looked at, scores by place, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairmile.benchmarks.harness.figures import save_figure
+from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS
+from fairmile.benchmarks.suite.earthquake.scoring import nnse
+
+if TYPE_CHECKING:
+    from fairmile.benchmarks.harness.scores import Score
+    from fairmile.benchmarks.suite.earthquake.settings import Lead
+    from fairmile.benchmarks.suite.earthquake.windows import Windows
+
+Array = np.ndarray[Any, Any]
+
+_OBSERVED, _PREDICTED = "#333333", "#d1495b"
+_SHOWN = 3  # locations
+_BARS = ("#bbbbbb", "#8d99ae", "#66a182", "#2e4057", "#edae49", "#d1495b", "#7a1f2b")
+
+
+def draw_series(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str:
+    """Draw observed and predicted magnitudes, summed over the validation locations, for each target."""
+    truth, dates = windows.data.restore(windows.truth(lead)), _dates(windows)
+    guess = windows.data.restore(windows.at_lead(forecast, lead))
+
+    def draw(figure: Any) -> None:
+        for axis, each in zip(figure.subplots(len(PARAMETERS), 1, sharex=True), PARAMETERS, strict=True):
+            steps = each.lead(lead)
+            seen = ~np.isnan(truth[..., each.target]).any(axis=0)
+            for values, colour, name in ((truth, _OBSERVED, "observed"), (guess, _PREDICTED, "predicted")):
+                total = np.where(seen, values[..., each.target].sum(axis=0), np.nan)
+                axis.plot(dates[steps - 1 : steps - 1 + len(total)], total, color=colour, lw=0.8, label=name)
+            axis.set_title(f"{each.at(steps)}: sum of magnitudes over {len(truth)} validation locations", fontsize=8)
+        figure.axes[0].legend(frameon=False, ncols=2, fontsize=8)
+
+    return save_figure(folder / f"series-{lead}.svg", draw, size=(8, 8))
+
+
+def draw_locations(folder: Path, windows: Windows, forecast: Array, target: int = 0) -> str:
+    """Draw one target at some locations: the best, the median and the worst of the validation locations."""
+    truth, guess = windows.truth("overlapping")[..., target], windows.at_lead(forecast, "overlapping")[..., target]
+    by_location = nnse(truth, guess)
+    order = np.argsort(-np.nan_to_num(by_location))
+    shown = order[np.linspace(0, len(order) - 1, min(_SHOWN, len(order))).astype(int)]
+    data, dates = windows.data, _dates(windows)
+
+    def draw(figure: Any) -> None:
+        for axis, place in zip(np.atleast_1d(figure.subplots(len(shown), 1, sharex=True)), shown, strict=True):
+            for values, colour, name in ((truth, _OBSERVED, "observed"), (guess, _PREDICTED, "predicted")):
+                low, high = data.low[target], data.high[target]
+                series = values[place] * (high - low) + low
+                axis.plot(dates[: len(series)], series, color=colour, lw=0.6, label=name)
+            where = windows.locations[place]
+            axis.set_title(
+                f"{PARAMETERS[target].name} at {data.latitude[where]:.2f} N, {-data.longitude[where]:.2f} W: "
+                f"NNSE {by_location[place]:.3f}",
+                fontsize=8,
+            )
+        figure.axes[0].legend(frameon=False, ncols=2, fontsize=8)
+
+    return save_figure(folder / "locations.svg", draw, size=(8, 2 * len(shown)))
+
+
+def draw_map(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str:
+    """Draw the NNSE of each validation location, for each target."""
+    truth, guess, data = windows.truth(lead), windows.at_lead(forecast, lead), windows.data
+    longitude, latitude = data.longitude[windows.locations], data.latitude[windows.locations]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
+        for axis, each in zip(axes, PARAMETERS, strict=True):
+            values = nnse(truth[..., each.target], guess[..., each.target])
+            axis.scatter(data.longitude, data.latitude, c="#eeeeee", s=6, marker="s", rasterized=False)
+            dots = axis.scatter(longitude, latitude, c=values, s=9, marker="s", cmap="RdYlBu", vmin=0, vmax=1)
+            axis.set_title(f"{each.at(each.lead(lead))}: {np.nanmean(values):.3f}", fontsize=8)
+        figure.colorbar(dots, ax=axes, label="NNSE (0.5: constant mean)", shrink=0.8)
+
+    return save_figure(folder / f"map-{lead}.svg", draw, size=(8, 5.5))
+
+
+def draw_scores(folder: Path, scores: Sequence[Score]) -> str:
+    """Draw the averaged NNSE of all methods by target, the next fortnight and a whole window ahead."""
+    names = [f"nnse_{each.short}" for each in PARAMETERS] + [f"ahead_{each.short}" for each in PARAMETERS[1:]]
+    names = [name for name in names if name in scores[-1].values]
+
+    def draw(figure: Any) -> None:
+        axis = figure.subplots()
+        width = 0.85 / len(scores)
+        for place, score in enumerate(scores):
+            values = [score.values[name] for name in names]
+            axis.bar(np.arange(len(names)) + place * width, values, width, label=score.name, color=_colour(place))
+        axis.axhline(0.5, color="black", lw=0.6, ls=":")
+        axis.set_xticks(np.arange(len(names)) + width * (len(scores) - 1) / 2, names, fontsize=8)
+        axis.set_ylabel("NNSE, average over validation locations")
+        axis.set_ylim(0.3, 1)
+        axis.legend(frameon=False, fontsize=8, ncols=3, loc="upper left")
+
+    return save_figure(folder / "scores.svg", draw, size=(8, 4))
+
+
+def draw_attention(
+    folder: Path, attention: Array, history: int, selected: Mapping[str, Sequence[tuple[str, float]]]
+) -> str:
+    """Draw the mean attention [horizon, history + horizon] over time, and the variables that were selected most."""
+
+    def draw(figure: Any) -> None:
+        left, *rest = figure.subplots(1, 1 + len(selected), width_ratios=[2.2, *([1] * len(selected))])
+        past = np.arange(attention.shape[1]) - history + 1
+        for step in sorted({1, max(1, len(attention) // 2), len(attention)}):
+            row = np.where(past <= step, attention[step - 1], np.nan)
+            left.plot(past, row, lw=1, label=f"step {step}")
+        left.axvline(0, color="black", lw=0.6, ls=":")
+        left.set_xlabel("fortnights, 0: the last known one")
+        left.set_ylabel("mean attention")
+        left.legend(frameon=False, fontsize=8)
+        for axis, (name, rows) in zip(rest, selected.items(), strict=True):
+            axis.barh([row[0] for row in rows][::-1], [row[1] for row in rows][::-1], color=_PREDICTED)
+            axis.set_title(f"selected: {name}", fontsize=8)
+            axis.tick_params(labelsize=6)
+
+    return save_figure(folder / "attention.svg", draw, size=(11, 3.5))
+
+
+def draw_losses(folder: Path, history: Sequence[Mapping[str, float]]) -> str:
+    """Draw the training loss and the score of the windows that choose the epoch."""
+
+    def draw(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        left.plot([row["epoch"] for row in history], [row["train_loss"] for row in history], "o-", ms=3)
+        left.set(xlabel="epoch", ylabel="training loss")
+        scored = [row for row in history if "nnse_all" in row]
+        right.plot([row["epoch"] for row in scored], [row["nnse_all"] for row in scored], "o-", ms=3, color=_PREDICTED)
+        right.set(xlabel="epoch", ylabel="NNSE of the windows that choose the epoch")
+
+    return save_figure(folder / "losses.svg", draw)
+
+
+def _dates(windows: Windows) -> Array:
+    """Return the last day of the fortnights that follow the histories, at step 1, 2 ..."""
+    first = windows.starts[0] + windows.history
+    return np.asarray(windows.data.dates[first:])
+
+
+def _colour(place: int) -> str:
+    return _BARS[place % len(_BARS)]

@@ -1,0 +1,65 @@
+"""What can be set when the earthquake benchmark runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fairmile.benchmarks.harness.settings import Schedule, TrainSettings, told
+
+Split = Literal["location", "time"]
+Lead = Literal["overlapping", "non-overlapping"]
+Broken = Literal["refuse", "skip"]
+Model = Literal["tft", "lstm", "persistence", "climatology"]
+Loss = Literal["mse", "mae", "quantile"]
+Scale = Literal["magnitude", "energy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(TrainSettings):
+    """Those of the published benchmark where the data is real; sizes of made-up data have fields of their own."""
+
+    south: float = told(32.0, "southern edge of the region in degrees")
+    north: float = told(36.0, "northern edge of the region in degrees")
+    west: float = told(-120.0, "western edge of the region in degrees")
+    east: float = told(-114.0, "eastern edge of the region in degrees")
+    pixel_degrees: float = told(0.1, "edge of a pixel in degrees")
+    start: str = told("1950-01-01", "first day of the period, of real data")
+    end: str = told("2019-12-31", "last day of the period, of real data")
+    min_events: float = told(7.1, "keep a pixel with at least so many events above magnitude 3.29 ...")
+    min_block_events: float = told(34.1, "... or with so many in the 3 x 3 pixels around it")
+    max_locations: int = told(0, "keep only so many pixels, the most active ones; 0: all that pass the cut")
+    broken: Broken = told("refuse", "what to do with rows of the catalog that cannot be read: refuse or skip")
+    faults: str = told("", "file of fault labels, one row of whole numbers per row of pixels; empty: none")
+    scale: Scale = told("magnitude", "magnitude: m itself; energy: E^0.25, that is 10^(0.375 (m - 3.29))")
+    split: Split = told("location", "location: validate at other pixels, as published; time: at later times")
+    validation_share: float = told(0.2, "part of the locations or of the time that is kept for validation")
+    split_seed: int = told(0, "seed of the draw of validation locations; the same for all seeds of a model")
+    lead: Lead = told(
+        "overlapping", "overlapping: the next fortnight, as published; non-overlapping: a whole window on"
+    )
+    history: int = told(26, "fortnights that a model is shown")
+    horizon: int = told(26, "fortnights that a model forecasts")
+    synthetic_years: int = told(8, "years of the catalog that is made up where no data is given")
+    synthetic_min_magnitude: float = told(2.0, "smallest magnitude of the made-up catalog")
+    synthetic_locations: int = told(60, "pixels of the made-up catalog that are kept, the most active ones")
+    synthetic_seed: int = told(0, "seed of the made-up catalog; the same for all seeds of a model")
+    model: Model = told("tft", "tft, lstm, or one that needs no training: persistence or climatology")
+    d_model: int = told(16, "width of the network; 160 as published")
+    heads: int = told(4, "heads of attention of the tft, as published")
+    lstm_layers: int = told(1, "layers of the LSTM encoder and decoder; 2 as published")
+    dropout: float = told(0.1, "part of the activations that is dropped in training, as published")
+    loss: Loss = told("mse", "mse, as NNSE counts; mae, as published; or quantile: 0.1, 0.5 and 0.9")
+    residual: bool = told(True, "forecast what is added to the part of each window that is known; false as published")
+    context: bool = told(True, "show the long history and the neighbours of a place, too; false as published")
+    balance: bool = told(True, "weigh places by the inverse of their variance, as the average does; false as published")
+    focus: float = told(8.0, "how much more the steps that are scored count in the loss; 1 as published")
+    hide_place: float = told(0.0, "part of the training windows whose static variables are hidden; 0 as published")
+    tuning_share: float = told(0.1, "part of the training data that chooses the best epoch; 0: validation does")
+    epochs: int = told(6, "passes over the training data")
+    batch_size: int = told(256, "samples per step and rank")
+    eval_batch_size: int = told(1024, "samples per step of evaluation and rank")
+    learning_rate: float = told(3e-3, "peak learning rate")
+    schedule: Schedule = told("cosine", "constant, steps, cosine, onecycle or plateau")
+    warmup_epochs: float = told(0.5, "the learning rate rises in a line over so many epochs")
+    clip_norm: float = told(1.0, "gradients are cut to this norm; 0: not")

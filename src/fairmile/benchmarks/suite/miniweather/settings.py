@@ -1,0 +1,60 @@
+"""What can be set when MiniWeather runs, and the steps it can be cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, told
+
+CaseName = Literal["thermal", "collision", "density_current", "gravity_waves", "injection"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(TrainSettings):
+    """A storm on 100 x 50 cells, and the reference network: 5-10-4, Nadam, batches of 1024."""
+
+    step: Literal["all", "simulate", "sample", "train", "hybrid", "compare"] = told(
+        "all", "all of it, or one step, which takes the files of those before it as inputs"
+    )
+    case: CaseName = told("thermal", "dry case that is simulated beside the storm")
+    duration_s: float = told(400.0, "simulated time of the dry case; 0: as long as the case usually runs")
+    nx: int = told(100, "cells along x")
+    nz: int = told(50, "cells along z")
+    courant: float = told(1.5, "size of a time step; 1.5 is usual, what is much larger breaks down")
+    kernel: Literal["auto", "c", "numpy"] = told("auto", "auto: the kernel in C where it can be had, else NumPy's")
+    storm_s: float = told(900.0, "simulated time of a storm")
+    physics_steps: int = told(6, "steps of the solver between two of microphysics")
+    members: int = told(3, "storms to learn from; the one that is compared is another")
+    output_s: float = told(50.0, "simulated time between two outputs")
+    samples: int = told(60_000, "cells to learn from and to test with, half of them active, as far as there are so many")
+    test_share: float = told(0.2, "share of the samples that is only tested with")
+    target: Literal["increments", "outputs"] = told("increments", "what the network predicts: the change, or what is after it")
+    conserve: bool = told(True, "in the storm, vapour closes the budget of water and latent heat that of energy")
+    model: Literal["mlp"] = told("mlp", "mlp: one hidden layer, LeakyReLU 0.1")
+    hidden: int = told(10, "units of the hidden layer; 10 make 104 parameters")
+    epochs: int = told(30, "passes over the training data")
+    batch_size: int = told(1024, "samples per step and rank")
+    eval_batch_size: int = told(65_536, "samples per step of evaluation and rank")
+    optimizer: Optimizer = told("nadam", "sgd, adam, adamw or nadam")
+    learning_rate: float = told(0.01, "peak learning rate")
+    schedule: Schedule = told("cosine", "constant, steps, cosine, onecycle or plateau")
+
+
+class Step(NamedTuple):
+    """One step of many: the files that it hands on, and the parameters that matter to it."""
+
+    gives: tuple[str, ...]
+    params: tuple[str, ...] | None = None  # None: all
+
+
+_SOLVER = ("nx", "nz", "courant", "kernel")
+_STORM = (*_SOLVER, "storm_s", "physics_steps", "output_s")
+STEPS: Mapping[str, Step] = {
+    "simulate": Step(("dry.h5", "storm.h5", "members.h5"), (*_STORM, "case", "duration_s", "members")),
+    "sample": Step(("samples.h5",), ("samples",)),
+    "train": Step(("surrogate.npz",)),
+    "hybrid": Step(("hybrid.h5",), (*_STORM, "conserve")),
+    "compare": Step((), ()),
+}
