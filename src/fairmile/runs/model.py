@@ -134,7 +134,10 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        return {name: _metric(each) for name, each in (self.result.get("metrics") or {}).items()}
+        """What was measured, that which was declared first."""
+        found = self.result.get("metrics") or {}
+        ordered = sorted(found, key=lambda name: name not in (self.document["spec"].get("metrics") or {}))
+        return {name: _metric(found[name]) for name in ordered}
 
     @property
     def spans(self) -> Mapping[str, Mapping[str, float]]:
