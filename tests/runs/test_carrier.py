@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from slurm_cluster import SlurmCluster
 from slurm_jobs import system_text
 
 from fairmile.base.errors import DiskFailure, FairmileError
 from fairmile.jobs.queue import Jobs
+from fairmile.reports.results import results_of
 from fairmile.runs import carrier, ledger
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
@@ -171,6 +173,27 @@ class TestOverSsh:
         done = there.rerun(run.id, system="")
         assert done.reproduced, done.verdicts
         assert done.again.identity == run.identity
+
+    def test_a_benchmark_brings_along_what_it_needs_of_fairmile_and_its_small_outputs_come_back(
+        self, there: Runs, tmp_path: Path
+    ) -> None:
+        packages = tmp_path / "packages"
+        packages.mkdir()
+        for each in Path(numpy.__file__).parents[1].iterdir():  # all but Fairmile, which has another way of being there
+            if "fairmile" not in each.name:
+                (packages / each.name).symlink_to(each)
+        python = tmp_path / "bin" / "python3"
+        python.parent.mkdir()
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S "$@"\n')
+        python.chmod(0o755)
+        env = {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+        started = there.run("mnist", system="far", params={"epochs": 1}, env=env)
+        run = there.wait(started.id, timeout_s=240)
+        assert run.state is RunState.DONE, there.output(run.id)
+        assert run.metrics["accuracy"].value > run.metrics["most_frequent_digit.accuracy"].value
+        results = results_of(run)
+        assert results is not None
+        assert results["benchmark"] == "MNIST"
 
     def test_without_a_python_there_the_scheduler_tells_the_end(
         self, there: Runs, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -33,6 +34,8 @@ from fairmile.runs.spec import RunSpec
 
 _FOLDER = "run"  # of the run in the folder of its job
 RECORDER = "fairmile-recorder.pyz"
+PYTHON = "python3"  # where no environment says which
+_BENCHMARKS = "fairmile.benchmarks"  # as a module that a command starts
 _START = "record.sh"
 TRAVEL = "work.tar.gz"  # what goes along, until it has arrived
 _MOST_BYTES = 1 << 30
@@ -108,6 +111,20 @@ def far_job(
     return made.model_copy(update=given)
 
 
+def lay_benchmarks(argv: Sequence[str], work: Path) -> None:
+    """Put what the programs of benchmarks need of Fairmile beside them, for a machine that has none."""
+    if _BENCHMARKS not in argv:
+        return
+    own = Path(str(files("fairmile")))
+    try:
+        for part in ("base", "meter", "benchmarks"):
+            ignored = shutil.ignore_patterns("__pycache__", "templates")
+            shutil.copytree(own / part, work / "fairmile" / part, ignore=ignored, dirs_exist_ok=True)
+        shutil.copy(own / "__init__.py", work / "fairmile")
+    except OSError as error:
+        raise write_failure(str(work), error) from error
+
+
 def tied(file: Path, folders: Mapping[str, str]) -> Path:
     """Put folders into one file, each under a name, and return that file."""
     try:
@@ -122,7 +139,7 @@ def tied(file: Path, folders: Mapping[str, str]) -> Path:
 def far_values(document: dict[str, Any]) -> dict[str, str]:
     """Return what placeholders stand for elsewhere, as seen from where the program starts; the record notes inputs."""
     up = os.path.relpath(WORK, os.path.join(WORK, document["spec"].get("subfolder", "")))
-    values = {"source": up, "run": os.path.join(up, ".."), "python": "python3"}
+    values = {"source": up, "run": os.path.join(up, ".."), "python": PYTHON}
     for name, _ in travelling_inputs(document):
         there = os.path.join(up, "..", INPUTS, name)
         document["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"] = there

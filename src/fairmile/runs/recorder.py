@@ -45,6 +45,7 @@ _GRACE_S = 10.0
 _LONGEST_LINE = 64 << 10
 _OVERLAP = 1 << 10  # of two pieces of a longer one: no match is cut
 _MOST_OUTPUTS = 10_000
+_SMALL_BYTES, _MOST_SMALL_BYTES = 5_000_000, 50_000_000  # outputs that come back from elsewhere
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # The kernel takes no variable above 128 KiB; who has longer parameters finds them in the record.
@@ -606,7 +607,7 @@ def _pidfd(pid: int) -> int | None:
 def start(arguments: Sequence[str]) -> int:
     """`recorder FOLDER [--pack] -- COMMAND…`: execute the run whose run.json lies in a folder; return its exit code.
 
-    With --pack the files of its record are left in one, to be brought back.
+    With --pack the files of its record, and its small outputs, are left in one, to be brought back.
     """
     given, command = arguments[: (cut := list(arguments).index("--"))], list(arguments[cut + 1 :])
     folder = Path(given[0]).absolute()
@@ -616,19 +617,24 @@ def start(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"fairmile: {problem}\n")
         return getattr(problem, "exit_code", 3)
     if "--pack" in given[1:]:
-        _pack(folder)
+        _pack(folder, document)
     result = document["result"]
     if result["reason"]:
         sys.stderr.write(f"fairmile: run {document['id']}: {result['reason']}\n")
     return int(result["exit_code"] if result["exit_code"] is not None else 1)
 
 
-def _pack(folder: Path) -> None:
+def _pack(folder: Path, document: Document) -> None:
+    work = work_folder(folder, document["spec"])
+    sizes = {work / name: each["size_bytes"] for name, each in document["result"]["outputs"].items()}
+    small = [file for file, size in sizes.items() if size <= _SMALL_BYTES and file.is_relative_to(folder)]
+    if sum(sizes[file] for file in small) > _MOST_SMALL_BYTES:
+        small = []
     temporary = folder / f".{PACK}"
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in [folder / RECORD, folder / CARD, folder / OUTPUT, *event_files(folder)]:
+        for file in [folder / RECORD, folder / CARD, folder / OUTPUT, *event_files(folder), *small]:
             if file.is_file():
-                archive.write(file, file.name)
+                archive.write(file, str(file.relative_to(folder)))
     temporary.replace(folder / PACK)
 
 

@@ -165,7 +165,8 @@ class Runs(Ledger):
             notes += chosen
         if spec.system:
             machine = self._around.jobs().machines[spec.system]
-            made = machine.script(carrier.near_job(spec, spec.argv, self.root / "RUN", ""))
+            argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+            made = machine.script(carrier.near_job(spec, argv, self.root / "RUN", ""))
             script, notes = made.text, [*notes, *made.notes]
             steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect})"))
         where = f"in {spec.folder or 'a folder of its own'}" + ("" if spec.system else " on this machine")
@@ -437,6 +438,7 @@ class Runs(Ledger):
         if is_far:
             spec = self._travelling(folder, document, spec)
             values = {**self._lay(document, folder, code=True), **carrier.far_values(document)}
+            carrier.lay_benchmarks(spec.argv, folder / WORK)
             argv = filled(spec.argv, {**values, **value_texts(spec)})
             recorder = carrier.recorder_file(self.root / ".recorder")
             job = carrier.far_job(spec, argv, document, recorder, key, folder)
@@ -481,6 +483,9 @@ class Runs(Ledger):
         if spec.folder and (is_far or not in_place):
             spec = self._travelling(folder, document, spec)
         values = self._lay(document, folder, code=True)
+        if is_far:
+            values |= {"python": carrier.PYTHON}
+            carrier.lay_benchmarks(spec.argv, folder / WORK)
         if spec.folder != plan.spec.folder and not is_far:
             argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
             spec = spec.model_copy(update={"argv": argv})
