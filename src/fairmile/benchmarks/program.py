@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from fairmile.base.errors import FairmileError, NotFound, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, NotFound, RunFailed, Unsupported, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Session
@@ -33,8 +33,10 @@ def main(argv: Sequence[str]) -> int:
             _start_ranks(many, argv[0])
         load(folder, PROGRAM).run(session)
     except FairmileError as error:
-        if Ranks.of(os.environ).is_first or os.environ.get("FAIRMILE_DEBUG"):
-            sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        rank = Ranks.of(os.environ).rank
+        if rank == 0 or isinstance(error, RunFailed):  # what is wrong with a question all ranks find out
+            place = f"rank {rank}: " if rank else ""
+            sys.stderr.write(f"error: {place}{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
     return 0
 

@@ -41,8 +41,13 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained(folder / "chain", Ranks(), batch_size=8, epochs=1)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, rank_program.__file__, str(folder)]
-    done = subprocess.run(command, env=environ(), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    with subprocess.Popen(command, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as done:
+        try:
+            _, said = done.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            done.terminate()  # unlike when it is killed, it ends its ranks
+            raise
+    assert done.returncode == 0, said
     return folder
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-_DENSE = 4  # one stretch is read where at least each fourth sample of it is wanted
+_GAP_BYTES = 100_000  # reading over so much costs about as much as to begin another read
 _KEPT_OPEN = 64  # files; of more than these, each is opened when it is read
 _BLOCK_BYTES = 64 << 20
 _HDF5, _ARROW, _PARQUET = (".h5", ".hdf5", ".hdf"), (".arrow", ".feather", ".ipc"), (".parquet", ".pq")
@@ -65,12 +65,19 @@ class ArraySamples:
         """Return the same samples with their data on a device."""
         import torch
 
-        return ArraySamples(
+        return _DeviceSamples(
             {
                 name: (value if isinstance(value, torch.Tensor) else torch.from_numpy(_plain(value))).to(device)
                 for name, value in self.fields.items()
             }
         )
+
+
+class _DeviceSamples(ArraySamples):
+    """Samples that are tensors, from which tensors pick."""
+
+    def batch(self, numbers: Any) -> dict[str, Any]:
+        return {name: value.index_select(0, numbers) for name, value in self.fields.items()}  # type: ignore[union-attr]
 
 
 class FileSamples:
@@ -115,7 +122,7 @@ class FileSamples:
                 if name not in held:
                     held[name] = torch.empty((self._count, *read.shape[1:]), dtype=read.dtype, device=device)
                 held[name][at : at + len(read)] = read.to(device)
-        return ArraySamples(held)
+        return _DeviceSamples(held)
 
     def close(self) -> None:
         """Close the files."""
@@ -149,7 +156,6 @@ def throughput(
     began = time.perf_counter()
     for number in range(min(batches or many, many)):
         batch = samples.batch(order[number * batch_size : (number + 1) * batch_size])
-        # A memory map is read only when it is looked at, which taking samples out of it did.
         read += len(next(iter(batch.values())))
         size_bytes += sum(int(value.nbytes) for value in batch.values())
         if time.perf_counter() - began > limit_s:
@@ -209,7 +215,8 @@ class _Memory:
         self.count, self.shape, self.dtype = len(array), array.shape[1:], array.dtype
 
     def read(self, numbers: Array) -> Array:
-        return np.asarray(self._array[_slice(numbers)] if _is_run(numbers) else self._array[numbers])
+        # A copy in both cases, so that a memory map is read here and not where the batch is used.
+        return np.array(self._array[_slice(numbers)]) if _is_run(numbers) else np.asarray(self._array[numbers])
 
 
 class _Stored:
@@ -232,11 +239,19 @@ class _Stored:
     def read(self, numbers: Array) -> Array:
         if self._is_one:
             return self._with_array(lambda array: np.asarray(array[()])[None])
-        if _is_run(numbers):
-            return self._with_array(lambda array: np.asarray(array[_slice(numbers)]))
-        if numbers[-1] - numbers[0] < _DENSE * len(numbers):
-            return self._with_array(lambda array: np.asarray(array[_slice(numbers)])[numbers - numbers[0]])
-        return self._with_array(lambda array: np.asarray(getattr(array, "oindex", array)[numbers]))
+        sample_bytes = max(int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64)), 1)
+        far = np.flatnonzero(np.diff(numbers) - 1 > _GAP_BYTES // sample_bytes) + 1
+        stretches = np.split(numbers, far)
+        return self._with_array(partial(_read_stretches, stretches, numbers))
+
+
+def _read_stretches(stretches: Sequence[Array], numbers: Array, array: Any) -> Array:
+    """Return samples of a library's array, by blocks; its own way to pick them is slower by far."""
+    if len(stretches) > 1 and hasattr(array, "oindex"):
+        return np.asarray(array.oindex[numbers])  # Zarr, which reads its chunks side by side
+    blocks = [np.asarray(array[_slice(each)]) for each in stretches]
+    parts = [block if _is_run(each) else block[each - each[0]] for block, each in zip(blocks, stretches, strict=True)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class _Row:

@@ -118,11 +118,11 @@ class Loader:
             return
         # One copy for the epoch: a batch is then a slice of it, which costs no transfer.
         numbers_of_all = torch.from_numpy(np.concatenate(order[skip:])).to(self._device)
-        for numbers in torch.split(numbers_of_all, sizes):
+        for size, numbers in zip(sizes, torch.split(numbers_of_all, sizes), strict=True):
             began = clock()
             batch = read(numbers)
             taken.waiting_s += clock() - began
-            taken.samples += len(numbers)
+            taken.samples += size
             yield batch
 
     def _when_needed(self, order: list[Array], skip: int) -> Iterator[Tensors]:

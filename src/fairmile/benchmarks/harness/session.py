@@ -18,6 +18,7 @@ from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.scores import Results
 from fairmile.benchmarks.harness.settings import S, read_settings
+from fairmile.benchmarks.harness.staging import staged
 
 _MADE = "made.json"
 
@@ -70,8 +71,12 @@ class Session:
         """Return a folder that `make` filled, once for all runs that ask for the same `what`.
 
         It is made aside and renamed, by one process of all; the file or folder of real data counts by path, size and
-        time of change.
+        time of change. Where the parameter `stage` asks for it, the folder is copied to a faster place.
         """
+        place, where = self._made(what, make), str(self.params.get("stage") or "")
+        return staged(place, where, os.environ, self.say) if where else place
+
+    def _made(self, what: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
         asked = {"benchmark": self.name, "data": _stamp(self.data), **what}
         text = json.dumps(asked, sort_keys=True, default=str)
         place = self.cache / self.name / hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -310,6 +310,7 @@ class _DeepSpeed(_Group):
         if importlib.util.find_spec("deepspeed") is None:
             raise Unsupported("strategy deepspeed needs DeepSpeed", hint="pip install deepspeed")
         os.environ.setdefault("DS_ACCELERATOR", self.device.type)  # read on import; else it guesses
+        os.environ.setdefault("LOCAL_RANK", str(self.ranks.local_rank))  # its engine does not begin without
         import deepspeed
         from deepspeed import utils
 

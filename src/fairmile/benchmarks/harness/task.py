@@ -53,7 +53,7 @@ class ResidentSamples(Samples, Protocol):
     size_bytes: int
 
     def resident(self, device: torch.device) -> Samples:
-        """Return the same samples with their data on a device."""
+        """Return the same samples with their data on a device; `batch` then gets numbers that lie there, too."""
         ...
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _HELD_BYTES = 64 << 20  # of predictions that wait on the device, so that not each batch is waited for
 
+_HELD_LOSSES = 64
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -218,11 +220,11 @@ class _Training:
     def _steps(self, number: int) -> dict[str, float]:
         """Take the steps of an epoch; nothing here waits for the device until the end."""
         task, settings, strategy, state = self.task, self.settings, self.strategy, self.state
-        model, optimizer, losses, sizes = self.model, self.optimizer, self.losses, self.sizes
+        model, optimizer, sizes = self.model, self.optimizer, self.sizes
         last, accumulate, save_steps = self.training.steps, settings.accumulate, settings.save_steps
         factor = plateau_factor(settings, self.metric, self._past_scores())
         first = index = state.batches
-        together = nullcontext()
+        together, losses = nullcontext(), _Losses(self.losses, first)
         model.train()
         waited_s, began = self.training.taken.waiting_s, time.perf_counter()
         for index, batch in enumerate(self.training.epoch(number, skip=first), first):
@@ -230,7 +232,7 @@ class _Training:
             with together if is_step else strategy.no_sync(model):
                 with strategy.autocast():
                     loss = task.loss(model, batch)
-                losses[index].copy_(loss.detach())
+                losses.add(loss)
                 sizes[index] = next(iter(batch.values())).shape[0]
                 strategy.backward(model, loss if accumulate == 1 else loss / self._group(index))
             if not is_step:
@@ -243,10 +245,12 @@ class _Training:
             if state.step >= self.total_steps:
                 break
             if save_steps and state.step % save_steps == 0 and index + 1 < last:
+                losses.flush()
                 self._save(index + 1)
         count = index + 1
         state.batches = count % last
-        found = losses[:count].double().cpu().numpy()
+        losses.flush()
+        found = self.losses[:count].double().cpu().numpy()
         took_s = time.perf_counter() - began
         wait_s = self.training.taken.waiting_s - waited_s
         row = self._row(number, found, sizes[:count], first, took_s, wait_s)
@@ -382,6 +386,25 @@ class _Training:
             f"epoch {row['epoch']:g}/{self.settings.epochs}  loss {row['train_loss']:.4g}{score}"
             f"  {row['samples_per_s']:.4g} samples/s  {row['epoch_s']:.3g} s"
         )
+
+
+class _Losses:
+    """Puts losses into a tensor of their device, many at a time: a copy for each costs as much as a small layer."""
+
+    def __init__(self, tensor: torch.Tensor, first: int) -> None:
+        self._tensor, self._next = tensor, first
+        self._held: list[torch.Tensor] = []
+
+    def add(self, loss: torch.Tensor) -> None:
+        self._held.append(loss.detach())
+        if len(self._held) == _HELD_LOSSES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._held:
+            end = self._next + len(self._held)
+            self._tensor[self._next : end] = torch.stack(self._held)
+            self._next, self._held = end, []
 
 
 def _move(held: list[Mapping[str, torch.Tensor]], kept: dict[str, list[Array]]) -> None:

@@ -79,17 +79,20 @@ def test_growth_agrees_with_the_integral_of_the_growing_mode(omega_m):
     row[0, 0] = omega_m
     for redshift in REDSHIFTS:
         expected = grown(redshift) / grown(0.0)
-        assert Cosmologies(row).growth(redshift)[0] == pytest.approx(expected, rel=5e-3)
+        assert Cosmologies(row).growth(redshift)[0] == pytest.approx(expected, rel=1e-2)
 
 
 def test_large_scales_of_the_counts_grow_as_linear_theory_says():
-    generator = Generator(32, cell=16.0)
-    white = np.stack([generator.white(n) for n in range(8)])
-    physical = np.tile(MIDDLE, (8, 1))
-    power = spectra(generator.counts(physical, white)).power[:, :, 1:4].mean(axis=(0, 2))
-    for at, redshift in enumerate(REDSHIFTS[:3]):
-        growth = Cosmologies(MIDDLE_ROW).growth(redshift)[0]
-        assert np.sqrt(power[at] / power[0]) == pytest.approx(growth, rel=0.1)
+    generator = Generator(48, cell=4.0)
+    white = np.stack([generator.white(n) for n in range(4)])
+    physical = np.tile(MIDDLE, (4, 1))
+    linear = np.fft.rfftn(generator.linear(physical, white), axes=(1, 2, 3))
+    counts = np.fft.rfftn(generator.counts(physical, white), axes=(1, 2, 3))
+    large = (wave_numbers(48) > 0) & (wave_numbers(48) < 2 * np.pi * 2.5)
+    # Particles on a lattice hide a part of the smallest displacements, which are those of the highest redshift.
+    for at, (redshift, within) in enumerate(zip(REDSHIFTS, (0.06, 0.06, 0.06, 0.15), strict=True)):
+        followed = (counts[..., at] * linear.conj()).real[:, large].sum() / (np.abs(linear[:, large]) ** 2).sum()
+        assert followed == pytest.approx(Cosmologies(MIDDLE_ROW).growth(redshift)[0], rel=within)
 
 
 def test_spectra_follow_the_tilt_that_was_asked_for():
