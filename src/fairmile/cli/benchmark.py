@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,9 +16,12 @@ from fairmile.base.commands import Here
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_size
 from fairmile.benchmarks.benchmarks import KINDS, Benchmark
+from fairmile.benchmarks.stages import declared_steps, run_stages
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_option
 from fairmile.runs import storage as storages
+from fairmile.runs.model import Run
+from fairmile.runs.targets import parse_params
 from fairmile.store.quota import Quotas
 from fairmile.workspace import Workspace
 
@@ -146,6 +149,45 @@ def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
     for each in files:
         out.line(f"{'would write' if dry_run else 'wrote'}  {each}")
     out.hint(f"`fairmile run ./{folder / name}` runs it; its README tells where to go on")
+
+
+@benchmark.command()
+@click.argument("name", metavar="NAME|FOLDER")
+@click.argument("steps", nargs=-1, metavar="[STEP...]")
+@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter of the benchmark.")
+@click.option("--seed", type=int, help="Fills FAIRMILE_SEED of each run.")
+@click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
+@click.option("--dry-run", is_flag=True, help="Say which steps there are; run nothing.")
+@json_option
+def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...], dry_run: bool, **given: Any) -> None:
+    """Run a benchmark step by step: each is a run, given what those before it left.
+
+    With STEPs it goes as far as those. Called again it goes on where it stopped.
+
+    \b
+    Examples:
+      fairmile benchmark stages miniweather --dry-run
+      fairmile benchmark stages miniweather simulate -p nx=32 -p nz=16 -p storm_s=60
+    """
+    known = list(declared_steps(name))
+    if dry_run:
+        out.data({"steps": known, "dry_run": True}) if out.as_json else out.line("\n".join(known))
+        return
+    echo = sys.stderr.buffer if out.as_json else sys.stdout.buffer
+    runs = Workspace.open().runs
+    found = run_stages(runs, name, steps, params=parse_params(params), echo=echo, on_stage=_stage(out), **given)
+    if out.as_json:
+        out.data({"group": found[0].group, "runs": [dict(run.document) for run in found]})
+    else:
+        out.hint(f"`fairmile compare {found[0].group}` shows them side by side")
+
+
+def _stage(out: Out) -> Callable[[str, Run], None]:
+    def tell(step: str, run: Run) -> None:
+        took = f" in {format_duration(run.elapsed_s)}" if run.elapsed_s is not None else ""
+        out.say(f"{step}: run {run.id} {run.state}{took}")
+
+    return tell
 
 
 def _facts(found: Benchmark) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fairmile.sweeps.placeholders import Texts
 from fairmile.sweeps.rendering import CONFIG, Renderer
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
-_OF_RUNS = re.compile(r"run|source|seed|inputs\..+")  # what the run itself knows
+_OF_RUNS = re.compile(r"run|source|seed|python|inputs\..+")  # what the run itself knows
 _ONCE = frozenset({"inputs", "environment", "system", "code", "folder", "software", "launch"})  # prepared for all
 _NO_POINT = Point(0, "", {})
 _DURATIONS = frozenset({"timeout_s", "watch_s"})
