@@ -49,6 +49,7 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/runs.py
 	$(BIN)/python speed/sweeps.py
 	$(BIN)/python speed/tuning.py
+	$(BIN)/python speed/benchmarks.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -108,7 +108,18 @@ CALLS = {
     "benchmark ls": [],
     "benchmark show": ["mnist"],
     "benchmark new": ["waves"],
-    "benchmark stages": ["miniweather", "simulate", *"-p nx=32 -p nz=16 -p duration_s=20 -p storm_s=60".split()],
+    "benchmark stages": [
+        "miniweather",
+        "simulate",
+        "-p",
+        "nx=32",
+        "-p",
+        "nz=16",
+        "-p",
+        "duration_s=20",
+        "-p",
+        "storm_s=60",
+    ],
     "benchmark storage": [".", "--size", "1 MB"],
 }
 # A card with a file that every machine has, in the store.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -164,6 +165,29 @@ def test_a_damaged_chunk_is_found_when_it_is_read(tmp_path: Path) -> None:
         open_samples(place).batch(np.arange(COUNT))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"compressor": {"id": "magic"}}, "damaged"),
+        ({"dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}]}, "'x' holds no numbers"),
+        (
+            {"dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}], "compressor": {"id": "pickle"}},
+            "'x' holds Python objects, and reading them could run code",
+        ),
+    ],
+    ids=["unknown codec", "texts", "pickles"],
+)
+def test_a_zarr_array_that_is_not_plain_numbers_is_refused_before_it_is_read(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    group = zarr.open_group(str(tmp_path / "data.zarr"), mode="w", zarr_format=2)
+    group.create_array("x", shape=Y.shape, chunks=Y.shape, dtype=Y.dtype, compressors=None)[:] = Y
+    file = tmp_path / "data.zarr" / "x" / ".zarray"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(Integrity, match=said):
+        open_samples(tmp_path / "data.zarr")
+
+
 def test_one_file_can_be_one_sample_with_an_attribute_as_its_label(tmp_path: Path) -> None:
     volumes = np.arange(4 * 8, dtype=np.uint16).reshape(4, 2, 2, 2)
     for number, volume in enumerate(volumes):
@@ -213,7 +237,7 @@ def test_what_holds_no_numbers_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "text.h5", "w") as file:
         file["x"] = ["a", "b"]
         file["one"] = 3.0
-    with pytest.raises(Integrity, match="dataset 'x' holds no numbers"):
+    with pytest.raises(Integrity, match="'x' holds no numbers"):
         open_samples(tmp_path / "text.h5", ["x"])
     with pytest.raises(Integrity, match="one is a single number"):
         open_samples(tmp_path / "text.h5", ["one"])

@@ -90,6 +90,33 @@ def test_a_resumed_training_goes_on_with_its_log(tmp_path: Path) -> None:
     assert records(tmp_path)[-1].metadata["status"] == "success"
 
 
+def test_epochs_that_are_trained_again_after_a_kill_stand_in_the_log_once(tmp_path: Path) -> None:
+    """Two epochs are kept, the third was told whole and the fourth in half when the machine went down."""
+    fit(SmallTask(epochs=2), session(tmp_path))
+    kept = (tmp_path / "checkpoint.pt").read_bytes()
+    fit(SmallTask(epochs=4), session(tmp_path, is_resumed=True))
+    (tmp_path / "checkpoint.pt").write_bytes(kept)
+    lines = (tmp_path / "mllog.txt").read_text().splitlines(keepends=True)
+    last = next(number for number, line in enumerate(lines) if '"epoch_start"' in line and '"epoch_num": 4' in line)
+    (tmp_path / "mllog.txt").write_text("".join(lines[:last]) + lines[last][:40])
+    fit(SmallTask(epochs=4), session(tmp_path, is_resumed=True))
+    found = records(tmp_path)
+    for key in ("epoch_start", "epoch_stop", "eval_start", "eval_error", "eval_stop"):
+        assert [each.metadata["epoch_num"] for each in found if each.key == key] == [1, 2, 3, 4]
+    assert [each.key for each in found].count("run_stop") == 1
+    assert found[-1].key == "run_stop"
+
+
+def test_a_run_killed_after_its_last_epoch_is_told_to_have_stopped(tmp_path: Path) -> None:
+    fit(SmallTask(epochs=2), session(tmp_path))
+    lines = (tmp_path / "mllog.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "mllog.txt").write_text("".join(lines[:-1]))
+    fit(SmallTask(epochs=2), session(tmp_path, is_resumed=True))
+    found = records(tmp_path)
+    assert [each.key for each in found].count("eval_error") == 2
+    assert (found[-1].key, found[-1].metadata["status"]) == ("run_stop", "success")
+
+
 def test_resuming_what_is_over_leaves_its_log_alone(tmp_path: Path) -> None:
     fit(SmallTask(epochs=2), session(tmp_path))
     before = (tmp_path / "mllog.txt").read_bytes()

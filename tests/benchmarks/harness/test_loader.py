@@ -80,13 +80,6 @@ def test_the_ranks_of_a_step_have_together_what_one_rank_would_have(count: int) 
         assert len(joined) - len(together) < 4
 
 
-def test_the_last_batch_can_be_left_out() -> None:
-    found = loader(Numbers(22), drop_last=True)
-    assert [len(batch) for batch in taken(found)] == [4] * 5
-    assert found.steps == 5
-    assert loader(Numbers(3), drop_last=True).steps == 1, "but not when nothing would be left"
-
-
 @pytest.mark.parametrize("count", [1, 5, 16, 22])
 def test_in_order_the_own_samples_of_all_ranks_one_after_the_other_are_all_samples(count: int) -> None:
     found: list[int] = []

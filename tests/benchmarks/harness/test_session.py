@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -45,7 +46,10 @@ def test_data_that_is_not_there_is_told(tmp_path: Path, environ: dict[str, str])
     [
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 3, 2),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, 1, 2),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"}, 5, 2),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 5, 2),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "7", "SLURM_STEP_TASKS_PER_NODE": "4,3"}, 5, 2),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "4(x2)"}, 0, 1),  # the script of a job
+        ({"FLUX_TASK_RANK": "2", "FLUX_JOB_SIZE": "6", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_NNODES": "3"}, 2, 3),
     ],
 )
 def test_each_launcher_is_understood(tmp_path: Path, variables: dict[str, str], rank: int, nodes: int) -> None:
@@ -125,6 +129,13 @@ class TestAReport:
         written = json.loads((tmp_path / "results.json").read_text())
         assert written["scores"][2]["values"] == {"nnse": 0.734567}
         assert written["metric"]["better"] == "higher"
+
+    def test_has_a_line_for_each_of_many_metrics(self) -> None:
+        many = {f"m{n}": n / 10 for n in range(9)}
+        scores = [Score("trivial", "mean", many), Score("model", "tft", {"m0": 1.0})]
+        lines = dataclasses.replace(self.RESULTS, scores=scores).table().splitlines()
+        assert lines[0].split() == ["mean", "(trivial)", "tft", "(model)"]
+        assert [line.split() for line in lines[1:3]] == [["m0", "0", "1"], ["m1", "0.1"]]
 
     def test_is_told_by_the_first_rank_alone(
         self, tmp_path: Path, environ: dict[str, str], capsys: pytest.CaptureFixture[str]

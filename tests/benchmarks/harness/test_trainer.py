@@ -252,7 +252,10 @@ def test_bad_checkpoints_are_one_sentence_each(tmp_path: Path) -> None:
         fit(SmallTask(optimizer="sgd"), session(tmp_path, is_resumed=True))
     with pytest.raises(NotFound, match=r"there is no checkpoint .*nowhere\.pt"):
         fit(SmallTask(checkpoint=str(tmp_path / "nowhere.pt")), session(tmp_path / "other"))
-    with pytest.raises(NotFound, match="there is no checkpoint"):
+    with pytest.raises(NotFound, match=r"there is no checkpoint nowhere\.pt") as caught:
+        fit(SmallTask(checkpoint="nowhere.pt"), session(tmp_path / "other"))
+    assert "whole path" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="inference needs weights"):
         fit(SmallTask(work="inference"), session(tmp_path / "empty"))
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(Integrity, match="is damaged"):
@@ -263,6 +266,12 @@ def test_bad_checkpoints_are_one_sentence_each(tmp_path: Path) -> None:
 def test_a_number_that_makes_no_training_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=f"parameter {name}: expected at least 1, found 0"):
         fit(SmallTask(**{name: 0}), session(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "momentum", "eval_batch_size", "patience", "save_steps"])
+def test_a_number_that_cannot_be_negative_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"parameter {name}: expected at least 0, found -1"):
+        fit(SmallTask(**{name: -1}), session(tmp_path))
 
 
 def test_no_checkpoint_is_written_where_none_is_wanted(tmp_path: Path) -> None:

@@ -306,6 +306,8 @@ def _assemble(
                 raise
             raise Integrity(f"{path}: {_titled(field.found_at)} cannot be read: {_said(error)}") from error
         for piece in pieces:
+            if piece.dtype.kind not in "fiubc":
+                raise Integrity(f"{piece.file}: {_titled(field.found_at)} holds no numbers")
             _check_shape(field, piece, pieces[0].shape)
         found[field.name] = pieces
     if not found:
@@ -392,8 +394,8 @@ def _hdf5_part(file: Path, handle: Any, source: str) -> Any:
     if name not in holder:
         raise NotFound(f"{file} has no {kind} {name!r}", hint=_has(list(holder)))
     part = np.asarray(holder[name]) if kind == "attribute" else holder[name]
-    if not hasattr(part, "dtype") or part.dtype.kind not in "fiubc":
-        raise Integrity(f"{file}: {kind} {name!r} holds no numbers")
+    if not hasattr(part, "dtype"):
+        raise Integrity(f"{file}: {name!r} is a group, not a dataset")
     return part
 
 
@@ -454,16 +456,15 @@ def _open_zarr(path: Path, wanted: Sequence[Field]) -> FileSamples:
     zarr = _library("zarr")
     try:
         group = zarr.open(str(path), mode="r")
-    except (OSError, ValueError, KeyError) as error:
-        raise _broken(path, error) from error
-    if not hasattr(group, "arrays"):
         name = wanted[0].found_at if len(wanted) == 1 else path.stem
-        arrays = {name: group}
-    else:
-        arrays = dict(group.arrays())
+        arrays = dict(group.arrays()) if hasattr(group, "arrays") else {name: group}
+    except (OSError, ValueError, KeyError) as error:  # those of Zarr derive from ValueError
+        raise _broken(path, error) from error
 
     def pieces(name: str) -> list[_Piece]:
         array = arrays[name]
+        if any(getattr(each, "codec_id", "") == "pickle" for each in (*array.filters, *array.compressors)):
+            raise Integrity(f"{path}: {name!r} holds Python objects, and reading them could run code")
         return [_Stored(path, lambda use: use(array), array.shape, array.dtype)]
 
     return _assemble(path, arrays, wanted, pieces)

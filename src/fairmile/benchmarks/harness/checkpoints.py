@@ -74,7 +74,8 @@ def load(file: Path) -> Checkpoint:
     try:
         data = file.read_bytes()
     except FileNotFoundError as error:
-        raise NotFound(f"there is no checkpoint {file}") from error
+        hint = None if file.is_absolute() else "give its whole path: each run has a folder of its own"
+        raise NotFound(f"there is no checkpoint {file}", hint=hint) from error
     except OSError as error:
         raise SystemFailure(f"cannot read {file}: {error.strerror}") from error
     content, comment = data[:-_COMMENT_BYTES], data[-_COMMENT_BYTES:]
@@ -87,6 +88,8 @@ def load(file: Path) -> Checkpoint:
             raise _damaged(file, "its digest is missing")
         if found["format"] != _FORMAT:
             raise UsageError(f"{file} is a checkpoint of format {found['format']}, but only {_FORMAT} is known")
+        if missing := [name for name in _NAMES if name not in found]:
+            raise _damaged(file, f"it has no {missing[0]}")
         return Checkpoint(**{name: found[name] for name in _NAMES})
     if isinstance(found, dict) and found and all(isinstance(each, torch.Tensor) for each in found.values()):
         return Checkpoint(model=found)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairmile.base.files import write_atomic
 
-_STYLE: dict[str, Any] = {"svg.hashsalt": "fairmile", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+_STYLE: Any = {"svg.hashsalt": "fairmile", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def can_draw() -> bool:

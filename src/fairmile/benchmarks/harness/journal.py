@@ -52,13 +52,11 @@ class Journal:
             self._log.close()
             self._log = None
 
-    def begin(self, task: Task, session: Session, device: torch.device, *, is_over: bool) -> None:
-        """Tell what is trained and how; the run starts here, unless it is resumed or even over already."""
+    def begin(self, task: Task, session: Session, device: torch.device, *, epochs: int, is_over: bool) -> None:
+        """Tell what is trained and how; the run starts here, unless it goes on after `epochs` or is even over."""
         self._is_running = True
         if self._goes_on:
-            if not is_over:
-                self._take_back_the_end()
-                self._log = MLLog(self._file)
+            self._go_on(epochs, is_over)
             return
         settings, ranks = task.settings, session.ranks
         per_node = max(ranks.local_size, 1) if device.type != "cpu" else 0
@@ -111,12 +109,18 @@ class Journal:
         if self._log is not None:
             self._log.end("run_stop", None, {"status": status})
 
-    def _take_back_the_end(self) -> None:
-        """Remove that the run was stopped: it is one run, and it goes on."""
-        ends = {record.line for record in read_mllog(self._file).records if record.key == "run_stop"}
-        if ends:
+    def _go_on(self, epochs: int, is_over: bool) -> None:
+        """Go on with the log of one run: neither that it was stopped stays, nor what is trained once more."""
+        found = read_mllog(self._file)
+        ends = {record.line for record in found.records if record.key == "run_stop"}
+        if ends and is_over:
+            return
+        again = {record.line for record in found.records if record.metadata.get("epoch_num", 0) > epochs}
+        gone = {*ends, *again, *found.damaged}  # a kill can leave half a line
+        if gone:
             lines = self._file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            write_atomic(self._file, "".join(line for number, line in enumerate(lines, 1) if number not in ends))
+            write_atomic(self._file, "".join(line for number, line in enumerate(lines, 1) if number not in gone))
+        self._log = MLLog(self._file)
 
     def _start(self, key: str, metadata: Mapping[str, Any] | None = None) -> None:
         if self._log is not None:

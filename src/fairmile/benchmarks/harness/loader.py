@@ -54,7 +54,6 @@ class Loader:
         seed: int,
         shuffle: bool,
         workers: int = 1,
-        drop_last: bool = False,
         resident: bool = True,
     ) -> None:
         if batch_size < 1:
@@ -72,13 +71,11 @@ class Loader:
         self._shuffle = shuffle
         self._workers = workers
         self.taken = Taken()
-        self.is_resident = resident and _fits(samples, device)
+        self.is_resident = resident and _fits(samples, device, ranks)
         if self.is_resident:
             self._samples = cast(ResidentSamples, samples).resident(device)
-        whole = batch_size * ranks.size
         per_rank = -(-self._count // ranks.size)
-        self._drop = shuffle and drop_last and self._count >= whole
-        self.steps = self._count // whole if self._drop else -(-per_rank // batch_size)
+        self.steps = -(-per_rank // batch_size)
         start = ranks.rank * per_rank
         self.own = max(min(self._count - start, per_rank), 0)
 
@@ -100,9 +97,7 @@ class Loader:
             return [numbers[at : at + size] for at in range(0, per_rank, size)]
         mixed = np.random.default_rng([self._seed, epoch]).permutation(self._count)
         whole = size * ranks
-        if self._drop:
-            mixed = mixed[: self.steps * whole]
-        elif len(mixed) % ranks:
+        if len(mixed) % ranks:
             mixed = np.concatenate([mixed, np.resize(mixed, ranks - len(mixed) % ranks)])
         found = []
         for at in range(0, len(mixed), whole):
@@ -162,14 +157,15 @@ def _read(samples: Samples, move: _Move, numbers: Array) -> tuple[Callable[[], T
     return move(samples.batch(numbers)), time.perf_counter() - began
 
 
-def _fits(samples: Samples, device: torch.device) -> bool:
+def _fits(samples: Samples, device: torch.device, ranks: Ranks) -> bool:
     size_bytes = getattr(samples, "size_bytes", None)
     if size_bytes is None or not hasattr(samples, "resident"):
         return False
     if device.type == "cuda":
         free_bytes, _ = torch.cuda.mem_get_info(device)
     else:
-        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS has no other
+        free_bytes = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") // ranks.local_size
     return bool(size_bytes <= free_bytes * _RESIDENT_SHARE)
 
 

@@ -32,9 +32,16 @@ def join_group(ranks: Ranks, device: torch.device, environ: Mapping[str, str]) -
         # A later group must not find where the ranks of an earlier one could be reached.
         store = _torch.PrefixStore(f"fairmile/{next(_STARTS)}", _store(ranks, _url(ranks, environ)))
         torch.distributed.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size)
+        if backend == "nccl":  # which only meets the others when it is used first
+            torch.distributed.all_reduce(torch.zeros(1, device=device))
     except (RuntimeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
+        if "Duplicate GPU" in str(error):
+            raise UsageError(
+                f"rank {ranks.rank} of {ranks.size} has no GPU of its own",
+                hint="start as many ranks on a node as it has GPUs, or use device=cpu",
+            ) from error
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise SystemFailure(
             f"rank {ranks.rank} of {ranks.size} could not join the others over {backend}: {said[0]}",

@@ -131,7 +131,9 @@ def _measure_on_device(
         )
         try:
             batch = next(loader.epoch(0))
-            with torch.set_grad_enabled(trains), strategy.autocast():
+            # Each new size would be timed with every algorithm first.
+            quick = torch.backends.cudnn.flags(enabled=True, benchmark=False)
+            with torch.set_grad_enabled(trains), strategy.autocast(), quick:
                 if trains:
                     strategy.backward(plain, task.loss(plain, batch))
                 else:

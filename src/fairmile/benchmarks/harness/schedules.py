@@ -59,7 +59,8 @@ def make_optimizer(settings: TrainSettings, parameters: Iterable[torch.nn.Parame
     """Return the optimizer of the settings, with one kernel for all parameters where the device has it."""
     trained = [each for each in parameters if each.requires_grad]
     kinds = {each.device.type for each in trained}
-    fast: dict[str, Any] = {"fused": True} if kinds and kinds <= {"cpu", "cuda"} else {}
+    is_sharded = any(hasattr(each, "full_tensor") for each in trained)  # for which PyTorch has no fused SGD
+    fast: dict[str, Any] = {"fused": True} if kinds and kinds <= {"cpu", "cuda"} and not is_sharded else {}
     given: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "sgd":
         return torch.optim.SGD(trained, momentum=settings.momentum, **given, **fast)

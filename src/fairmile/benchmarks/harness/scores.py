@@ -12,6 +12,7 @@ from fairmile.base.files import write_atomic
 from fairmile.benchmarks.harness.task import Metric
 
 FILE = "results.json"
+_MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,14 @@ class Results:
         write_atomic(folder / FILE, json.dumps(asdict(self), indent=1, default=str) + "\n")
 
     def table(self) -> str:
-        """Return the scores as lines of text, one method each."""
-        columns = list(dict.fromkeys(name for score in self.scores for name in score.values))
-        rows = [["", *columns]]
+        """Return the scores as lines of text: one method each, or one metric each where there are many."""
+        names = list(dict.fromkeys(name for score in self.scores for name in score.values))
+        rows = [["", *names]]
         for score in self.scores:
-            values = [f"{score.values[name]:.4g}" if name in score.values else "" for name in columns]
+            values = [f"{score.values[name]:.4g}" if name in score.values else "" for name in names]
             rows.append([f"{score.name} ({score.kind})", *values])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(columns) + 1)]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        if len(names) > _MOST_COLUMNS:
+            rows = [list(column) for column in zip(*rows, strict=True)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)

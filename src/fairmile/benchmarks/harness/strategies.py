@@ -43,6 +43,8 @@ def pick_device(wanted: str, ranks: Ranks) -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"parameter device: {wanted!r} is no device", hint="use auto, cpu, cuda or cuda:1") from error
     if device.type != "cuda":
+        if device.type != "cpu" and not getattr(getattr(torch, device.type, None), "is_available", bool)():
+            raise UsageError(f"parameter device: there is no {wanted!r} here", hint="use device=cpu or device=auto")
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
@@ -119,10 +121,6 @@ class Strategy:
             self._scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
-    def mean(self, value: float | torch.Tensor) -> float:
-        """Return the mean of a number over all ranks; every rank calls it."""
-        return float(value)
-
     def gather(self, array: Array) -> Array:
         """Return the arrays of all ranks, whose lengths may differ, one after the other; every rank calls it."""
         return array
@@ -186,11 +184,6 @@ class _Group(Strategy):
             raise Unsupported(
                 f"strategy {self.settings.strategy} needs a torch with its distributed part", hint="pip install torch"
             )
-
-    def mean(self, value: float | torch.Tensor) -> float:
-        total = torch.as_tensor(value, dtype=torch.float64, device=self.device).detach().clone()
-        torch.distributed.all_reduce(total)
-        return float(total) / self.ranks.size
 
     def gather(self, array: Array) -> Array:
         if self.ranks.size == 1:
@@ -444,15 +437,12 @@ class _Horovod(Strategy):
         with spread.skip_synchronize():
             super().step(model, optimizer, clip_norm)
 
-    def mean(self, value: float | torch.Tensor) -> float:
-        return float(self._library.allreduce(torch.as_tensor(value, dtype=torch.float64).detach().cpu(), name="mean"))
-
     def gather(self, array: Array) -> Array:
         found: Array = self._library.allgather(torch.from_numpy(np.ascontiguousarray(array)), name="gather").numpy()
         return found
 
     def barrier(self) -> None:
-        self.mean(0.0)
+        self._library.allreduce(torch.zeros(1), name="barrier")
 
     def close(self) -> None:
         self._library.shutdown()

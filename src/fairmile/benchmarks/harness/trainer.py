@@ -38,6 +38,11 @@ _HELD_BYTES = 64 << 20  # of predictions that wait on the device, so that not ea
 
 _HELD_LOSSES = 64
 
+_LEAST = dict.fromkeys(("epochs", "batch_size", "accumulate", "evaluate_every"), 1) | dict.fromkeys(
+    ("max_steps", "eval_batch_size", "momentum", "weight_decay", "warmup_epochs", "warmup_factor", "plateau_patience",
+     "min_learning_rate", "clip_norm", "patience", "save_every", "save_steps", "workers"), 0
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -83,8 +88,9 @@ class _Training:
 
     def train(self) -> Trained:
         """Train to the end and return what the best epoch gave."""
-        self.journal.begin(self.task, self.session, self.strategy.device, is_over=self._is_done())
-        rows = self.state.history
+        rows, is_over = self.state.history, self._is_done()
+        epochs = len(rows) if is_over else self.state.epoch
+        self.journal.begin(self.task, self.session, self.strategy.device, epochs=epochs, is_over=is_over)
         with span("training"):
             while not self._is_done():
                 self._train_epoch()
@@ -130,6 +136,11 @@ class _Training:
             model.load_state_dict(resumed.model)
         elif settings.checkpoint or settings.work == "inference":
             given = Path(settings.checkpoint) if settings.checkpoint else file
+            if not settings.checkpoint and not file.is_file():
+                raise UsageError(
+                    "inference needs weights, and the parameter checkpoint names none",
+                    hint="give checkpoint=FILE, such as checkpoint.pt of an earlier run",
+                )
             weights = checkpoints.load(given).best_weights
             checkpoints.check_weights(weights, model, given)
             model.load_state_dict(weights)
@@ -250,7 +261,7 @@ class _Training:
         count = index + 1
         state.batches = count % last
         losses.flush()
-        found = self.losses[:count].double().cpu().numpy()
+        found = self.losses[:count].cpu().double().numpy()
         took_s = time.perf_counter() - began
         wait_s = self.training.taken.waiting_s - waited_s
         row = self._row(number, found, sizes[:count], first, took_s, wait_s)
@@ -297,8 +308,8 @@ class _Training:
         held_bytes = 0
         # What evaluation draws must not change the training after it.
         random_of = [device] if device.type == "cuda" else []
+        self._align_buffers()
         with span("evaluation", n=number), torch.random.fork_rng(devices=random_of), torch.no_grad():
-            self._align_buffers()
             self.model.eval()
             for batch in self.validation.epoch(0):
                 with strategy.autocast():
@@ -312,9 +323,13 @@ class _Training:
             own = self.validation.own  # what follows them only filled the batches up
             outputs = {name: strategy.gather(np.concatenate(parts)[:own]) for name, parts in kept.items()}
             scores = {name: float(value) for name, value in self.task.scores(outputs).items()}
+            # What is decided by them must be the same on all ranks, to the last bit.
+            first = strategy.gather(np.asarray([list(scores.values())]))[0]
+            scores = dict(zip(scores, first.tolist(), strict=True))
         self.stage = stage
         return scores, outputs
 
+    @torch.no_grad()
     def _align_buffers(self) -> None:
         """Give all ranks what batch norms of the first one gathered, which is also what a checkpoint holds."""
         buffers = list(self.model.buffers()) if self.session.ranks.size > 1 else []
@@ -352,10 +367,11 @@ class _Training:
         """Write a checkpoint; all ranks take part, the first one writes."""
         with span("checkpoint"):
             state, ranks = self.state, self.session.ranks
+            self._align_buffers()
             rows = self.strategy.gather(checkpoints.random_state(self.strategy.device)[None])
             taken = None
             if batches:
-                mine = np.stack([self.losses[:batches].double().cpu().numpy(), self.sizes[:batches]])
+                mine = np.stack([self.losses[:batches].cpu().double().numpy(), self.sizes[:batches]])
                 all_ranks = self.strategy.gather(mine[None])
                 broken = _first_broken(all_ranks[:, 0].sum(axis=0))
                 if broken >= 0:  # such weights are not worth keeping
@@ -445,6 +461,6 @@ def _reproducible(settings: TrainSettings) -> Iterator[None]:
 
 
 def _check(settings: TrainSettings) -> None:
-    for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1), ("evaluate_every", 1), ("max_steps", 0)):
-        if getattr(settings, name) < least:
-            raise UsageError(f"parameter {name}: expected at least {least}, found {getattr(settings, name)}")
+    for name, least in _LEAST.items():
+        if (found := getattr(settings, name)) < least:
+            raise UsageError(f"parameter {name}: expected at least {least}, found {found:g}")

@@ -19,6 +19,15 @@ from fairmile.benchmarks.suite.cosmoflow.universes import Generator
 SMALL = {"size": 8, "depth": 2, "width": 4, "train_samples": 12, "validation_samples": 6, "epochs": 1, "device": "cpu"}
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tests run side by side: threads of many would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def session(tmp_path, data=None, **params):
     folder = tmp_path / "run"
     folder.mkdir(exist_ok=True)

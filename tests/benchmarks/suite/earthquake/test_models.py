@@ -142,7 +142,9 @@ def test_losses_are_their_equations(data: Prepared) -> None:
         wrong = ((batch["target"][..., None] - found) / network.error[..., None]).double()
         if kind == "quantile":
             assert found.shape == (2, 26, 4, 3)
-            each = sum(torch.where(w >= 0, q * w, (q - 1) * w) for q, w in zip((0.1, 0.5, 0.9), wrong.unbind(-1)))
+            each = sum(
+                torch.where(w >= 0, q * w, (q - 1) * w) for q, w in zip((0.1, 0.5, 0.9), wrong.unbind(-1), strict=True)
+            )
         else:
             each = wrong[..., 0] ** 2 if kind == "mse" else wrong[..., 0].abs()
         weight = batch["weight"].double()

@@ -70,14 +70,12 @@ def run(session: Session) -> None:
     if settings.work == "prepare":
         return
     task = CosmoFlowTask(settings, data)
-    scores: list[Score] = []
-    predicted: dict[str, Any] = {}
-    if session.ranks.is_first:
-        with span("baselines"):
-            scores = baseline_scores(settings, data, predicted)
-    trained = fit(task, session)
+    trained = fit(task, session)  # first, since all ranks take part
     if not session.ranks.is_first:
         return
+    predicted: dict[str, Any] = {}
+    with span("baselines"):
+        scores = baseline_scores(settings, data, predicted)
     predicted["network"] = trained.outputs["y"]
     weights = sum(each.numel() for each in trained.model.parameters())
     scores.append(Score("model", "network", trained.scores, f"{weights:,} parameters"))

@@ -16,6 +16,7 @@ Array = NDArray[Any]
 _LABELS = (r"$\Omega_m$", r"$\sigma_8$", r"$n_s$", r"$H_0$")
 _COLOURS = {"mean": "#888888", "ridge": "#e69f00"}
 _MODEL = "#0072b2"
+_NOTHING = 1e-9
 
 
 def draw_all(
@@ -74,9 +75,12 @@ def _draw_spectra(figure: Any, cubes: Array, unit: Array) -> None:
     for at, axis in enumerate(axes):
         for place, row in enumerate(order):
             colour = colormaps["viridis"](place / max(len(order) - 1, 1))
-            axis.loglog(found.k, np.maximum(found.power[row, at], 1e-12), color=colour, linewidth=0.7)
+            power = found.power[row, at]
+            if power.max() > _NOTHING:  # before anything moved into another cell, there is nothing to show
+                axis.loglog(found.k, np.maximum(power, _NOTHING), color=colour, linewidth=0.7)
         axis.set_title(f"z = {REDSHIFTS[at]:g}" if at < len(REDSHIFTS) else f"channel {at}")
         axis.set_xlabel("k in 2 pi per edge")
+        axis.set_xscale("log", base=2)
     axes[0].set_ylabel("power of the density contrast")
     figure.suptitle(r"Spectra of universes from low (dark) to high (bright) $\sigma_8$", fontsize=9)
 

@@ -16,9 +16,9 @@ from fairmile.benchmarks.harness.scores import Results, Score
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.harness.trainer import fit
 from fairmile.benchmarks.suite.earthquake import figures
-from fairmile.benchmarks.suite.earthquake.baselines import BASELINES, climatology
+from fairmile.benchmarks.suite.earthquake.baselines import BASELINES, climatology, ridge
 from fairmile.benchmarks.suite.earthquake.bins import Grid
-from fairmile.benchmarks.suite.earthquake.context import CONTEXT, add_context
+from fairmile.benchmarks.suite.earthquake.context import CONTEXT, add_context, add_known_part
 from fairmile.benchmarks.suite.earthquake.data import Prepared, load, prepare, what
 from fairmile.benchmarks.suite.earthquake.features import KNOWN, STATIC
 from fairmile.benchmarks.suite.earthquake.models import (
@@ -132,8 +132,10 @@ def _baselines(
             found = {lead: baseline(*bare, lead) for lead in leads(validation)}
             rows.append(Score(kind, name, _values(found, validation, settings.lead)))
         if settings.context:
-            found = {lead: BASELINES["ridge"][1](training, validation, lead) for lead in leads(validation)}
-            note = "sees the same variables as the model"
+            told = add_known_part(training.data, settings.scale) if settings.residual else training.data
+            same = replace(training, data=told), replace(validation, data=told)
+            found = {lead: ridge(*same, lead) for lead in leads(validation)}
+            note = "is told the same as the model; all places count alike"
             rows.append(Score("classical", "ridge with context", _values(found, validation, settings.lead), note))
     return rows
 

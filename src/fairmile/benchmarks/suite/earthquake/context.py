@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairmile.benchmarks.suite.earthquake.bins import Grid
+from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS
 
 if TYPE_CHECKING:
     from fairmile.benchmarks.suite.earthquake.data import Prepared
@@ -65,6 +66,23 @@ def add_context(data: Prepared, grid: Grid, scale: Scale) -> Prepared:
         added[..., place] = (column - seen.mean()) / max(float(seen.std()), 1e-6)
     added[missing] = np.nan
     return replace(data, observed=np.concatenate((data.observed, added), axis=2))
+
+
+def add_known_part(data: Prepared, scale: Scale) -> Prepared:
+    """Return data with what is known already of each target's next window after the observed ones.
+
+    The window of w fortnights that ends with the next one holds the last w - 1 of those that are known. This is what
+    the residual models are told; a linear forecast needs it as variables.
+    """
+    energy = energy_of(np.asarray(data.target[..., 0]) * (data.high[0] - data.low[0]) + data.low[0], scale)
+    columns = []
+    for each in PARAMETERS:
+        steps = each.fortnights - 1
+        if steps:
+            known = _back(_filled(energy), steps)
+            level = _level(known) if scale == "magnitude" else known**0.25
+            columns.append(np.where(np.isnan(data.observed).any(axis=2), np.nan, level).astype(np.float32))
+    return replace(data, observed=np.concatenate((data.observed, np.stack(columns, axis=2)), axis=2))
 
 
 def _filled(values: Array) -> Array:

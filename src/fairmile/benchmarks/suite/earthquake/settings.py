@@ -56,7 +56,7 @@ class Settings(TrainSettings):
     focus: float = told(8.0, "how much more the steps that are scored count in the loss; 1 as published")
     hide_place: float = told(0.0, "part of the training windows whose static variables are hidden; 0 as published")
     tuning_share: float = told(0.1, "part of the training data that chooses the best epoch; 0: validation does")
-    epochs: int = told(6, "passes over the training data")
+    epochs: int = told(2, "passes over the training data")
     batch_size: int = told(256, "samples per step and rank")
     eval_batch_size: int = told(1024, "samples per step of evaluation and rank")
     learning_rate: float = told(3e-3, "peak learning rate")

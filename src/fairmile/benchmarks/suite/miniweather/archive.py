@@ -53,10 +53,10 @@ class Film:
     def write(self, group: h5py.Group) -> None:
         """Write it into a file or a group of one."""
         for name, values, unit in (("t", self.times_s, "s"), ("x", self.x_m, "m"), ("z", self.z_m, "m")):
-            group.createdataset(name, data=np.asarray(values, np.float64)).make_scale(name)
+            group.create_dataset(name, data=np.asarray(values, np.float64)).make_scale(name)
             group[name].attrs["units"] = unit
         for name in self.frames:
-            made = group.createdataset(name, data=self[name])
+            made = group.create_dataset(name, data=self[name])
             for axis, dimension in enumerate("txz"):
                 made.dims[axis].attach_scale(group[dimension])
             if name in _LONG_NAMES:
@@ -110,9 +110,6 @@ def dataset(group: h5py.Group, name: str, file: Path) -> h5py.Dataset:
         there = ", ".join(group) or "nothing"
         raise UsageError(f"{file} has no dataset {name!r}", hint=f"it has {there}")
     return found
-
-
-
 
 
 def _h5py() -> Any:

@@ -7,7 +7,7 @@ air's own density and pressure, which stay those of dry air. There is no turbule
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from fairmile.benchmarks.suite.miniweather.solver import Bubble, Case, Grid, Int
 
 Array = np.ndarray[Any, Any]
 VAPOUR, CLOUD, RAIN = range(3)
-WATERS = ("vapour", "cloud", "rain")
 _GROUND_K, _LAPSE_K_M, _MOST_VAPOUR = 300.0, 87.0 / 12_000, 0.014
 
 
@@ -104,15 +103,20 @@ class MoistSimulation:
         grid = self.problem.grid
         return float(self.water.sum()) * grid.dx_m * grid.dz_m + float(self.ground.sum()) * grid.dx_m
 
-    def run(self, duration_s: float, steps: int, courant: float) -> Iterator[Cells]:
-        """Advance by a duration, and yield before each microphysics the cells that go into it; it is called each
-        `steps` steps of the solver."""
-        every, dt_s = split_time(duration_s, steps * self.problem.grid.step_s(courant))
-        for _ in range(every):
+    def run(
+        self, duration_s: float, steps: int, courant: float, observe: Callable[[Cells], None] = lambda _: None
+    ) -> Iterator[float]:
+        """Advance by a duration, with microphysics each `steps` steps of the solver, and yield the time after each.
+
+        `observe` is given the cells that go into microphysics.
+        """
+        calls, dt_s = physics_time(self.problem.grid, duration_s, steps, courant)
+        for _ in range(calls):
             self._move(steps, dt_s / steps)
             cells = self.cells
-            yield cells
+            observe(cells)
             self._change(cells, dt_s)
+            yield self.integration.time_s
 
     def fields(self) -> dict[str, Array]:
         """Return what is written of it, each (z, x)."""
@@ -134,6 +138,7 @@ class MoistSimulation:
         after = self.microphysics(cells, dt_s)
         self.physics_s += time.perf_counter() - began
         self.calls += 1
+        self._check(after)
         state, back, grid = self.integration.state, self.problem.background, self.problem.grid
         whole = state[solver.THETA] + back.density_theta[:, None]
         state[solver.THETA] += whole * (after.temperature / cells.temperature - 1)
@@ -141,12 +146,19 @@ class MoistSimulation:
         self.ground += fallen
         self.water = np.stack([after.vapour, after.cloud, rain])
         state[solver.W] -= dt_s * solver.GRAVITY * (self.water[CLOUD] + self.water[RAIN])
-        for name, values in zip(WATERS, self.water, strict=True):
+
+    def _check(self, cells: Cells) -> None:
+        for name, values in zip(Cells._fields, cells, strict=True):
             if not np.isfinite(values).all():
                 raise RunFailed(
                     f"the moist simulation broke down by {self.integration.time_s:.4g} s: {name} is no finite number",
                     hint=f"its microphysics is {self.microphysics.name}: train it longer, or take a smaller `courant`",
                 )
+
+
+def physics_time(grid: Grid, duration_s: float, steps: int, courant: float) -> tuple[int, float]:
+    """Return how often microphysics is called in a duration, and for how long each time."""
+    return split_time(duration_s, steps * grid.step_s(courant))
 
 
 def dry_and_temperature(problem: Problem, state: Array) -> tuple[Array, Array]:
@@ -179,11 +191,16 @@ def _wide(values: Array, axis: int, *, wall: bool, width: int = 2) -> Array:
     return np.pad(values, pad, mode="edge" if wall else "wrap")
 
 
+def _part(values: Array, axis: int, first: int, end: int) -> Array:
+    """Return a stretch of an axis."""
+    return values[(slice(None),) * axis + (slice(first, end),)]
+
+
 def _faces(values: Array, axis: int, *, wall: bool) -> Array:
     """Return values at the faces between cells as the solver finds them; nothing goes through a wall."""
     wide = _wide(values, axis, wall=wall)
     n = values.shape[axis] + 1
-    a, b, c, d = (wide.take(range(i, i + n), axis) for i in range(4))
+    a, b, c, d = (_part(wide, axis, i, i + n) for i in range(4))
     found: Array = (7 * (b + c) - (a + d)) / 12
     if wall:
         found[0] = found[-1] = 0
@@ -193,7 +210,7 @@ def _faces(values: Array, axis: int, *, wall: bool) -> Array:
 def _face_mean(values: Array, axis: int) -> Array:
     wide = _wide(values, axis, wall=axis == 0, width=1)
     n = values.shape[axis] + 1
-    found: Array = (wide.take(range(n), axis) + wide.take(range(1, n + 1), axis)) / 2
+    found: Array = (_part(wide, axis, 0, n) + _part(wide, axis, 1, n + 1)) / 2
     return found
 
 
@@ -202,12 +219,13 @@ def _upwind(values: Array, through: Array, axis: int, ratio: Array) -> Array:
     wide = _wide(values, axis, wall=axis == 1)
     rises = np.diff(wide, axis=axis)
     n = values.shape[axis] + 1
-    left, right = rises.take(range(n + 1), axis), rises.take(range(1, n + 2), axis)
+    left, right = _part(rises, axis, 0, n + 1), _part(rises, axis, 1, n + 2)
     product = left * right
     both = left + right
     slope = np.divide(2 * product, both, out=np.zeros_like(both), where=(product > 0) & (both != 0))
-    inner = wide.take(range(1, n + 2), axis)
+    inner = _part(wide, axis, 1, n + 2)
     crossed = np.abs(through) * ratio
-    from_left = inner.take(range(n), axis) + (1 - crossed) / 2 * slope.take(range(n), axis)
-    from_right = inner.take(range(1, n + 1), axis) - (1 - crossed) / 2 * slope.take(range(1, n + 1), axis)
-    return np.where(through > 0, from_left, from_right)
+    from_left = _part(inner, axis, 0, n) + (1 - crossed) / 2 * _part(slope, axis, 0, n)
+    from_right = _part(inner, axis, 1, n + 1) - (1 - crossed) / 2 * _part(slope, axis, 1, n + 1)
+    found: Array = np.where(through > 0, from_left, from_right)
+    return found

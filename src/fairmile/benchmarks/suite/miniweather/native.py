@@ -33,7 +33,7 @@ def find_kernel(
     environ: Mapping[str, str],
     say: Callable[[str], None] = lambda _: None,
 ) -> Kernel:
-    """Return the kernel to compute with: with `auto` the one in C where it can be had, else NumPy's, which `say` tells."""
+    """Return the kernel to compute with; `auto` is C where it can be had, else NumPy, which `say` tells."""
     if wanted == "numpy":
         return NumpyKernel()
     try:

@@ -28,17 +28,26 @@ class Settings(TrainSettings):
     physics_steps: int = told(6, "steps of the solver between two of microphysics")
     members: int = told(3, "storms to learn from; the one that is compared is another")
     output_s: float = told(50.0, "simulated time between two outputs")
-    samples: int = told(60_000, "cells to learn from and to test with, half of them active, as far as there are so many")
+    samples: int = told(
+        60_000, "cells to learn from and to test with, half of them active, as far as there are so many"
+    )
     test_share: float = told(0.2, "share of the samples that is only tested with")
-    target: Literal["increments", "outputs"] = told("increments", "what the network predicts: the change, or what is after it")
-    conserve: bool = told(True, "in the storm, vapour closes the budget of water and latent heat that of energy")
+    target: Literal["increments", "outputs"] = told(
+        "increments", "what the network predicts: the change, or what is after it"
+    )
+    features: Literal["excess", "raw"] = told(
+        "excess", "excess: vapour is given as that above saturation; raw: as it is"
+    )
+    rules: bool = told(
+        True, "in the storm, water and energy are kept, and dry cells left alone; false: as the network says"
+    )
     model: Literal["mlp"] = told("mlp", "mlp: one hidden layer, LeakyReLU 0.1")
     hidden: int = told(10, "units of the hidden layer; 10 make 104 parameters")
-    epochs: int = told(30, "passes over the training data")
+    epochs: int = told(40, "passes over the training data")
     batch_size: int = told(1024, "samples per step and rank")
     eval_batch_size: int = told(65_536, "samples per step of evaluation and rank")
     optimizer: Optimizer = told("nadam", "sgd, adam, adamw or nadam")
-    learning_rate: float = told(0.01, "peak learning rate")
+    learning_rate: float = told(0.03, "peak learning rate")
     schedule: Schedule = told("cosine", "constant, steps, cosine, onecycle or plateau")
 
 
@@ -50,11 +59,11 @@ class Step(NamedTuple):
 
 
 _SOLVER = ("nx", "nz", "courant", "kernel")
-_STORM = (*_SOLVER, "storm_s", "physics_steps", "output_s")
+STORM = (*_SOLVER, "storm_s", "physics_steps", "output_s")
 STEPS: Mapping[str, Step] = {
-    "simulate": Step(("dry.h5", "storm.h5", "members.h5"), (*_STORM, "case", "duration_s", "members")),
+    "simulate": Step(("dry.h5", "storm.h5", "members.h5"), (*STORM, "case", "duration_s", "members")),
     "sample": Step(("samples.h5",), ("samples",)),
     "train": Step(("surrogate.npz",)),
-    "hybrid": Step(("hybrid.h5",), (*_STORM, "conserve")),
-    "compare": Step((), ()),
+    "hybrid": Step(("hybrid.h5",), (*STORM, "rules")),
+    "compare": Step(()),
 }

@@ -149,7 +149,8 @@ def _change_x(problem: Problem, state: Array, dt_s: float) -> Array:
     flux[U] += value[U] * u + pressure(density_theta)
     flux[W] += value[W] * u
     flux[THETA] += density_theta * u
-    return (flux[:, :, :-1] - flux[:, :, 1:]) / dx
+    change: Array = (flux[:, :, :-1] - flux[:, :, 1:]) / dx
+    return change
 
 
 def _change_z(problem: Problem, state: Array, dt_s: float) -> Array:
@@ -240,7 +241,9 @@ CASES: Mapping[str, Case] = {
 def find_case(name: str) -> Case:
     """Return the case of a name."""
     if name not in CASES:
-        raise UsageError(f"there is no case {name!r}", hint=did_you_mean(name, CASES) or f"there are {', '.join(CASES)}")
+        raise UsageError(
+            f"there is no case {name!r}", hint=did_you_mean(name, CASES) or f"there are {', '.join(CASES)}"
+        )
     return CASES[name]
 
 
@@ -311,7 +314,7 @@ class Integration:
             self._check(dt_s)
 
     def run(self, duration_s: float, every_s: float, courant: float) -> Iterator[float]:
-        """Advance by a duration, and yield the time at its start and after each `every_s`, with the state as it is then."""
+        """Advance by a duration, and yield the time at its start and after about each `every_s`."""
         rounds = max(round(duration_s / every_s), 1)
         steps, dt_s = split_time(duration_s / rounds, self.problem.grid.step_s(courant))
         yield self.time_s

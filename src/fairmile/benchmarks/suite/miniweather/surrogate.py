@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +15,19 @@ import numpy as np
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.benchmarks.suite.miniweather.archive import dataset, opened, written
-from fairmile.benchmarks.suite.miniweather.kessler import CP, LATENT_HEAT, Cells
+from fairmile.benchmarks.suite.miniweather.kessler import CP, LATENT_HEAT, Cells, pressure_of, saturation
 
 Array = np.ndarray[Any, Any]
 Target = Literal["increments", "outputs"]
+Features = Literal["excess", "raw"]
 INPUTS = ("temperature", "dry", "vapour", "cloud", "rain")
 OUTPUTS = ("temperature", "vapour", "cloud", "rain")
-_KEPT = [0, 2, 3, 4]  # of the inputs, what the outputs are before the step
-_SLOPE = 0.1  # of LeakyReLU below zero
+_VAPOUR, _CLOUD, _RAIN = 2, 3, 4
+_KEPT = [0, _VAPOUR, _CLOUD, _RAIN]  # of the inputs, what the outputs are before the step
+SLOPE = 0.1  # of LeakyReLU below zero
 _CHANGE = 1e-9  # kg/m³ of water in a step that make a cell active
+_SPREAD = 5.0  # of water, most values of which lie near zero: from 0 to 1 one training of six ends far from the others
+_NOTHING = 1e-9  # kg/m³ of cloud and rain that count as none
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,12 @@ def sample(
 
 @dataclass(frozen=True)
 class Scaling:
-    """How physical values become those of the network: by smallest and largest value of the training data."""
+    """How physical values become those of the network: by smallest and largest value of the training data.
+
+    With `excess` in place of the vapour stands how much of it is above saturation, in units of the most cloud there
+    is and cut off where no cloud could make up for it; zero stays zero, for there everything changes. Ten units cannot
+    find that out of temperature, density and vapour alone.
+    """
 
     input_low: Array  # (5,)
     input_span: Array
@@ -125,39 +135,63 @@ class Scaling:
     target_low: Array  # of what the network predicts
     target_span: Array
     target: Target
+    features: Features
 
     @classmethod
-    def of(cls, samples: CellSamples, target: Target) -> Scaling:
-        """Return the scaling that training data give."""
-        own = samples.own.astype(np.float64)
-        after = samples.outputs.astype(np.float64)
+    def of(cls, samples: CellSamples, target: Target, features: Features) -> Scaling:
+        """Return the scaling that training data give; increments keep zero where it is and get a deviation of 1."""
+        own, after = samples.own.astype(np.float64), samples.outputs.astype(np.float64)
+        input_low, input_span = _range(own)
+        if features == "excess":
+            input_low[_VAPOUR], input_span[_VAPOUR] = 0.0, max(float(own[:, _CLOUD].max()), 1e-6)
+            input_span[_VAPOUR:] /= _SPREAD
+        low, span = _range(after)
         if target == "increments":
-            change = after - samples.before
-            size = change.std(axis=0)
+            size = (after - samples.before).std(axis=0)
             low, span = np.zeros(4), np.where(size > 0, size, 1.0)
-        else:
-            low, span = _range(after)
-        return cls(*_range(own), *_range(after), low, span, target)
+        return cls(input_low, input_span, *_range(after), low, span, target, features)
 
-    def scaled_inputs(self, own: Array) -> Array:
-        """Return cells, (n, 5), as the network sees them."""
-        return (own - self.input_low) / self.input_span
+    def scaled_inputs(self, cells: Cells, excess: Array | None = None) -> Array:
+        """Return flat cells as the network sees them, (5, n) in single precision."""
+        found = np.empty((len(INPUTS), cells.dry.size), np.float32)
+        for at, values in enumerate(cells):
+            seen = values
+            if self.features == "excess" and at == _VAPOUR:
+                seen = np.maximum(excess_of(cells) if excess is None else excess, -_SPREAD * self.input_span[at])
+            np.multiply(seen - self.input_low[at], 1 / self.input_span[at], out=found[at], casting="same_kind")
+        return found
 
     def scaled_targets(self, samples: CellSamples) -> Array:
-        """Return what the network is to predict."""
+        """Return what the network is to predict, (n, 4)."""
         outputs = samples.outputs.astype(np.float64)
         wanted = outputs - samples.before if self.target == "increments" else outputs
-        return (wanted - self.target_low) / self.target_span
+        found: Array = (wanted - self.target_low) / self.target_span
+        return found
 
-    def outputs(self, predicted: Array, before: Array) -> Array:
-        """Return physical outputs of what the network predicts for cells that are `before` the step."""
-        found: Array = predicted * self.target_span + self.target_low
-        return found + before if self.target == "increments" else found
+    def change(self, at: int, predicted: Array, before: Array) -> Array:
+        """Return by how much one output changes, of what the network predicts for cells that are `before` the step."""
+        found: Array = predicted * self.target_span[at]
+        if self.target == "outputs":
+            found += self.target_low[at] - before
+        return found
+
+
+def excess_of(cells: Cells) -> Array:
+    """Return the density of vapour above that of saturated air, below zero where there is less."""
+    found: Array = cells.vapour - cells.dry * saturation(cells.temperature, pressure_of(cells))
+    return found
 
 
 def _range(values: Array) -> tuple[Array, Array]:
     low, high = values.min(axis=0), values.max(axis=0)
     return low, np.where(high > low, high - low, 1.0)
+
+
+def physical(scaling: Scaling, predicted: Array, before: Array) -> Array:
+    """Return the outputs, (n, 4), that predictions of a network mean for cells that are `before` the step."""
+    changes = [scaling.change(at, predicted[:, at].astype(np.float64), before[:, at]) for at in range(len(OUTPUTS))]
+    found: Array = before + np.stack(changes, axis=1)
+    return found
 
 
 def score(scaling: Scaling, samples: CellSamples, outputs: Array) -> dict[str, float]:
@@ -190,39 +224,48 @@ class Surrogate:
     """A linear map or a network with one hidden layer, in place of microphysics."""
 
     name: str
-    weights: tuple[tuple[Array, Array], ...]  # (in, out) and (out,) of each layer
+    weights: tuple[tuple[Array, Array], ...]  # (out, in) and (out,) of each layer, in single precision
     scaling: Scaling
     dt_s: float  # of the step that it learned
-    conserve: bool = True
+    rules: bool = True
 
     def predict(self, own: Array) -> Array:
-        """Return the outputs of cells, (n, 5), as the network gives them."""
-        x = self.scaling.scaled_inputs(own).astype(np.float32)
-        for number, (weight, bias) in enumerate(self.weights):
-            if number:
-                x = np.where(x > 0, x, _SLOPE * x)
-            x = x @ weight + bias
-        return self.scaling.outputs(x.astype(np.float64), own[:, _KEPT])
+        """Return the outputs of cells, (n, 5), as the network gives them, (n, 4)."""
+        cells = Cells(*own.astype(np.float64).T)
+        found = self._forward(self.scaling.scaled_inputs(cells))
+        return physical(self.scaling, found.T, own[:, _KEPT])
 
     def __call__(self, cells: Cells, dt_s: float) -> Cells:
         """Return cells after a time step, with no water below zero.
 
-        With `conserve` vapour is what is left of the water, and the temperature what latent heat makes of it.
+        With `rules` a cell that is neither saturated nor holds water stays as it is; elsewhere vapour is what is left
+        of all water, and the temperature what latent heat makes of it.
         """
         if abs(dt_s - self.dt_s) > 0.01 * self.dt_s:
-            raise UsageError(f"this surrogate learned steps of {self.dt_s:.4g} s, not of {dt_s:.4g} s")
-        shape = cells.temperature.shape
-        own = np.stack([each.ravel() for each in cells], axis=1)
-        found = self.predict(own)
-        temperature, vapour, cloud, rain = (found[:, at].reshape(shape) for at in range(4))
-        cloud, rain, vapour = np.maximum(cloud, 0), np.maximum(rain, 0), np.maximum(vapour, 0)
-        if self.conserve:
-            water = cells.water
-            share = np.minimum(1, water / np.maximum(cloud + rain, 1e-300))  # no more than there is
-            cloud, rain = cloud * share, rain * share
-            vapour = water - cloud - rain
-            temperature = cells.temperature + LATENT_HEAT / CP * (cells.vapour - vapour) / cells.dry
-        return Cells(temperature, cells.dry, vapour, cloud, rain)
+            raise UsageError(
+                f"this surrogate learned steps of {self.dt_s:.4g} s, not of {dt_s:.4g} s",
+                hint="train and run it with the same nx, nz, courant and physics_steps",
+            )
+        shape = cells.dry.shape
+        flat = Cells(*(each.ravel() for each in cells))
+        excess = excess_of(flat) if self.rules or self.scaling.features == "excess" else None
+        found = self._forward(self.scaling.scaled_inputs(flat, excess))
+        change = self.scaling.change
+        if excess is None or not self.rules:
+            temperature, vapour, cloud, rain = (flat[at] + change(n, found[n], flat[at]) for n, at in enumerate(_KEPT))
+            vapour, cloud, rain = (np.maximum(each, 0) for each in (vapour, cloud, rain))
+        else:
+            vapour, cloud, rain = _kept(flat, excess, change(2, found[2], flat.cloud), change(3, found[3], flat.rain))
+            temperature = flat.temperature + (LATENT_HEAT / CP) * (flat.vapour - vapour) / flat.dry
+        return Cells(*(each.reshape(shape) for each in (temperature, flat.dry, vapour, cloud, rain)))
+
+    def _forward(self, x: Array) -> Array:
+        for number, (weight, bias) in enumerate(self.weights):
+            if number:
+                np.maximum(x, np.float32(SLOPE) * x, out=x)
+            x = weight @ x
+            x += bias[:, None]
+        return x
 
     @property
     def parameters(self) -> int:
@@ -237,12 +280,28 @@ class Surrogate:
         }
 
 
+def _kept(cells: Cells, excess: Array, cloud_change: Array, rain_change: Array) -> tuple[Array, Array, Array]:
+    """Return vapour, cloud and rain after changes, so that quiet cells stay as they are and all water is kept."""
+    condensed = cells.cloud + cells.rain
+    is_quiet = (excess < 0) & (condensed <= _NOTHING)
+    cloud_change[is_quiet] = 0
+    rain_change[is_quiet] = 0
+    cloud, rain = np.maximum(cells.cloud + cloud_change, 0), np.maximum(cells.rain + rain_change, 0)
+    water = cells.vapour + condensed
+    vapour = water - cloud - rain
+    if (vapour < 0).any():  # there is no more to condense than that
+        share = np.minimum(1, water / np.maximum(cloud + rain, 1e-300))
+        cloud, rain = cloud * share, rain * share
+        vapour = np.maximum(water - cloud - rain, 0)
+    return vapour, cloud, rain
+
+
 def linear(samples: CellSamples, scaling: Scaling, dt_s: float, ridge: float = 1e-6) -> Surrogate:
     """Return the best linear map of scaled inputs, by ridge regression."""
-    x = scaling.scaled_inputs(samples.own.astype(np.float64))
+    x = scaling.scaled_inputs(Cells(*samples.own.astype(np.float64).T)).T.astype(np.float64)
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     found = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ scaling.scaled_targets(samples))
-    layer = (found[:-1].astype(np.float32), found[-1].astype(np.float32))
+    layer = (np.ascontiguousarray(found[:-1].T, np.float32), found[-1].astype(np.float32))
     return Surrogate("linear", (layer,), scaling, dt_s)
 
 
@@ -251,12 +310,11 @@ _SCALES = ("input_low", "input_span", "output_low", "output_span", "target_low",
 
 def save(file: Path, surrogates: Sequence[Surrogate], scores: Mapping[str, Mapping[str, float]]) -> None:
     """Write surrogates that share a scaling, with what they reached, as a NumPy archive."""
-    import io
-
     scaling = surrogates[0].scaling
     about = {
         "names": [each.name for each in surrogates],
         "target": scaling.target,
+        "features": scaling.features,
         "dt_s": surrogates[0].dt_s,
         "scores": {name: dict(each) for name, each in scores.items()},
     }
@@ -268,19 +326,20 @@ def save(file: Path, surrogates: Sequence[Surrogate], scores: Mapping[str, Mappi
     write_atomic(file, stream.getvalue())
 
 
-def load(file: Path, *, conserve: bool) -> tuple[list[Surrogate], dict[str, dict[str, float]]]:
+def load(file: Path, *, rules: bool) -> tuple[list[Surrogate], dict[str, dict[str, float]]]:
     """Read what `save` wrote."""
     if not file.is_file():
         raise NotFound(f"there is no surrogate at {file}")
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             about = json.loads(str(archive["about"]))
-            scaling = Scaling(*(archive[name] for name in _SCALES), about["target"])
+            scales = {name: archive[name] for name in _SCALES}
+            scaling = Scaling(**scales, target=about["target"], features=about["features"])
             found = []
             for name in about["names"]:
                 layers = range(sum(key.startswith(f"{name}.weight") for key in archive))
                 weights = tuple((archive[f"{name}.weight{n}"], archive[f"{name}.bias{n}"]) for n in layers)
-                found.append(Surrogate(name, weights, scaling, float(about["dt_s"]), conserve))
+                found.append(Surrogate(name, weights, scaling, float(about["dt_s"]), rules))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise Integrity(f"{file} cannot be read as a surrogate: {error}", hint="make it again: step=train") from error
     return found, about["scores"]

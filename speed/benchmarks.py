@@ -1,0 +1,662 @@
+"""Measures the benchmarks that learn: data made, trained to a quality, read from files, and the harness's own cost.
+
+Run: python speed/benchmarks.py [--case prepare|quality|loader|harness]… [--benchmark NAME]… [--quick]
+     [--data earthquake=CATALOG] [--device cpu|cuda]…
+
+prepare: what it takes to make or read the data; a peer, where there is one, does the same work in the same process.
+quality: samples/s of training, and the time until validation beats the trivial baseline by a margin, on CPU sizes.
+loader:  samples/s of shuffled batches in each format that the harness reads, files warm, beside its own library.
+harness: an epoch by the harness beside one of a plain PyTorch loop with the same model, data and kernels; they take
+         turns in one process. The goal: at most 1.02 of it. Where there is a GPU, there too, with larger models.
+Times are of the CPU, user and system, with one thread of torch; on a GPU they are of the clock. All takes about three
+minutes on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import copy
+import csv
+import dataclasses
+import gzip
+import io
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairmile.base.errors import FairmileError
+from fairmile.benchmarks.harness.arrays import open_samples, throughput
+from fairmile.benchmarks.harness.ranks import Ranks
+from fairmile.benchmarks.harness.schedules import make_optimizer
+from fairmile.benchmarks.harness.session import Session
+from fairmile.benchmarks.harness.task import Metric
+from fairmile.benchmarks.harness.trainer import fit
+from fairmile.benchmarks.suite.cosmoflow import baselines as cosmic
+from fairmile.benchmarks.suite.cosmoflow import benchmark as cosmoflow
+from fairmile.benchmarks.suite.cosmoflow.benchmark import CosmoFlowTask, Data
+from fairmile.benchmarks.suite.cosmoflow.files import Cubes
+from fairmile.benchmarks.suite.cosmoflow.settings import choose
+from fairmile.benchmarks.suite.cosmoflow.universes import Generator
+from fairmile.benchmarks.suite.earthquake import baselines as seismic
+from fairmile.benchmarks.suite.earthquake import data as catalog
+from fairmile.benchmarks.suite.earthquake.bins import Grid, daily_bins
+from fairmile.benchmarks.suite.earthquake.context import add_context
+from fairmile.benchmarks.suite.earthquake.events import read_events
+from fairmile.benchmarks.suite.earthquake.models import ForecastTask
+from fairmile.benchmarks.suite.earthquake.scoring import scores as nnse
+from fairmile.benchmarks.suite.earthquake.settings import Settings as EarthquakeSettings
+from fairmile.benchmarks.suite.earthquake.windows import split
+from fairmile.benchmarks.suite.miniweather import benchmark as miniweather
+from fairmile.benchmarks.suite.miniweather import solver, surrogate
+from fairmile.benchmarks.suite.miniweather.kessler import Kessler
+from fairmile.benchmarks.suite.miniweather.learning import Emulation
+from fairmile.benchmarks.suite.miniweather.native import find_kernel
+from fairmile.benchmarks.suite.miniweather.settings import Settings as MiniweatherSettings
+from fairmile.benchmarks.suite.mnist.benchmark import Recognition
+from fairmile.benchmarks.suite.mnist.data import made_digits
+from fairmile.benchmarks.suite.mnist.settings import Settings as MnistSettings
+
+NAMES = ("earthquake", "cosmoflow", "miniweather", "mnist")
+CASES = ("prepare", "quality", "loader", "harness")
+GOAL = 1.02
+ROWS = 100_000  # of a catalog that the peer reads at most
+EDGE, BATCH = 16, 32
+CELLS = 100, 50
+DISTINCT = 32  # cubes that are drawn for the harness; the others repeat them, which changes no time
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What was asked for, and a folder for what is made."""
+
+    scratch: Path
+    benchmarks: Sequence[str]
+    data: Mapping[str, Path]
+    is_quick: bool
+    devices: Sequence[str] = ("cpu",)  # of the harness
+
+    @property
+    def repeats(self) -> int:
+        return 1 if self.is_quick else 3
+
+    def session(self, name: str, **params: Any) -> Session:
+        """Return a session of its own whose prepared data all share."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.scratch))
+        return Session(name, params, 0, None, folder, self.scratch / "cache", False, Ranks())
+
+    @cached_property
+    def catalog(self) -> Path:
+        """The prepared made-up catalog."""
+        catalog.prepare(None, folder := self.scratch / "catalog", EarthquakeSettings())
+        return folder
+
+    @cached_property
+    def storms(self) -> Path:
+        """The simulated storms, and cells drawn from them."""
+        given: dict[str, Any] = {"storm_s": 450.0, "members": 1} if self.is_quick else {}
+        session = self.session("miniweather", work="prepare", **given)
+        with quiet():
+            miniweather.run(session)
+        return session.folder
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what benchmarks print from the figures."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def least_s(work: Callable[[], Any], repeats: int) -> float:
+    """Return the CPU time of the fastest of some repeats."""
+    found = []
+    for _ in range(repeats):
+        began = time.process_time()
+        work()
+        found.append(time.process_time() - began)
+    return max(min(found), 1e-9)
+
+
+def line(name: str, text: str) -> None:
+    print(f"  {name:<12} {text}", flush=True)
+
+
+# Prepare
+
+
+def prepare(bench: Bench) -> None:
+    print("prepare: CPU time")
+    parts = {
+        "earthquake": prepare_earthquake,
+        "cosmoflow": prepare_cosmoflow,
+        "miniweather": prepare_miniweather,
+        "mnist": prepare_mnist,
+    }
+    for name in bench.benchmarks:
+        parts[name](bench)
+
+
+def prepare_earthquake(bench: Bench) -> None:
+    settings = EarthquakeSettings()
+    made = bench.catalog / "events.csv.gz"
+    given = bench.data.get("earthquake")
+    for words, source in (("made-up", None), *([("real", given)] if given else [])):
+        file = source or made
+        events = len(read_events(file))
+        target = bench.scratch / f"catalog-{words}"
+        took_s = least_s(lambda from_=source, to=target: catalog.prepare(from_, to, settings), bench.repeats)
+        line("earthquake", f"{words} catalog of {events:,} events: {took_s:.2f} s, {events / took_s:,.0f} events/s")
+        if file.is_file():
+            beside_python(bench, file, events, settings)
+
+
+def beside_python(bench: Bench, file: Path, events: int, settings: EarthquakeSettings) -> None:
+    """Compare reading and daily bins with a loop over the events, as notebooks do it."""
+    grid = Grid(settings.south, settings.north, settings.west, settings.east, settings.pixel_degrees)
+
+    def ours() -> None:
+        found = read_events(file)
+        daily_bins(found, grid, int(found.days[0]), int(found.days[-1] - found.days[0]) + 1)
+
+    ours_s = least_s(ours, bench.repeats)
+    read = 0
+
+    def plain() -> None:
+        nonlocal read
+        read = plain_bins(file, grid)
+
+    plain_s = least_s(plain, bench.repeats)
+    rate, peer = events / ours_s, read / plain_s
+    line("", f"  read and binned by day: {rate:,.0f} events/s, {rate / peer:.1f} x a loop in Python ({peer:,.0f})")
+
+
+def plain_bins(file: Path, grid: Grid) -> int:
+    """Sum the energy of each day and pixel, one event after the other; return how many."""
+    energy: dict[tuple[int, int], float] = {}
+    count, latest = 0, 0.0
+    opened: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt", newline="") as stream:
+        rows = csv.reader(stream)
+        names = {name: at for at, name in enumerate(next(rows))}
+        when, lat, lon, mag = (names[each] for each in ("time_utc", "lat", "lon", "mag"))
+        for row in rows:
+            day, second = second_of(row[when])
+            north, east = grid.north - float(row[lat]), float(row[lon]) - grid.west
+            place = int(north / grid.pixel_degrees) * grid.columns + int(east / grid.pixel_degrees)
+            if row[mag]:
+                energy[day, place] = energy.get((day, place), 0.0) + 10 ** (1.5 * float(row[mag]))
+            latest = max(latest, day * 86400 + second)
+            count += 1
+            if count == ROWS:
+                break
+    return count
+
+
+def second_of(text: str) -> tuple[int, float]:
+    """Return day and second of a time; catalogs have seconds of 60, which the standard library refuses."""
+    hours, minutes, seconds = text[11:].rstrip("Z").split(":")
+    return date.fromisoformat(text[:10]).toordinal(), int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def prepare_cosmoflow(bench: Bench) -> None:
+    for size, cell, many in ((16, 8.0, 64), (32, 4.0, 16)):
+        generator = Generator(size, cell, 2019)
+        took_s = least_s(lambda of=generator, count=many: of.make(range(count)), bench.repeats)
+        line("cosmoflow", f"{size}^3 universes: {many / took_s:,.0f} a second, {took_s / many * 1e3:.2f} ms each")
+
+
+def prepare_miniweather(bench: Bench) -> None:
+    import h5py
+
+    grid = solver.Grid(*CELLS)
+    steps = 40 if bench.is_quick else 200
+    rates: dict[str, float] = {}
+    for wanted in ("numpy", "c"):
+        try:
+            kernel = find_kernel(wanted, bench.scratch / "cache", os.environ)  # type: ignore[arg-type]
+        except FairmileError as error:
+            line("miniweather", f"the kernel in C is left out: {error}")
+            continue
+        problem, state = solver.begin(solver.find_case("thermal"), grid)
+        integration = solver.Integration(problem, state, kernel)
+        count = steps * (10 if wanted == "c" else 1)
+        took_s = least_s(lambda of=integration, n=count: of.advance(n, grid.step_s(1.5)), bench.repeats)
+        rates[wanted] = count / took_s
+    told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+    ratio = f"; C is {rates['c'] / rates['numpy']:.1f} x NumPy" if len(rates) == 2 else ""
+    line("miniweather", f"steps/s of {grid.nx} x {grid.nz} cells: {told}{ratio}")
+    began = time.process_time()
+    folder = bench.storms
+    whole_s = time.process_time() - began
+    with h5py.File(folder / "members.h5") as file:
+        dt_s = float(file.attrs["dt_s"])
+        snapshots = [np.asarray(each, np.float64) for name in file for each in file[name]]
+    many = MiniweatherSettings().samples
+    took_s = least_s(lambda: surrogate.sample(snapshots, dt_s, Kessler(), many, 0), bench.repeats)
+    cells = sum(each[0].size for each in snapshots)
+    line("miniweather", f"simulations and samples of the CPU size: {whole_s:.1f} s")
+    line(
+        "miniweather",
+        f"Kessler's cells: {len(samples_of(folder)) / took_s:,.0f} samples/s, drawn from {cells / took_s:,.0f} cells/s",
+    )
+
+
+def prepare_mnist(bench: Bench) -> None:
+    took_s = least_s(made_digits, 1 + bench.repeats)
+    digits = made_digits()
+    many = len(digits.train_labels) + len(digits.test_labels)
+    line("mnist", f"{many:,} images of scikit-learn: {took_s * 1e3:.0f} ms, {many / took_s:,.0f} a second")
+
+
+def samples_of(folder: Path) -> surrogate.CellSamples:
+    return surrogate.CellSamples.read(folder / "samples.h5")
+
+
+# Quality
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A task, and what its validation has to reach: better than the trivial baseline by a margin."""
+
+    task: Any
+    baseline: str
+    trivial: float
+    wanted: float
+
+
+def earthquake_task(bench: Bench, **changes: Any) -> ForecastTask:
+    settings = EarthquakeSettings(**{"device": "cpu", "save_every": 0, **changes})
+    grid = Grid(settings.south, settings.north, settings.west, settings.east, settings.pixel_degrees)
+    data = add_context(catalog.load(bench.catalog), grid, settings.scale)
+    return ForecastTask.of(settings, Metric("nnse", "higher"), *split(data, settings))
+
+
+def earthquake_aim(bench: Bench) -> Aim:
+    task = earthquake_task(bench)
+    training, validation = task.training.windows, task.validation
+    found = {
+        name: nnse(validation.truth("overlapping"), make(training, validation, "overlapping"))["nnse"]
+        for name, (kind, make) in seismic.BASELINES.items()
+        if kind == "trivial"
+    }
+    best = max(found, key=found.__getitem__)
+    return Aim(task, best, found[best], found[best] + 0.02)
+
+
+def cosmoflow_aim(bench: Bench) -> Aim:
+    size = {"train_samples": 512, "validation_samples": 128, "epochs": 4} if bench.is_quick else {}
+    settings = choose({"device": "cpu", "save_every": 0, **size}, has_data=False, has_gpu=False)
+    with quiet():
+        data = cosmoflow.prepare(bench.session("cosmoflow"), settings)
+    mean = cosmic.Mean.fit(data.training.y).predict(len(data.validation))
+    trivial = cosmic.scores(mean, data.validation.y)["mae"]
+    return Aim(CosmoFlowTask(settings, data), "mean", trivial, 0.9 * trivial)
+
+
+def miniweather_aim(bench: Bench) -> Aim:
+    settings = MiniweatherSettings(device="cpu", save_every=0)
+    train, test = samples_of(bench.storms).split(settings.test_share, 0)
+    scaling = surrogate.Scaling.of(train, settings.target, settings.features)
+    trivial = surrogate.score(scaling, test, test.before.astype(np.float64))["mse"]
+    return Aim(Emulation(settings, train, test, scaling, False), "output = input", trivial, 0.1 * trivial)
+
+
+def mnist_aim(bench: Bench) -> Aim:
+    digits = made_digits()
+    trivial = float(np.mean(digits.test_labels == np.bincount(digits.train_labels).argmax()))
+    task = Recognition(MnistSettings(epochs=40, device="cpu", save_every=0), digits, False)
+    return Aim(task, "most frequent digit", trivial, trivial + 0.8)
+
+
+class Watched:
+    """A task that ends as soon as a target is met, and notes the CPU time at each batch."""
+
+    def __init__(self, task: Any, wanted: float) -> None:
+        self._task = dataclasses.replace(task, settings=dataclasses.replace(task.settings, stop_at_target=True))
+        self.settings = self._task.settings
+        self.metric = dataclasses.replace(task.metric, target=wanted)
+        self.marks_s: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def loss(self, model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        self.marks_s.append(time.process_time())
+        found: torch.Tensor = self._task.loss(model, batch)
+        return found
+
+    def samples_per_s(self) -> float:
+        """Return the median over the epochs."""
+        size = self.settings.batch_size
+        steps = -(-len(self.training) // size)
+        epochs = [self.marks_s[at : at + steps] for at in range(0, len(self.marks_s), steps)]
+        return statistics.median((len(each) - 1) * size / (each[-1] - each[0]) for each in epochs if len(each) > 1)
+
+
+def quality(bench: Bench) -> None:
+    print("quality: CPU size, one thread, until validation is better than a trivial baseline by a margin")
+    aims = {
+        "earthquake": earthquake_aim,
+        "cosmoflow": cosmoflow_aim,
+        "miniweather": miniweather_aim,
+        "mnist": mnist_aim,
+    }
+    for name in bench.benchmarks:
+        aim = aims[name](bench)
+        task = Watched(aim.task, aim.wanted)
+        began = time.process_time()
+        with quiet():
+            trained = fit(task, bench.session(name))
+        took_s = time.process_time() - began
+        metric, value = task.metric, trained.scores[task.metric.name]
+        sign = ">=" if metric.better == "higher" else "<="
+        verdict = f"{took_s:.1f} s" if metric.is_met(value) else f"NOT REACHED in {took_s:.1f} s"
+        line(
+            name,
+            f"{metric.name} {sign} {aim.wanted:.3g} ({aim.baseline}: {aim.trivial:.3g}): {verdict}, "
+            f"{len(trained.history)} epochs, then {value:.3g}; {task.samples_per_s():,.0f} samples/s",
+        )
+
+
+# Loader
+
+
+def loader(bench: Bench) -> None:
+    many = 256 if bench.is_quick else 2048
+    draw = np.random.default_rng(0)
+    x = draw.poisson(1.0, (many, EDGE, EDGE, EDGE, 4)).astype(np.int16)
+    y = draw.uniform(-1, 1, (many, 4)).astype(np.float32)
+    print(
+        f"loader: {many:,} cubes of {EDGE}^3 x 4 as int16 ({x.nbytes / many / 1024:.0f} KiB each), "
+        f"batches of {BATCH}, shuffled, warm; CPU time"
+    )
+    order = draw.permutation(many)
+    first = 0.0
+    for name, write in FORMATS.items():
+        try:
+            path, one = write(bench.scratch, x, y)
+        except ModuleNotFoundError as error:
+            line(name, f"left out: there is no {error.name}")
+            continue
+        samples = open_samples(path, ["x", "y"])
+        if not np.array_equal(samples.batch(np.array([many // 2]))["x"][0], x[many // 2]):
+            raise AssertionError(f"{path} does not give back what was written")
+        took_s = least_s(lambda of=samples: throughput(of, BATCH, limit_s=60), bench.repeats)
+        rate = many / took_s
+        first = first or rate
+        text = f"{rate:9,.0f} samples/s, {rate * samples.sample_bytes / 1e6:7,.0f} MB/s, {rate / first:.2f} of .npy"
+        if one is not None:
+            few = order[: many // 4]
+            peer_s = least_s(lambda read=one, numbers=few: by_hand(read, numbers), bench.repeats)
+            text += f"; {rate / (len(few) / peer_s):.2f} x the library sample by sample"
+        line(name, text)
+        samples.close()
+
+
+def by_hand(read: Callable[[int], tuple[Any, Any]], numbers: Array) -> None:
+    """Put batches together as a dataset with one sample at a time does."""
+    for at in range(0, len(numbers), BATCH):
+        found = [read(int(each)) for each in numbers[at : at + BATCH]]
+        np.stack([each for each, _ in found]), np.stack([each for _, each in found])
+
+
+Written = tuple[Path, Callable[[int], tuple[Any, Any]] | None]
+
+
+def write_npy(scratch: Path, x: Array, y: Array) -> Written:
+    folder = scratch / "npy"
+    folder.mkdir()
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y)
+    maps = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"]
+    return folder, lambda number: (maps[0][number], maps[1][number])
+
+
+def write_hdf5(scratch: Path, x: Array, y: Array) -> Written:
+    import h5py
+
+    path = scratch / "samples.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=x, chunks=(1, *x.shape[1:]))
+        file.create_dataset("y", data=y)
+    file = h5py.File(path)
+    found = file["x"], file["y"]
+    return path, lambda number: (found[0][number], found[1][number])
+
+
+def write_zarr(scratch: Path, x: Array, y: Array) -> Written:
+    import zarr
+
+    path = scratch / "samples.zarr"
+    group = zarr.open_group(str(path), mode="w")
+    for name, values, rows in (("x", x, 1), ("y", y, len(y))):
+        group.create_array(name, shape=values.shape, chunks=(rows, *values.shape[1:]), dtype=values.dtype)[:] = values
+    found = group["x"], group["y"]
+    return path, lambda number: (found[0][number], found[1][number])
+
+
+def write_arrow(scratch: Path, x: Array, y: Array) -> Written:
+    import pyarrow
+
+    path = scratch / "samples.arrow"
+    columns = {}
+    for name, values in (("x", x), ("y", y)):
+        column = pyarrow.array(values.reshape(-1))
+        for size in values.shape[:0:-1]:
+            column = pyarrow.FixedSizeListArray.from_arrays(column, size)
+        columns[name] = column
+    table = pyarrow.table(columns)
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as out:
+        out.write_table(table)
+    return path, None
+
+
+FORMATS: Mapping[str, Callable[[Path, Array, Array], Written]] = {
+    ".npy": write_npy,
+    "HDF5": write_hdf5,
+    "Zarr": write_zarr,
+    "Arrow": write_arrow,
+}
+
+
+# Harness
+
+
+class Accompanied:
+    """A task beside whose training a plain loop trains the same model: an epoch of it before each of the harness.
+
+    An epoch of the harness is all that happens from its first batch to that of the next one.
+    """
+
+    def __init__(self, task: Any, device: torch.device) -> None:
+        self._task, self._device = task, device
+        self.settings, self.metric, self.validation = task.settings, task.metric, task.validation
+        self.training = _Bordered(task.training, self._border)
+        self.steps = -(-len(task.training) // task.settings.batch_size)
+        self.ours_s: list[float] = []
+        self.plain_s: list[float] = []
+        self._began_s: float | None = None
+        self._epoch: Callable[[], None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def model(self) -> torch.nn.Module:
+        self._model: torch.nn.Module = self._task.model()
+        return self._model
+
+    def _border(self, batches: int) -> None:
+        if batches % self.steps:
+            return
+        now_s = self._clock()
+        if self._began_s is not None:
+            self.ours_s.append(now_s - self._began_s)
+        if self._epoch is None:  # the model is where and how the harness wants it by now
+            self._epoch = plain_loop(self._task, copy.deepcopy(self._model), self._device)
+        began_s = self._clock()
+        self._epoch()
+        self._began_s = self._clock()
+        self.plain_s.append(self._began_s - began_s)
+
+    def _clock(self) -> float:
+        if self._device.type == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+class _Bordered:
+    """Samples that tell when a batch is asked for."""
+
+    def __init__(self, samples: Any, border: Callable[[int], None]) -> None:
+        self._samples, self._border, self._batches = samples, border, 0
+        self.size_bytes = samples.size_bytes
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._samples, name)
+
+    def batch(self, numbers: Any) -> Any:
+        self._border(self._batches)
+        self._batches += 1
+        return self._samples.batch(numbers)
+
+    def resident(self, device: torch.device) -> _Bordered:
+        self._samples = self._samples.resident(device)
+        return self
+
+
+def plain_loop(task: Any, model: torch.nn.Module, device: torch.device) -> Callable[[], None]:
+    """Return an epoch of training as one writes it without a harness: no schedule, no log, no checkpoint."""
+    settings = task.settings
+    samples = task.training.resident(device)
+    optimizer = make_optimizer(settings, model.parameters())
+    is_half = settings.precision == "bf16"
+
+    def epoch() -> None:
+        model.train()
+        losses = []
+        for numbers in torch.randperm(len(task.training), device=device).split(settings.batch_size):
+            batch = samples.batch(numbers)
+            with torch.autocast(device.type, torch.bfloat16) if is_half else contextlib.nullcontext():
+                loss = task.loss(model, batch)
+            loss.backward()
+            if settings.clip_norm:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.detach())
+        float(torch.stack(losses).mean())
+
+    return epoch
+
+
+def harness_tasks(bench: Bench, device: torch.device) -> dict[str, Any]:
+    """Return tasks with steps of a usual size; their data need no meaning."""
+    is_gpu = device.type == "cuda"
+    common = {"device": device.type, "save_every": 0, "evaluate_every": 1000}
+    found: dict[str, Any] = {}
+    if "cosmoflow" in bench.benchmarks:
+        large = {"width": 32, "depth": 5, "batch_size": 16, "optimizer": "sgd"} if is_gpu else {}
+        settings = choose({**common, **large}, has_data=False, has_gpu=is_gpu)
+        edge, many = (64, 512) if is_gpu else (EDGE, 512)
+        draw = np.random.default_rng(0)
+        y = draw.uniform(-1, 1, (many, 4)).astype(np.float32)
+        few = draw.poisson(1.0, (DISTINCT, edge, edge, edge, 4)).astype(np.int16)
+        cubes = Cubes(np.tile(few, (many // DISTINCT, 1, 1, 1, 1)), y)
+        data = Data(cubes, Cubes(cubes.x[:64], y[:64]), edge, 4, is_real=False, words="")
+        found[f"CosmoFlow {edge}^3, batch {settings.batch_size}"] = CosmoFlowTask(settings, data)
+    if "earthquake" in bench.benchmarks:
+        large = {"d_model": 64, "lstm_layers": 2, "batch_size": 1024, "precision": "bf16"} if is_gpu else {}
+        task = earthquake_task(bench, **common, **large)
+        if not is_gpu:
+            some = task.training.windows
+            some = dataclasses.replace(some, locations=some.locations[:4])
+            task = ForecastTask.of(task.settings, task.metric, some, task.validation)
+        found[f"TFT, width {task.settings.d_model}, batch {task.settings.batch_size}"] = task
+    if "miniweather" in bench.benchmarks and not is_gpu:
+        aim = miniweather_aim(bench)
+        found["Kessler 5-10-4, batch 1024"] = dataclasses.replace(
+            aim.task, settings=dataclasses.replace(aim.task.settings, **common)
+        )
+    if "mnist" in bench.benchmarks:
+        settings_of_mnist = MnistSettings(**common)
+        found["MLP 64-128-10, batch 32"] = Recognition(settings_of_mnist, made_digits(), False)
+    return found
+
+
+TINY = ("MLP", "Kessler")  # steps that are shorter than what surrounds any of them: told, without a goal
+
+
+def harness(bench: Bench) -> None:
+    pairs = 3 if bench.is_quick else 9
+    for device in map(torch.device, bench.devices):
+        clock = "CPU time" if device.type == "cpu" else f"clock, {torch.cuda.get_device_name()}"
+        print(f"harness beside a plain loop, epoch by epoch in turns, {pairs} of each; {clock}")
+        for name, task in harness_tasks(bench, device).items():
+            is_tiny = name.startswith(TINY)
+            count = pairs * (4 if is_tiny else 1)
+            epochs = count + 2  # the first warms up, of the last the end is not seen
+            settings = dataclasses.replace(task.settings, epochs=epochs)
+            beside = Accompanied(dataclasses.replace(task, settings=settings), device)
+            with quiet():
+                fit(beside, bench.session("harness"))
+            ours, plain = beside.ours_s[1:], beside.plain_s[1 : len(beside.ours_s)]
+            best, middle = min(ours) / min(plain), statistics.median(a / b for a, b in zip(ours, plain, strict=True))
+            step_us = [statistics.median(each) / beside.steps * 1e6 for each in (plain, ours)]
+            noise = statistics.pstdev(plain) / statistics.mean(plain)  # mostly of the memory that each step takes anew
+            goal = "" if is_tiny else f"  (goal {GOAL}{'' if min(best, middle) <= GOAL else ', MISSED'})"
+            print(
+                f"  {name:<30} plain {step_us[0]:9,.0f} µs/step, harness {step_us[1]:9,.0f}; "
+                f"ratio best {best:.3f}, median {middle:.3f}, plain epochs spread by ± {noise:.1%}{goal}",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--case", action="append", choices=CASES, help="only this part; may be given again")
+    parser.add_argument("--benchmark", action="append", choices=NAMES, help="only this one; may be given again")
+    parser.add_argument("--data", action="append", default=[], metavar="earthquake=CATALOG", help="real data, too")
+    there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    parser.add_argument("--device", action="append", choices=there, help="of the harness; may be given again")
+    parser.add_argument("--quick", action="store_true", help="small sizes and one repeat: does it work at all?")
+    given = parser.parse_args()
+    data = {}
+    for each in given.data:
+        name, _, path = each.partition("=")
+        if name != "earthquake" or not Path(path).exists():
+            parser.error(f"--data {each}: expected earthquake=CATALOG, a file or folder that is there")
+        data[name] = Path(path)
+    torch.set_num_threads(1)
+    began, cpu = time.perf_counter(), time.process_time()
+    parts = {"prepare": prepare, "quality": quality, "loader": loader, "harness": harness}
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["FAIRMILE_EVENTS"] = os.devnull  # as in a run: the meter writes
+    bench = Bench(Path(folder), given.benchmark or NAMES, data, given.quick, given.device or there)
+    for name in given.case or CASES:
+        parts[name](bench)
+    print(f"all of it {time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Trains the earthquake benchmark on one GPU with a real catalog, three seeds, and prints the table of its README.
+
+    PYTHONPATH=src python speed/rig/earthquake_gpu.py CATALOG OUT [CASE ...]
+
+A case is `name:seed`; without any all are run. OUT gets `<name>-<seed>.json`, the results of each, and `table.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+COMMON = {"precision": "bf16", "eval_batch_size": 4096, "save_every": 0}
+LARGE = {
+    **COMMON, "d_model": 64, "lstm_layers": 2, "dropout": 0.2, "batch_size": 1024, "epochs": 3, "learning_rate": 1e-3,
+    "weight_decay": 1e-2, "optimizer": "adamw", "warmup_epochs": 0.1,
+}  # fmt: skip
+PUBLISHED = {
+    "residual": False,
+    "context": False,
+    "balance": False,
+    "focus": 1.0,
+    "loss": "mae",
+    "d_model": 160,
+    "dropout": 0.1,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "tft": LARGE,
+    "tft-published": {**LARGE, **PUBLISHED, "learning_rate": 5e-4, "epochs": 2},
+    "tft-mse": {**LARGE, **PUBLISHED, "d_model": 64, "loss": "mse"},
+    "lstm": {**LARGE, "model": "lstm"},
+    "tft-time": {**LARGE, "split": "time"},
+}
+SEEDS = (0, 1, 2)
+AT_ONCE = 4  # while one trains, the CPU draws and computes baselines for another
+COLUMNS = (
+    *("nnse_2wk", "nnse_14wk", "nnse_26wk", "nnse_52wk", "ahead_14wk", "ahead_26wk", "ahead_52wk"),
+    *("summed_2wk", "summed_14wk", "summed_26wk", "summed_52wk"),
+)
+
+
+def main(catalog: str, out: str, *asked: str) -> None:
+    """Run the cases one after the other and write what they found."""
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for case in asked or [f"{name}:{seed}" for name in CASES for seed in SEEDS]:
+            name, seed = case.split(":")[:2]
+            params = {**CASES[name], **dict(each.split("=", 1) for each in case.split(":")[2:])}
+            label = case.replace(":", "-").replace("=", "_")
+            threads.submit(run, Path(catalog).resolve(), folder, label, int(seed), params)
+    table = tables(folder)
+    (folder / "table.md").write_text(table)
+    print(table)
+
+
+def run(catalog: Path, folder: Path, label: str, seed: int, params: dict[str, Any]) -> None:
+    """Run one training in a folder of its own and keep its results and what it printed."""
+    work = Path(os.environ.get("TMPDIR", "/tmp")) / "earthquake-gpu" / label
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    environ = {
+        **os.environ, "FAIRMILE_SEED": str(seed), "FAIRMILE_PARAMS": json.dumps(params),
+        "FAIRMILE_INPUT_DATA": str(catalog), "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+        "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    began = time.time()
+    command = [sys.executable, "-m", "fairmile.benchmarks", "earthquake"]
+    done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True)
+    epochs = [line for line in done.stdout.splitlines() if line.startswith("epoch")]
+    print("\n".join([f"== {label}: {time.time() - began:.1f} s", *epochs, done.stderr[-2000:]]), flush=True)
+    if (work / "results.json").exists():
+        found = json.loads((work / "results.json").read_text())
+        found["took_s"] = time.time() - began
+        found["log"] = done.stdout
+        (folder / f"{label}.json").write_text(json.dumps(found))
+        if label == "tft-0":
+            shutil.make_archive(str(folder / "figures-tft-0"), "gztar", work)
+
+
+def tables(folder: Path) -> str:
+    """Return the scores of all results, the mean of the seeds and its spread, as Markdown."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))}
+    lines = ["| method | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    shown: set[str] = set()
+    for split in ("location", "time"):
+        for results in (each for each in found.values() if each["settings"]["split"] == split):
+            for score in results["scores"][:-1]:
+                name = f"{score['name']}{' (split in time)' if split == 'time' else ''}"
+                if name not in shown:
+                    shown.add(name)
+                    lines.append(_line(name, [score["values"]]))
+    for name in CASES:
+        rows = [each["scores"][-1]["values"] for label, each in found.items() if label.rsplit("-", 1)[0] == name]
+        if rows:
+            lines.append(_line(f"**{name}**, {len(rows)} seeds", rows))
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, rows: list[dict[str, float]]) -> str:
+    cells = []
+    for column in COLUMNS:
+        values = [row[column] for row in rows]
+        cells.append(f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else ""))
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

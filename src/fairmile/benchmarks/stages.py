@@ -1,0 +1,145 @@
+"""A benchmark in steps, each a run of its own whose inputs are what the steps before it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from fairmile.base.digest import canonical_json, sha256_file, sha256_hex
+from fairmile.base.errors import NotFound, RunFailed, UsageError
+from fairmile.base.words import did_you_mean, slug
+from fairmile.benchmarks.harness.settings import read_settings
+from fairmile.benchmarks.program import SETTINGS, folder_of, load
+from fairmile.runs.layout import work_folder
+from fairmile.runs.model import Run, RunState
+from fairmile.runs.runs import Runs
+from fairmile.runs.spec import Input
+from fairmile.runs.wording import Value
+
+STEP = "step"  # the parameter that names one
+
+
+class Step(Protocol):
+    """What the settings of a benchmark say of a step: files that it hands on, and parameters that matter to it."""
+
+    @property
+    def gives(self) -> Sequence[str]: ...
+
+    @property
+    def params(self) -> Sequence[str] | None: ...
+
+
+def declared_steps(name: str) -> Mapping[str, Step]:
+    """Return the steps that a benchmark, by its name or its folder, declares as `STEPS` in its settings."""
+    found: Mapping[str, Step] | None = getattr(load(folder_of(name), SETTINGS), "STEPS", None)
+    if not found:
+        raise UsageError(
+            f"the benchmark {name} has no steps: it is run as a whole", hint=f"`fairmile run {name}` does that"
+        )
+    return found
+
+
+def run_stages(
+    runs: Runs,
+    name: str,
+    steps: Sequence[str] = (),
+    *,
+    params: Mapping[str, Value] | None = None,
+    seed: int | None = None,
+    again: bool = False,
+    echo: BinaryIO | None = None,
+    on_stage: Callable[[str, Run], None] = lambda _, __: None,
+    **changes: Any,
+) -> list[Run]:
+    """Run the steps of a benchmark one after the other, as one group, and return their records.
+
+    Each is given the files of those before it, by digest, and the parameters that matter to it. Called again, it goes
+    on where it stopped: what had exactly the same inputs is not run again, unless `again` says so or its files are
+    gone. Where a step fails it ends with the reason. `steps` names some of them, empty are all; `changes` are fields
+    of the specification of every run, and `on_stage` is told of each as it ends.
+    """
+    declared = declared_steps(name)
+    wanted = _chosen(declared, steps, name)
+    given = dict(params or {})
+    if STEP in given:
+        raise UsageError(f"the parameter {STEP} is set for each run", hint="name the steps that are wanted instead")
+    # What only the last step knows is checked now, not when it is reached.
+    read_settings(load(folder_of(name), SETTINGS).Settings, given)
+    group = str(changes.pop("group", "")) or _group(name, given, seed)
+    inputs: dict[str, Input] = dict(changes.pop("inputs", {}))
+    found: list[Run] = []
+    for step in wanted:
+        takes = declared[step].params
+        own = {key: value for key, value in given.items() if takes is None or key in takes}
+        asked = {**changes, "params": {**own, STEP: step}, "seed": seed, "inputs": dict(inputs), "group": group}
+        run = _ended(runs, runs.run(name, again=again, echo=echo, **asked), echo)
+        if run.state is RunState.DONE and _lost(run, declared[step].gives):
+            # It is known, but what it made is not there any more.
+            run = _ended(runs, runs.run(name, again=True, echo=echo, **asked), echo)
+        on_stage(step, run)
+        found.append(run)
+        if run.state is not RunState.DONE:
+            raise _failed(runs, name, step, run)
+        if missing := _lost(run, declared[step].gives):
+            raise NotFound(
+                f"step {step} of {name} left no {missing[0]} behind",
+                hint=f"see `fairmile runs show {run.id}`; a card has to name it in `outputs`",
+            )
+        inputs |= {file.name: Input(path=str(file)) for file in _given(run, declared[step].gives)}
+    return found
+
+
+def _ended(runs: Runs, run: Run, echo: BinaryIO | None) -> Run:
+    return run if run.state.is_end else runs.wait(run.id, echo=echo)
+
+
+def _chosen(declared: Mapping[str, Step], steps: Sequence[str], name: str) -> list[str]:
+    """Return the steps in their order, up to the last that is wanted: each needs those before it."""
+    for step in steps:
+        if step not in declared:
+            near = did_you_mean(step, declared)
+            raise UsageError(f"{name} has no step {step!r}", hint=near or f"there are {', '.join(declared)}")
+    order = list(declared)
+    return order[: max((order.index(step) for step in steps), default=len(order) - 1) + 1]
+
+
+def _group(name: str, params: Mapping[str, Value], seed: int | None) -> str:
+    """Return the name of what belongs together, the same whenever the same is asked for."""
+    short = slug(Path(name).name)[:40] or "stages"
+    return f"{short}-{sha256_hex(canonical_json({'name': name, 'params': dict(params), 'seed': seed}))[:8]}"
+
+
+def _made(run: Run, patterns: Sequence[str]) -> Iterator[tuple[str, Path, str]]:
+    """Yield what of the outputs of a run is handed on: pattern, file and the digest it was recorded with."""
+    outputs: Mapping[str, Mapping[str, Any]] = run.result.get("outputs") or {}
+    folder = work_folder(run.folder, run.document["spec"])
+    for pattern in patterns:
+        for name, each in outputs.items():
+            if fnmatch(name, pattern):
+                yield pattern, folder / name, str(each.get("sha256", ""))
+
+
+def _lost(run: Run, patterns: Sequence[str]) -> list[str]:
+    """Return of what should be handed on that which is not there, or not what it was."""
+    there: set[str] = set()
+    for pattern, file, digest in _made(run, patterns):
+        if not file.is_file() or sha256_file(file) != digest:
+            return [file.name]
+        there.add(pattern)
+    return [pattern for pattern in patterns if pattern not in there]
+
+
+def _given(run: Run, patterns: Sequence[str]) -> list[Path]:
+    return [file for _, file, _ in _made(run, patterns)]
+
+
+def _failed(runs: Runs, name: str, step: str, run: Run) -> RunFailed:
+    reason = str(run.result.get("reason") or "") or f"it is {run.state}"
+    said = runs.output(run.id).decode(errors="replace").strip().splitlines()
+    told = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
+    return RunFailed(
+        f"step {step} of {name} did not succeed ({run.id}): {told or reason}",
+        hint=f"`fairmile runs show {run.id}` tells more; called again, it goes on with this step",
+    )

@@ -1,0 +1,97 @@
+"""Measuring the benchmarks: the parts run, and the plain loop that the harness is held against does the same work."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "speed" / "benchmarks.py"
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("h5py")
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def speed() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("speed_benchmarks", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["speed_benchmarks"] = module
+    spec.loader.exec_module(module)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield module
+    torch.set_num_threads(threads)
+    del sys.modules["speed_benchmarks"]
+
+
+def _bench(speed: ModuleType, folder: Path, *names: str) -> Any:
+    return speed.Bench(folder, names, {}, is_quick=True)
+
+
+def test_what_it_is_told_wrong_is_said_in_a_sentence() -> None:
+    argv = [sys.executable, str(SCRIPT), "--data", "earthquake=/no/such/catalog"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "expected earthquake=CATALOG" in done.stderr
+
+
+def test_preparing_is_told_for_each_benchmark(speed: ModuleType, tmp_path: Path, capsys: Any) -> None:
+    speed.prepare(_bench(speed, tmp_path, "earthquake", "cosmoflow", "mnist"))
+    told = capsys.readouterr().out
+    for words in ("events/s", "a loop in Python", "16^3 universes", "32^3 universes", "1,797 images"):
+        assert words in told
+
+
+def test_the_loop_in_python_reads_every_event(speed: ModuleType, tmp_path: Path) -> None:
+    bench = _bench(speed, tmp_path)
+    file = bench.catalog / "events.csv.gz"
+    assert speed.plain_bins(file, speed.Grid()) == len(speed.read_events(file))
+
+
+def test_training_ends_when_the_margin_over_the_baseline_is_reached(
+    speed: ModuleType, tmp_path: Path, capsys: Any
+) -> None:
+    speed.quality(_bench(speed, tmp_path, "mnist"))
+    told = capsys.readouterr().out
+    assert "accuracy >= 0.9 (most frequent digit: 0.1" in told
+    assert "NOT REACHED" not in told and "samples/s" in told
+
+
+def test_every_format_gives_back_the_samples_and_a_figure(speed: ModuleType, tmp_path: Path, capsys: Any) -> None:
+    speed.loader(_bench(speed, tmp_path))
+    told = capsys.readouterr().out
+    for name in speed.FORMATS:
+        assert f"  {name} " in told
+
+
+def test_harness_and_plain_loop_take_turns_and_train_alike(speed: ModuleType, tmp_path: Path) -> None:
+    device = torch.device("cpu")
+    bench = _bench(speed, tmp_path, "mnist")
+    (task,) = speed.harness_tasks(bench, device).values()
+    epochs = 4
+    settings = speed.dataclasses.replace(task.settings, epochs=epochs, dropout=0.0)
+    beside = speed.Accompanied(speed.dataclasses.replace(task, settings=settings), device)
+    trained = speed.fit(beside, bench.session("harness"))
+    assert len(beside.plain_s) == epochs and len(beside.ours_s) == epochs - 1
+    assert min(*beside.plain_s, *beside.ours_s) > 0
+    torch.manual_seed(0)
+    plain = speed.plain_loop(task, model := task.model(), device)
+    before = [each.detach().clone() for each in model.parameters()]
+    for _ in range(epochs):
+        plain()
+    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    model.eval()
+    with torch.no_grad():
+        guesses = task.predict(model, {"image": torch.from_numpy(task.digits.test_images)})["guess"].numpy()
+    learned = float(np.mean(guesses == task.digits.test_labels))
+    assert abs(learned - trained.scores["accuracy"]) < 0.1
