@@ -71,3 +71,9 @@ def test_a_failure_without_a_known_sign_shows_the_last_line() -> None:
 
 def test_a_program_that_is_not_there_is_named() -> None:
     assert "'python'" in diagnose(Standing(State.FAILED, "", 127), "", SPEC).what
+
+
+def test_the_sentence_of_an_error_stands_above_its_hint() -> None:
+    output = "epoch 1\nerror: there is no parameter 'epoch'\nhint: did you mean 'epochs'?\n"
+    found = diagnose(Standing(State.FAILED, "exit code 2", 2), output, JobSpec(argv=("python",)))
+    assert found.line == "error: there is no parameter 'epoch'"

@@ -430,6 +430,18 @@ class TestWhatIsKept:
         assert [runs.output(run.id) for run in found] == [b"7\n", b"8\n", b"9\n"]
 
 
+class TestARerun:
+    def test_does_not_judge_speeds(self, runs: Runs) -> None:
+        text = "import fairmile as fm, time; fm.log(loss=0.5, samples_per_s=time.time() % 1000)"
+        first = runs.run([sys.executable, "-c", text])
+        done = runs.rerun(first.id)
+        assert done.reproduced, done.verdicts
+        (verdict,) = [each for each in done.verdicts if each.what == "metric samples_per_s"]
+        assert verdict.same is None
+        again = runs.rerun(first.id, tolerance=1e-9)
+        assert not again.reproduced
+
+
 class TestPlansOfBenchmarks:
     def test_name_the_program_and_the_data_also_where_nobody_can_be_asked(self, runs: Runs) -> None:
         plan = runs.plan("benchmark/opencatalyst", "dataset/oc20-s2ef-200k")

@@ -7,18 +7,20 @@ import importlib
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
 
-from fairmile.base.errors import FairmileError, NotFound, RunFailed, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, NotFound, Unsupported, UsageError
 from fairmile.base.words import did_you_mean
+from fairmile.benchmarks.harness.launcher import start_ranks
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Session
 
 SUITE = Path(__file__).with_name("suite")
 PROGRAM, SETTINGS, CARD = "benchmark", "settings", "card.jsonld"
+_GRACE_S = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,21 +32,18 @@ def main(argv: Sequence[str]) -> int:
         session = Session.of(folder.name, os.environ, Path.cwd())
         many = session.settings(load(folder, SETTINGS).Settings).ranks
         if many > 1 and session.ranks.size == 1:
-            _start_ranks(many, argv[0])
+            return start_ranks(many, [sys.executable, "-m", "fairmile.benchmarks", argv[0]], os.environ)
         load(folder, PROGRAM).run(session)
     except FairmileError as error:
         rank = Ranks.of(os.environ).rank
-        if rank == 0 or isinstance(error, RunFailed):  # what is wrong with a question all ranks find out
-            place = f"rank {rank}: " if rank else ""
-            sys.stderr.write(f"error: {place}{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        if rank:  # the first one mostly finds out the same; when it ends, so does this one
+            time.sleep(_GRACE_S)
+        place = f"rank {rank}: " if rank else ""
+        sys.stderr.write(f"error: {place}{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
+    except KeyboardInterrupt:
+        return 130
     return 0
-
-
-def _start_ranks(many: int, name: str) -> NoReturn:
-    """Become the launcher of so many processes of this benchmark on this machine."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={many}"]
-    os.execv(sys.executable, [sys.executable, *launcher, "-m", "fairmile.benchmarks", name])
 
 
 def folder_of(name: str) -> Path:

@@ -112,4 +112,5 @@ def _line(output: str, found: re.Match[str]) -> str:
 
 def _last(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else ""
+    said = [line for line in lines if not line.startswith("hint: ")] or lines  # the sentence is above its advice
+    return said[-1].strip()[:300] if said else ""

@@ -12,6 +12,7 @@ from typing import Any
 from fairmile.runs import capture
 from fairmile.runs.model import Metric, Run
 from fairmile.runs.spec import Input, RunSpec
+from fairmile.runs.wording import is_speed
 
 # Two runs of one program on one machine differ by rounding and by the order of threads; what matters is declared.
 DEFAULT_TOLERANCE = 0.05
@@ -193,6 +194,8 @@ def _metric(name: str, before: Metric | None, now: Metric | None, tolerance: flo
         return Verdict(what, True, f"{new:.6g}, exactly")
     if not (math.isfinite(old) and math.isfinite(new)):
         return Verdict(what, False, text)
+    if declared is None and is_speed(name):
+        return Verdict(what, None, f"{text}, a time or a speed: judged only where a tolerance is declared")
     difference = abs(new - old) / abs(old) if old else math.inf
     kind = "a tolerance of" if declared is not None else "the usual tolerance of"
     within = "within" if difference <= limit else "outside"

@@ -17,6 +17,12 @@ _HIGHER = re.compile(
     r"samples_per_s|images_per_s|tokens_per_s|flops_per_s|per_s|per_second)s?($|[^a-z])",
     re.IGNORECASE,
 )
+_SPEED = re.compile(r"(_s|_ms|_wait_share|speedup)$")
+
+
+def is_speed(name: str) -> bool:
+    """Tell whether a metric is a time or a speed by its name: no two executions have the same."""
+    return bool(_SPEED.search(name))
 
 
 def better_of(name: str) -> Better:

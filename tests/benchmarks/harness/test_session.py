@@ -41,6 +41,12 @@ def test_data_that_is_not_there_is_told(tmp_path: Path, environ: dict[str, str])
         Session.of("quake", {**environ, "FAIRMILE_INPUT_DATA": "/nowhere"}, tmp_path)
 
 
+@pytest.mark.parametrize("seed", ["-1", "one", str(1 << 63)])
+def test_a_seed_that_is_none_is_told(tmp_path: Path, environ: dict[str, str], seed: str) -> None:
+    with pytest.raises(UsageError, match=f"the seed is {seed}: expected a whole number"):
+        Session.of("quake", {**environ, "FAIRMILE_SEED": seed}, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("variables", "rank", "nodes"),
     [

@@ -17,6 +17,7 @@ class Own(TrainSettings):
     epochs: int = told(7, "passes")
     grid: tuple[int, ...] = told((8, 8), "cells")
     case: Literal["warm", "cold"] = told("warm", "which bubble")
+    share: float = told(0.5, "part", least=0, most=1)
     limit: float | None = told(None, "none: no limit")
 
 
@@ -62,6 +63,8 @@ def test_a_parameter_becomes_what_its_field_is(name: str, value: object, expecte
         ("grid", "8,x", "parameter grid: expected a whole number, found 'x'", None),
         ("case", "hot", "parameter case: 'hot' is none of warm, cold", None),
         ("precision", "bf17", "parameter precision: 'bf17' is none of fp32, tf32, bf16, fp16", "did you mean 'bf16'?"),
+        ("share", 1.5, "parameter share: expected at most 1, found 1.5", None),
+        ("share", -1, "parameter share: expected at least 0, found -1", None),
         ("learning_rate", "nan", "parameter learning_rate: expected a number, found 'nan'", None),
     ],
 )

@@ -73,6 +73,13 @@ def test_the_same_seed_gives_the_same_and_another_seed_something_else(tmp_path: 
     assert fit(SmallTask(), session(tmp_path / "c", seed=8)).scores != first.scores
 
 
+def test_equal_trainings_leave_equal_files(tmp_path: Path) -> None:
+    for name in "ab":
+        fit(SmallTask(), session(tmp_path / name))
+    first, second = ((tmp_path / name / checkpoints.FILE).read_bytes() for name in "ab")
+    assert first == second
+
+
 def test_the_last_batch_counts_by_its_size_in_the_loss_of_an_epoch(tmp_path: Path) -> None:
     task = SmallTask(samples=20, batch_size=16, epochs=1, learning_rate=1e-12, optimizer="sgd", dropout=0.0, hidden=1)
     seen: list[tuple[float, int]] = []

@@ -49,7 +49,7 @@ class Session:
         return cls(
             name=name,
             params=params,
-            seed=int(environ.get("FAIRMILE_SEED") or 0),
+            seed=_seed(environ.get("FAIRMILE_SEED") or "0"),
             data=data,
             folder=folder,
             cache=cache,
@@ -115,6 +115,12 @@ class Session:
                 meter.log(**score.values)
             elif judged in score.values:  # the file has the rest
                 meter.log(**{f"{score.name.replace(' ', '_')}.{judged}": score.values[judged]})
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 63:
+        raise UsageError(f"the seed is {text}: expected a whole number from 0 to 2^63 - 1")
+    return int(text)
 
 
 def _stamp(path: Path | None) -> list[Any] | None:

@@ -21,9 +21,9 @@ Schedule = Literal["constant", "steps", "cosine", "onecycle", "plateau"]
 S = TypeVar("S", bound="TrainSettings")
 
 
-def told(default: Any, meaning: str) -> Any:
-    """Return a field of settings with its default and what it means."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning})
+def told(default: Any, meaning: str, *, least: float | None = None, most: float | None = None) -> Any:
+    """Return a field of settings with its default, what it means, and the least and the most that makes sense."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "least": least, "most": most})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +72,23 @@ class TrainSettings:
 def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
     """Return settings with the parameters of a run on top of the defaults; every value is checked."""
     hints = typing.get_type_hints(kind)
-    known = [field.name for field in dataclasses.fields(kind)]
+    known = {field.name: field.metadata for field in dataclasses.fields(kind)}
     found: dict[str, Any] = {}
     for name, value in params.items():
         if name not in known:
             near = did_you_mean(name, known)
             raise UsageError(f"there is no parameter {name!r}", hint=near or f"there are {', '.join(known)}")
         found[name] = _typed(name, value, hints[name])
+        _check_range(name, found[name], known[name])
     return kind(**found)
+
+
+def _check_range(name: str, value: Any, said: Mapping[str, Any]) -> None:
+    least, most = said.get("least"), said.get("most")
+    if least is not None and value < least:
+        raise UsageError(f"parameter {name}: expected at least {least:g}, found {value:g}")
+    if most is not None and value > most:
+        raise UsageError(f"parameter {name}: expected at most {most:g}, found {value:g}")
 
 
 def _typed(name: str, value: Any, wanted: Any) -> Any:

@@ -38,6 +38,8 @@ _HELD_BYTES = 64 << 20  # of predictions that wait on the device, so that not ea
 
 _HELD_LOSSES = 64
 
+_SPEEDS = ("samples_per_s", "data_wait_s", "epoch_s")
+
 _LEAST = dict.fromkeys(("epochs", "batch_size", "accumulate", "evaluate_every"), 1) | dict.fromkeys(
     ("max_steps", "eval_batch_size", "momentum", "weight_decay", "warmup_epochs", "warmup_factor", "plateau_patience",
      "min_learning_rate", "clip_norm", "patience", "save_every", "save_steps", "workers"), 0
@@ -51,7 +53,7 @@ class Trained:
     model: torch.nn.Module  # not wrapped, for evaluation
     scores: Mapping[str, float]
     outputs: Mapping[str, Array]  # of all validation samples, in their order
-    history: list[dict[str, float]]  # one row for each epoch
+    history: list[dict[str, float]]  # one row for each epoch; speeds only of those trained in this process
     device: torch.device
 
 
@@ -94,9 +96,9 @@ class _Training:
         with span("training"):
             while not self._is_done():
                 self._train_epoch()
-        if rows:
-            waited = sum(row["data_wait_s"] for row in rows) / max(sum(row["epoch_s"] for row in rows), 1e-9)
-            self._log(train_samples_per_s=median(row["samples_per_s"] for row in rows), data_wait_share=waited)
+        if timed := [row for row in rows if "epoch_s" in row]:
+            waited = sum(row["data_wait_s"] for row in timed) / max(sum(row["epoch_s"] for row in timed), 1e-9)
+            self._log(train_samples_per_s=median(row["samples_per_s"] for row in timed), data_wait_share=waited)
         if self.strategy.device.type == "cuda":
             self._log(peak_memory_bytes=torch.cuda.max_memory_allocated(self.strategy.device))
         trained = self._best()
@@ -382,9 +384,11 @@ class _Training:
                 best = state.best
                 if best is not None and best["step"] == state.step:
                     best = {**best, "model": None}
+                # Without what differs each time, equal trainings leave equal files.
+                history = [{name: row[name] for name in row if name not in _SPEEDS} for row in state.history]
                 whole = dataclasses.replace(
                     state, model=found.pop("model"), optimizer=found, batches=batches, taken=taken, best=best,
-                    random=torch.from_numpy(np.ascontiguousarray(rows)),
+                    history=history, random=torch.from_numpy(np.ascontiguousarray(rows)),
                 )  # fmt: skip
                 checkpoints.save(whole, self.session.folder / checkpoints.FILE)
             self.strategy.barrier()

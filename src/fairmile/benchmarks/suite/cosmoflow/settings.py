@@ -24,7 +24,7 @@ class Settings(TrainSettings):
     data_seed: int = told(2019, "seed of the universes, which stay the same when the seed of a run changes")
     width: int = told(8, "channels of the first convolution, doubled by each further one")
     depth: int = told(3, "convolutions, each of which halves the cube")
-    dropout: float = told(0.0, "share of the dense layers left out while training")
+    dropout: float = told(0.0, "share of the dense layers left out while training", least=0, most=1)
     apply_log: bool = told(True, "the network sees ln(counts + 1); false: counts over their mean")
     augment: bool = told(True, "turn and mirror the cubes while training, in a new way for each batch")
     scale_learning_rate: bool = told(False, "learning_rate is for 64 samples per step and grows with the global batch")

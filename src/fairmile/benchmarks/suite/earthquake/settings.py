@@ -48,7 +48,7 @@ class Settings(TrainSettings):
     d_model: int = told(16, "width of the network; 160 as published")
     heads: int = told(4, "heads of attention of the tft, as published")
     lstm_layers: int = told(1, "layers of the LSTM encoder and decoder; 2 as published")
-    dropout: float = told(0.1, "part of the activations that is dropped in training, as published")
+    dropout: float = told(0.1, "part of the activations that is dropped in training, as published", least=0, most=1)
     loss: Loss = told("mse", "mse, as NNSE counts; mae, as published; or quantile: 0.1, 0.5 and 0.9")
     residual: bool = told(True, "forecast what is added to the part of each window that is known; false as published")
     context: bool = told(True, "show the long history and the neighbours of a place, too; false as published")
