@@ -40,6 +40,8 @@ def test_one_tells_its_rule_baselines_published_results_and_parameters(benchmark
     parameters = {each.name: each for each in found.parameters()}
     assert parameters["hidden"].default == 128
     assert all(each.meaning for each in parameters.values())
+    (fields,) = found.schema().values()
+    assert fields[0].form == "uint8 (train, side, side)"
 
 
 def test_an_unknown_one_is_told(benchmarks: Benchmarks) -> None:
@@ -73,7 +75,7 @@ def test_a_new_model_learns_as_it_is(workspace: Workspace, tmp_path: Path) -> No
     assert values["rmse"] < values["persistence.rmse"]
     assert {"results.json", "checkpoint.pt", "mllog.txt"} <= set(run.result["outputs"])
     assert sorted(each.name for each in (tmp_path / "tides").iterdir() if each.is_file()) == [
-        *("README.md", "benchmark.py", "card.jsonld", "settings.py")
+        *("README.md", "benchmark.py", "card.jsonld", "schema.py", "settings.py")
     ]
 
 

@@ -47,7 +47,7 @@ def test_those_that_come_along_each_have_card_settings_program_and_readme() -> N
     assert {"cosmoflow", "earthquake", "miniweather", "mnist"} <= set(program.names())
     for name in program.names():
         folder = program.folder_of(name)
-        for file in ("card.jsonld", "settings.py", "benchmark.py", "README.md", "__init__.py"):
+        for file in ("card.jsonld", "settings.py", "schema.py", "benchmark.py", "README.md", "__init__.py"):
             assert (folder / file).is_file(), f"{name}/{file}"
         assert json.loads((folder / "card.jsonld").read_text())["command"].endswith(f" -m fairmile.benchmarks {name}")
 

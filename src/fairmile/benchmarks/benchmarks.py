@@ -13,7 +13,8 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.base.files import write_atomic, write_failure
-from fairmile.benchmarks.program import SETTINGS, SUITE, folder_of, load, names
+from fairmile.benchmarks.harness.schema import Schema
+from fairmile.benchmarks.program import SCHEMA, SETTINGS, SUITE, folder_of, load, names
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.runs.targets import card_file, card_in
@@ -65,6 +66,13 @@ class Benchmark:
             return [Parameter(name, value, "") for name, value in said.items()] if isinstance(said, Mapping) else []
         fields = dataclasses.fields(load(self.folder, SETTINGS).Settings)
         return [Parameter(each.name, each.default, each.metadata.get("meaning", "")) for each in fields]
+
+    def schema(self) -> Schema:
+        """Return the form of its data, by what a file is; empty where only its data sets' own cards tell."""
+        if self.folder is None or not (self.folder / f"{SCHEMA}.py").is_file():
+            return {}
+        found: Schema = load(self.folder, SCHEMA).SCHEMA
+        return found
 
 
 class Benchmarks:

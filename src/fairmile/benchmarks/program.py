@@ -19,7 +19,7 @@ from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Session
 
 SUITE = Path(__file__).with_name("suite")
-PROGRAM, SETTINGS, CARD = "benchmark", "settings", "card.jsonld"
+PROGRAM, SETTINGS, SCHEMA, CARD = "benchmark", "settings", "schema", "card.jsonld"
 _GRACE_S = 5.0
 
 
@@ -66,7 +66,7 @@ def names() -> list[str]:
 
 
 def load(folder: Path, part: str) -> ModuleType:
-    """Return a module of a benchmark's folder: `benchmark` or `settings`."""
+    """Return a module of a benchmark's folder: `benchmark`, `settings` or `schema`."""
     file = folder / f"{part}.py"
     if not file.is_file():
         raise NotFound(f"the benchmark {folder.name} has no {file.name}")

@@ -87,8 +87,9 @@ def show(out: Out, name: str) -> None:
     """
     found = Workspace.open().benchmarks.get(name)
     parameters = found.parameters()
+    schema = {what: [vars(field) for field in fields] for what, fields in found.schema().items()}
     if out.as_json:
-        out.data({**_facts(found), "parameters": [vars(each) for each in parameters]})
+        out.data({**_facts(found), "parameters": [vars(each) for each in parameters], "schema": schema})
         return
     out.line(f"{found.name}: {found.card.text('name')} {found.card.handle.version}")
     out.line()
@@ -117,6 +118,10 @@ def show(out: Out, name: str) -> None:
     if known:
         out.line()
         out.table(("known result", "metric", "value", "source"), [tuple(map(str, row)) for row in known])
+    for what, fields in found.schema().items():
+        out.line()
+        out.line(f"data: {what}")
+        out.table(("field", "form", "unit", "meaning"), [(e.name, e.form, e.unit, e.meaning) for e in fields])
     if parameters:
         out.line()
         out.table(

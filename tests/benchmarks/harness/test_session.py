@@ -136,6 +136,16 @@ class TestAReport:
         assert written["scores"][2]["values"] == {"nnse": 0.734567}
         assert written["metric"]["better"] == "higher"
 
+    def test_has_published_results_beside_real_data_alone(self, tmp_path: Path, environ: dict[str, str]) -> None:
+        published = [{"name": "TFT", "metric": "nnse", "value": 0.937, "source": "doi:10.3390/geohazards3020011"}]
+        results = dataclasses.replace(self.RESULTS, published=published)
+        Session.of("quake", environ, tmp_path).report(results)
+        assert json.loads((tmp_path / "results.json").read_text())["published"] == []
+        (tmp_path / "events.csv").touch()
+        environ["FAIRMILE_INPUT_DATA"] = str(tmp_path / "events.csv")
+        Session.of("quake", environ, tmp_path).report(results)
+        assert json.loads((tmp_path / "results.json").read_text())["published"] == published
+
     def test_has_a_line_for_each_of_many_metrics(self) -> None:
         many = {f"m{n}": n / 10 for n in range(9)}
         scores = [Score("trivial", "mean", many), Score("model", "tft", {"m0": 1.0})]

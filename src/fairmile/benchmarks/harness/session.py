@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -101,9 +102,14 @@ class Session:
         return place
 
     def report(self, results: Results) -> None:
-        """Print the table of scores, log them as metrics and keep them beside the outputs; the first rank does."""
+        """Print the table of scores, log them as metrics and keep them beside the outputs; the first rank does.
+
+        Published results stand beside real data alone.
+        """
         if not self.ranks.is_first:
             return
+        if self.data is None:
+            results = dataclasses.replace(results, published=())
         results.write(self.folder)
         self.say(f"\n{results.benchmark} on {results.data}, seed {results.seed}")
         self.say(results.table())

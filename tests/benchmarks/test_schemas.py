@@ -1,0 +1,81 @@
+"""Small data that a benchmark makes has the form that it declares."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from fairmile.benchmarks import program
+from fairmile.benchmarks.harness.schema import Field, differences
+from fairmile.benchmarks.suite.cosmoflow.files import Universe, write_cube, write_universe
+from fairmile.benchmarks.suite.cosmoflow.universes import Generator
+from fairmile.benchmarks.suite.earthquake.events import write_events
+from fairmile.benchmarks.suite.earthquake.synthetic import make_events
+from fairmile.benchmarks.suite.miniweather.surrogate import CellSamples
+from fairmile.benchmarks.suite.mnist.data import made_digits
+
+
+def declared(name: str, number: int = 0) -> list[Field]:
+    return list(list(program.load(program.folder_of(name), "schema").SCHEMA.values())[number])
+
+
+def arrays(file: Path) -> dict[str, np.ndarray]:
+    with h5py.File(file) as found:
+        return {name: each[()] for name, each in found.items()}
+
+
+@pytest.mark.parametrize("name", program.names())
+def test_every_benchmark_declares_the_form_of_its_data(name: str) -> None:
+    fields = declared(name)
+    assert fields
+    assert all(field.meaning for field in fields)
+
+
+def test_digits_have_the_form_of_mnist() -> None:
+    made = made_digits()
+    found = {"x_train": made.train_images, "y_train": made.train_labels}
+    found |= {"x_test": made.test_images, "y_test": made.test_labels}
+    assert differences(declared("mnist"), found) == []
+
+
+def test_a_made_up_catalog_has_the_form_of_a_real_one(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.csv", make_events(1, seed=3))
+    with open(tmp_path / "events.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    found = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    read = {name: array if name == "time_utc" else array.astype(float) for name, array in found.items()}
+    assert differences(declared("earthquake"), read) == []
+
+
+def test_made_universes_have_the_published_form(tmp_path: Path) -> None:
+    generator = Generator(8, 8.0, 1)
+    counts, unit = generator.make(np.arange(1))
+    full = np.ascontiguousarray(np.moveaxis(counts[0], 0, -1)) if counts.shape[1] == 4 else counts[0]
+    write_universe(tmp_path / "universe.h5", Universe(full, unit[0], 1))
+    assert differences(declared("cosmoflow", 1), arrays(tmp_path / "universe.h5")) == []
+    write_cube(tmp_path / "cube.hdf5", full, unit[0])
+    assert differences(declared("cosmoflow", 0), arrays(tmp_path / "cube.hdf5")) == []
+
+
+def test_sampled_cells_have_the_published_form(tmp_path: Path) -> None:
+    CellSamples(np.ones((3, 5, 2)), np.ones((3, 4))).write(tmp_path / "samples.h5")
+    assert differences(declared("miniweather"), arrays(tmp_path / "samples.h5")) == []
+
+
+def test_what_is_not_as_declared_is_told() -> None:
+    fields = [
+        Field("x", "int16", ("n", "n"), "cells"),
+        Field("y", "float32", ("n",), "rows"),
+        Field("z", "text", (), ""),
+    ]
+    given = {"x": np.zeros((3, 4), np.int16), "y": np.zeros((3, 1))}
+    assert differences(fields, given) == [
+        "x: expected int16 (n, n), found (3, 4)",
+        "y: expected float32, found float64",
+        "y: expected float32 (n,), found (3, 1)",
+        "z is missing",
+    ]
