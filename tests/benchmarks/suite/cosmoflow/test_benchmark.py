@@ -11,8 +11,8 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.suite.cosmoflow import benchmark
-from fairmile.benchmarks.suite.cosmoflow.benchmark import CosmoFlowTask, prepare, run, take, turn
-from fairmile.benchmarks.suite.cosmoflow.files import Cubes, FileCubes, cube_name, write_cube
+from fairmile.benchmarks.suite.cosmoflow.benchmark import CosmoFlowTask, baseline_scores, prepare, run, take, turn
+from fairmile.benchmarks.suite.cosmoflow.files import Cubes, FileCubes, cube_name, read_universe, write_cube
 from fairmile.benchmarks.suite.cosmoflow.settings import choose
 from fairmile.benchmarks.suite.cosmoflow.universes import Generator
 
@@ -92,15 +92,18 @@ def test_real_data_are_read_as_they_are_published(tmp_path, suffix, memory_map):
     x, y = take(data.validation, np.array([2, 0]))
     assert np.array_equal(x, counts[[8, 6]])
     assert np.array_equal(y, unit[[8, 6]])
-    assert CosmoFlowTask(settings, data).metric.target == 0.124
+    assert CosmoFlowTask(settings, data).metric.target is None
+    whole = dataclasses.replace(data, edge=128)
+    assert CosmoFlowTask(settings, whole).metric.target == 0.124
 
 
-def test_a_run_on_real_data_has_the_published_target(tmp_path):
+def test_a_run_on_real_data_of_another_size_has_no_target(tmp_path):
     real_data(tmp_path / "data")
     params = {"preset": "small", "depth": 2, "width": 4, "epochs": 1, "train_samples": 4, "device": "cpu"}
     run(session(tmp_path, tmp_path / "data", **params))
     found, scores = results(tmp_path)
-    assert found["metric"]["target"] == 0.124
+    assert found["metric"]["target"] is None
+    assert any("128^3 only" in note for note in found["notes"])
     assert "4 to train, 3 to validate" in found["data"]
     assert np.isfinite(scores["network"]["mae"])
 
@@ -119,6 +122,25 @@ def test_real_data_that_do_not_fit_together_are_told(tmp_path):
 def test_only_preparing_trains_nothing(tmp_path):
     run(session(tmp_path, **SMALL, work="prepare"))
     assert not (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.parametrize("layout", ["hdf5", "tfrecord", "universe"])
+def test_made_up_universes_are_written_as_published_and_can_be_given_as_data(tmp_path, layout, capsys):
+    run(session(tmp_path, **SMALL, work="prepare", write_as=layout))
+    place = tmp_path / "run" / "cosmoUniverse"
+    assert f"written in {place}" in capsys.readouterr().out
+    _, made = prepared(tmp_path, **SMALL)
+    _, read = prepared(tmp_path, place)
+    for ours, theirs in ((made.training, read.training), (made.validation, read.validation)):
+        (x, y), (again, parameters) = (take(part, np.arange(len(part))) for part in (ours, theirs))
+        order, other = np.argsort(y[:, 0]), np.argsort(parameters[:, 0])
+        assert np.array_equal(x[order], again[other])
+        assert np.array_equal(y[order], parameters[other])
+    if layout == "universe":
+        first = read_universe(sorted((place / "train").iterdir())[0])
+        assert (first.dataset_tag, first.universe_tag, first.seed) == ("made-up", "2019-0", 0)
+    with pytest.raises(UsageError, match="only universes that are made can be written"):
+        run(session(tmp_path, place, work="prepare", write_as=layout))
 
 
 def test_inference_gives_the_scores_of_the_weights(tmp_path):
@@ -164,7 +186,17 @@ def test_no_universes_cannot_be_made(tmp_path, name):
 
 
 def test_an_unknown_model_is_told(tmp_path):
-    settings, data = prepared(tmp_path, **SMALL, model="resnet")
-    with pytest.raises(UsageError, match="resnet"):
-        CosmoFlowTask(settings, data).model()
+    with pytest.raises(UsageError, match="'resnet' is none of cosmoflow"):
+        prepared(tmp_path, **SMALL, model="resnet")
     assert benchmark.TARGET == 0.124
+
+
+def test_baselines_look_at_universes_from_all_of_the_data(tmp_path):
+    settings, data = prepared(tmp_path, **SMALL, baseline_samples=3)
+    predicted = {}
+    mean, ridge = baseline_scores(settings, data, predicted)
+    assert "3 cubes to train, 3 to validate" in ridge.note
+    unit = take(data.training, np.array([0, 4, 8]))[1]
+    assert predicted["mean"] == pytest.approx(np.tile(unit.mean(0), (3, 1)))
+    told = take(data.validation, np.array([0, 2, 4]))[1]
+    assert mean.values["mae"] == pytest.approx(np.abs(unit.mean(0) - told).mean())

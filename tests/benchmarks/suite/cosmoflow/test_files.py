@@ -17,6 +17,7 @@ from fairmile.benchmarks.suite.cosmoflow.files import (
     read_listed,
     read_universe,
     split,
+    spread,
     write_cube,
     write_maps,
     write_universe,
@@ -70,6 +71,12 @@ def test_parameters_may_be_attributes(tmp_path):
         ("x", COUNTS[0][0], r"field 'x': expected .*, found \(8, 8, 4\)"),
         ("y", UNIT[0][:3], r"field 'y': expected 4 floats, found float32 of \(3\)"),
         ("y", np.arange(4), "field 'y': expected 4 floats, found int64"),
+        (
+            "y",
+            np.array([0.3, 0.8, 0.96, 70.0]),
+            "field 'y': expected 4 normalised parameters .*, found 0.3, 0.8, 0.96, 70",
+        ),
+        ("y", np.array([0.3, np.nan, 0.9, 0.1]), "field 'y': expected 4 normalised parameters .*, found 0.3, nan"),
     ],
 )
 def test_a_field_of_the_wrong_kind_is_told(tmp_path, name, value, said):
@@ -80,6 +87,35 @@ def test_a_field_of_the_wrong_kind_is_told(tmp_path, name, value, said):
         found[name] = value
     with pytest.raises(UsageError, match=said):
         read_cubes(file)
+
+
+def test_a_universe_with_too_few_parameters_is_told_with_how_many_it_has(tmp_path):
+    file = tmp_path / "u.hdf5"
+    write_universe(file, Universe(COUNTS[0], UNIT[0], 1, physical=(0.3, 0.8, 0.96)))
+    with pytest.raises(UsageError, match=r"u\.hdf5: field 'physPar': expected 4 parameters, found 3"):
+        read_universe(file)
+
+
+def test_a_group_in_the_place_of_a_field_is_told(tmp_path):
+    file = tmp_path / "c.hdf5"
+    write_cube(file, COUNTS[0], UNIT[0])
+    with h5py.File(file, "a") as found:
+        del found["x"]
+        found.create_group("x")
+    with pytest.raises(UsageError, match=r"c\.hdf5: field 'x': expected a dataset, found a group"):
+        read_cubes(file)
+
+
+def test_a_field_whose_bytes_are_damaged_is_told(tmp_path):
+    file = tmp_path / "u.hdf5"
+    write_universe(file, Universe(COUNTS[0], UNIT[0], 1))
+    with h5py.File(file) as found:
+        chunk = found["full"].id.get_chunk_info(0)
+    content = bytearray(file.read_bytes())
+    content[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    file.write_bytes(content)
+    with pytest.raises(Integrity, match=r"u\.hdf5: field 'full' is damaged"):
+        read_universe(file)
 
 
 def test_a_file_that_is_no_hdf5_is_told(tmp_path):
@@ -117,6 +153,22 @@ def test_a_record_with_wrong_features_is_told(tmp_path, features, said):
     write_records(tmp_path / "c.tfrecord", [make_example(features)])
     with pytest.raises(UsageError, match=rf"c\.tfrecord: {said}"):
         read_cubes(tmp_path / "c.tfrecord")
+
+
+def test_a_file_without_records_or_with_cubes_of_two_sizes_is_told(tmp_path):
+    file = tmp_path / "c.tfrecord"
+    write_records(file, [])
+    with pytest.raises(Integrity, match=r"c\.tfrecord: expected cubes of one size, found no record"):
+        read_cubes(file)
+    write_records(file, [make_example({"x": bytes(8 * edge**3), "y": UNIT[0]}) for edge in (2, 3)])
+    with pytest.raises(Integrity, match=r"found \(2, 2, 2, 4\), \(3, 3, 3, 4\)"):
+        read_cubes(file)
+
+
+def test_some_of_many_cubes_lie_evenly_apart_so_that_they_are_of_many_universes():
+    assert spread(3, 12) == [0, 4, 8]
+    assert spread(5, 7) == [0, 1, 2, 4, 5]
+    assert spread(9, 4) == spread(4, 4) == [0, 1, 2, 3]
 
 
 def test_a_universe_is_cut_into_cubes_and_nothing_is_lost():

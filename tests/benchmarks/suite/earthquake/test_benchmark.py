@@ -14,7 +14,7 @@ import torch
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Session
-from fairmile.benchmarks.suite.earthquake.benchmark import TOP, run, tuning_split
+from fairmile.benchmarks.suite.earthquake.benchmark import LOCATIONS, TOP, run, tuning_split
 from fairmile.benchmarks.suite.earthquake.data import load, prepare
 from fairmile.benchmarks.suite.earthquake.settings import Settings
 from fairmile.benchmarks.suite.earthquake.windows import split
@@ -65,6 +65,7 @@ def test_a_table_holds_all_baselines_and_the_model(trained: Path) -> None:
         "climatology": "trivial",
         "ridge": "classical",
         "ridge with context": "classical",
+        "ridge with context, weighted": "classical",
         "tft": "model",
     }
     for values in rows(trained).values():
@@ -117,6 +118,16 @@ def test_figures_and_the_top_table_lie_beside_the_results(trained: Path) -> None
     assert averages == sorted(averages, reverse=True)
 
 
+def test_the_scores_of_each_place_lie_beside_the_results_and_have_the_average_of_the_table(trained: Path) -> None:
+    head, *lines = (line.split(",") for line in (trained / LOCATIONS).read_text().splitlines())
+    assert head[:3] == ["latitude", "longitude", "nnse_2wk"]
+    assert len(lines) == 3 + 1  # a fifth of 15 locations, and all
+    assert lines[-1][:2] == ["all", "all"]
+    for place, name in enumerate(head[2:], 2):
+        average = np.nanmean([float(line[place]) for line in lines[:-1]])
+        assert average == pytest.approx(rows(trained)["tft"][name], abs=1e-5)
+
+
 def test_inference_with_the_weights_gives_the_same_scores(trained: Path, cache: Path, tmp_path: Path) -> None:
     run(session(tmp_path, cache, work="inference", checkpoint=str(trained / "checkpoint.pt")))
     again, first = rows(tmp_path)["tft"], rows(trained)["tft"]
@@ -165,6 +176,8 @@ def test_what_chooses_the_epoch_shares_nothing_with_what_is_fitted(tmp_path: Pat
 def test_bad_settings_are_a_sentence(cache: Path, tmp_path: Path) -> None:
     for params, text in (
         ({"tuning_share": 1.0}, "tuning_share"),
+        ({"hide_place": 1.5}, "hide_place: expected at most 1"),
+        ({"focus": -1}, "focus: expected at least 0"),
         ({"d_model": 0}, "d_model, heads and lstm_layers"),
         ({"d_model": 9}, "9 cannot be divided among 2 heads"),
         ({"model": "persistence", "work": "inference"}, "needs no weights"),

@@ -121,3 +121,11 @@ def test_only_what_changes_the_data_counts_for_its_cache():
     assert what(Settings(epochs=7)) == what(Settings())
     assert what(Settings(split="time", lead="non-overlapping")) == what(Settings())
     assert what(Settings(end="2018-12-31")) != what(Settings())
+
+
+def test_other_fault_labels_in_the_same_file_are_other_data(tmp_path):
+    faults = tmp_path / "faults.csv"
+    faults.write_text("1,2\n")
+    before = what(Settings(faults=str(faults)))
+    faults.write_text("2,1\n")
+    assert what(Settings(faults=str(faults))) != before

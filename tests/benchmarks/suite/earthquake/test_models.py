@@ -12,7 +12,7 @@ import torch
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.suite.earthquake.bins import Grid
-from fairmile.benchmarks.suite.earthquake.context import CONTEXT, add_context
+from fairmile.benchmarks.suite.earthquake.context import CONTEXT, add_context, add_known_part
 from fairmile.benchmarks.suite.earthquake.data import Prepared, load, prepare
 from fairmile.benchmarks.suite.earthquake.models import (
     ForecastTask,
@@ -105,6 +105,27 @@ def test_places_count_by_the_inverse_of_their_variance(data: Prepared) -> None:
     np.testing.assert_array_equal(there["observed"].numpy(), samples.batch(numbers)["observed"])
 
 
+def test_the_weights_of_places_know_nothing_of_a_later_validation(data: Prepared) -> None:
+    training, validation = split(data, replace(SMALL, split="time"))
+    later = np.array(data.target)
+    later[:, validation.starts[0] + validation.history :] *= 100
+    changed = replace(training, data=replace(data, target=later))
+    assert np.array_equal(place_weights(changed, balance=True), place_weights(training, balance=True))
+
+
+def test_context_of_either_scale_is_that_of_the_same_energy(data: Prepared, tmp_path: Path) -> None:
+    prepare(None, tmp_path, replace(SMALL, scale="energy"))
+    other = load(tmp_path)
+    added = len(OBSERVED)
+    ours, theirs = add_context(data, Grid(), "magnitude").observed, add_context(other, Grid(), "energy").observed
+    # The first is a mean of the scale itself; all others are of energies and counts.
+    np.testing.assert_allclose(theirs[..., added + 1 :], ours[..., added + 1 :], atol=2e-2)
+    level, quarter = (
+        add_known_part(each, scale).observed[..., -1] for each, scale in ((data, "magnitude"), (other, "energy"))
+    )
+    np.testing.assert_allclose(quarter, 10 ** (0.375 * (level - 3.29)), rtol=1e-3)
+
+
 @pytest.mark.parametrize("model", ["tft", "lstm"])
 @pytest.mark.parametrize("residual", [True, False])
 def test_a_model_learns_a_batch(data: Prepared, model: str, residual: bool) -> None:
@@ -188,6 +209,18 @@ def test_scores_of_both_leads_have_names_of_their_own(data: Prepared) -> None:
     assert [found[f"ahead_{weeks}wk"] for weeks in (14, 26, 52)] == pytest.approx([0.5] * 3, abs=1e-6)
     assert found["nnse_all"] == pytest.approx((4 + 3 * 0.5) / 7, abs=1e-6)
     assert scores_of(truth, validation, "non-overlapping")["nnse"] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_missing_observations_count_as_hits_only_where_the_published_way_is_asked_for(data: Prepared) -> None:
+    target = np.array(data.target)
+    target[:, 60:70] = np.nan
+    task = task_of(replace(data, target=target))
+    outputs = {"forecast": np.full((len(task.validation), 26, 4), 0.3, np.float32)}
+    published = replace(task, settings=replace(SMALL, missing="published"))
+    assert published.scores(outputs)["nnse"] != task.scores(outputs)["nnse"]
+    whole = task_of(data)
+    published = replace(whole, settings=replace(SMALL, missing="published"))
+    assert published.scores(outputs) == whole.scores(outputs)
 
 
 def test_a_lead_beyond_the_horizon_is_refused(data: Prepared) -> None:

@@ -74,6 +74,17 @@ def test_a_location_where_nothing_varies_has_no_score_and_does_not_enter_the_ave
     assert np.isnan(nnse(np.full(5, 2.0), np.zeros(5)))
 
 
+def test_a_prediction_that_is_no_number_does_not_leave_the_average():
+    predicted = PREDICTED.copy()
+    predicted[3, 7] = np.nan
+    found = score(OBSERVED, predicted)
+    assert np.isnan(found.by_location).tolist() == [False, False, False, True, False, False]
+    assert np.isnan(found.average)
+    unseen = OBSERVED.copy()
+    unseen[3, 7] = np.nan
+    assert np.isfinite(score(unseen, predicted).average)
+
+
 def test_all_targets_are_scored_by_name():
     observed, predicted = np.stack([OBSERVED] * 4, -1), np.stack([PREDICTED, OBSERVED, OBSERVED, OBSERVED], -1)
     found = scores(observed, predicted)

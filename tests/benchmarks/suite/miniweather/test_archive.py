@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import Integrity, SystemFailure, UsageError
 from fairmile.benchmarks.suite.miniweather.archive import DRY, Film, opened, written
 
 
@@ -72,3 +72,27 @@ def test_a_field_that_is_missing_or_does_not_fit_is_named(film: Film, tmp_path: 
         file["theta"] = np.zeros((4, 2, 3))
         with pytest.raises(UsageError, match=r"theta is \(4, 2, 3\), expected \(4, 3, 2\)"):
             Film.read(file, DRY, tmp_path / "a.h5")
+
+
+def test_an_error_of_what_computes_the_values_is_not_taken_for_one_of_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(SystemFailure, match="no compiler"), written(tmp_path / "film.h5"):
+        raise SystemFailure("no compiler")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_cut_or_damaged_inside_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "film.h5"
+    with h5py.File(file, "w") as handle:
+        handle.create_dataset("inputs", data=np.arange(5000.0), chunks=True, compression="gzip")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(Integrity, match="cannot be read as HDF5"), opened(file):
+        pass
+    with h5py.File(file.with_name("whole.h5"), "w") as handle:
+        made = handle.create_dataset("inputs", data=np.arange(5000.0), chunks=True, compression="gzip")
+        at = made.id.get_chunk_info(0).byte_offset
+    data = bytearray(file.with_name("whole.h5").read_bytes())
+    data[at : at + 50] = bytes(50)
+    file.write_bytes(data)
+    with pytest.raises(Integrity, match="cannot be read as HDF5"), opened(file) as handle:
+        handle["inputs"][:]

@@ -133,7 +133,9 @@ def test_a_time_step_that_is_too_long_fails_with_time_and_field(tmp_path: Path) 
         ({"step": "smaple"}, "parameter step: 'smaple' is none of"),
         ({"physics_steps": 0}, "parameter physics_steps: expected at least 1, found 0"),
         ({"courant": -1.0}, "parameter courant: expected more than 0"),
-        ({"nx": 2}, "a grid of 2 x 20 cells is too small"),
+        ({"nx": 2}, "parameter nx: expected at least 4, found 2"),
+        ({"duration_s": -1.0}, "parameter duration_s: expected at least 0, found -1"),
+        ({"storm_s": 10.0}, "parameter storm_s: in 10 s microphysics is called 2 times, expected at least 4"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, params: dict[str, Any], message: str) -> None:

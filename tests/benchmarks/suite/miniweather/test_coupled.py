@@ -77,6 +77,19 @@ def test_what_is_evenly_mixed_stays_so_and_nothing_is_lost_or_negative() -> None
     assert np.abs(after[1] - water[1]).max() > 1e-3
 
 
+def test_a_wind_that_crosses_cells_at_once_carries_in_parts_and_leaves_nothing_negative() -> None:
+    density, grid = np.ones((8, 64)), Grid(64, 8, 6400.0, 800.0)
+    water, flow = np.zeros((3, 8, 64)), np.zeros((2, 8, 64))
+    water[:, :, 10:14], flow[0] = 1.0, 100.0
+
+    after = carried(water, density, flow, grid, 10.0, x_first=True)  # 1000 m are 10 cells
+
+    assert after.min() >= 0
+    assert np.average(np.arange(64), weights=after[0, 4]) == pytest.approx(21.5, abs=0.01)
+    with pytest.raises(RunFailed, match=r"wind crosses 1e\+03 cells"):
+        carried(water, density, flow, grid, 1000.0, x_first=True)
+
+
 @pytest.mark.parametrize("x_first", [False, True])
 def test_a_patch_moves_with_the_wind(x_first: bool) -> None:
     density, grid = np.ones((8, 64)), Grid(64, 8, 6400.0, 800.0)

@@ -86,6 +86,14 @@ def test_without_a_compiler_numpy_computes_and_says_so(tmp_path: Path) -> None:
         native.find_kernel("c", tmp_path, WITHOUT)
 
 
+@needs_compiler
+def test_a_compiler_may_be_named_with_words_of_its_own(tmp_path: Path) -> None:
+    file = native.compiled(tmp_path, {**HERE, "CC": "cc -DANYTHING=1"})
+
+    assert native.NativeKernel(file).name == "c"
+    assert file.parent != native.compiled(tmp_path, {**HERE, "CC": "cc"}).parent
+
+
 def test_a_compiler_that_fails_is_told_of(tmp_path: Path) -> None:
     said: list[str] = []
 
@@ -110,11 +118,11 @@ def test_a_library_that_a_variable_names_must_be_there_and_be_one(tmp_path: Path
 @needs_compiler
 def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "kernel.c"
-    source.write_text(native.SOURCE.read_text().replace("#define VERSION 1", "#define VERSION 7"))
+    source.write_text(native.SOURCE.read_text().replace("#define VERSION 2", "#define VERSION 7"))
     library = tmp_path / "other.so"
     subprocess.run(["cc", "-std=c99", "-fPIC", "-shared", "-o", library, source, "-lm"], check=True)
 
-    with pytest.raises(Integrity, match="is version 7 of the kernel, not 1"):
+    with pytest.raises(Integrity, match="is version 7 of the kernel, not 2"):
         native.NativeKernel(library)
 
 

@@ -44,6 +44,14 @@ def test_air_at_rest_stays_at_rest() -> None:
     assert np.abs(state).max() == 0
 
 
+def test_an_even_wind_over_walls_stays_even() -> None:
+    problem, state = begin(Case(0, profile=solver.stable, wind_m_s=15), Grid(8, 20))
+
+    Integration(problem, state).advance(300, problem.grid.step_s(1.5))
+
+    assert np.abs(solver.perturbations(problem, state)["uwnd"] - 15).max() < 2e-3
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_moves_stays_finite_and_keeps_its_mass_unless_air_is_blown_in(name: str) -> None:
     problem, state = begin(CASES[name], Grid(20, 10))

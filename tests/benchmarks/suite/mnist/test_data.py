@@ -114,3 +114,33 @@ class TestBrokenData:
         (tmp_path / "digits.txt").write_text("one two three")
         with pytest.raises(UsageError, match="is no archive with MNIST's files"):
             read_digits(tmp_path / "digits.txt")
+
+    def test_a_compressed_file_that_is_damaged_inside_is_named(self, folder: Path) -> None:
+        file = next(folder.rglob("train-images*"))
+        packed = bytearray(gzip.compress(file.read_bytes()))
+        packed[30:60] = bytes(30)
+        file.write_bytes(packed)
+        with pytest.raises(Integrity, match="train-images-idx3-ubyte is damaged"):
+            read_digits(folder)
+
+    @pytest.mark.parametrize("data", [b"", b"\x93NUMPY"])
+    def test_an_empty_or_other_file_of_that_name_is_refused(self, tmp_path: Path, data: bytes) -> None:
+        (tmp_path / "mnist.npz").write_bytes(data)
+        with pytest.raises(Integrity, match="cannot be read as a NumPy archive"):
+            read_digits(tmp_path / "mnist.npz")
+
+    @pytest.mark.parametrize(
+        ("name", "array", "message"),
+        [
+            ("x_test", np.zeros((3, 28, 28), np.float32), r"test part are \(3, 28, 28\) of float32, expected squares"),
+            ("x_test", np.zeros((3, 8, 8), np.uint8), r"test part are \(3, 8, 8\) of uint8"),
+            ("y_test", np.array([1, 2, -3]), "labels of the test part are no digits"),
+        ],
+    )
+    def test_arrays_of_another_form_are_refused(
+        self, tmp_path: Path, name: str, array: np.ndarray, message: str
+    ) -> None:
+        arrays = {"x_train": IMAGES["train"], "y_train": LABELS["train"], "x_test": IMAGES["t10k"]}
+        np.savez(tmp_path / "mnist.npz", **{**arrays, "y_test": LABELS["t10k"], name: array})
+        with pytest.raises(UsageError, match=message):
+            read_digits(tmp_path / "mnist.npz")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,22 +17,27 @@ from torch.nn import functional
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.harness.scores import Results, Score
 from fairmile.benchmarks.harness.session import Session
-from fairmile.benchmarks.harness.staging import staged
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.harness.trainer import Trained, fit
 from fairmile.benchmarks.suite.cosmoflow import baselines
 from fairmile.benchmarks.suite.cosmoflow.figures import draw_all
 from fairmile.benchmarks.suite.cosmoflow.files import (
+    CUBE,
     PARTS,
     Counts,
     Cubes,
     FileCubes,
     Listing,
     Unit,
+    Universe,
+    cube_name,
     has_room,
     list_part,
     read_listed,
+    spread,
+    write_cube,
     write_maps,
+    write_universe,
 )
 from fairmile.benchmarks.suite.cosmoflow.models import CosmoFlow
 from fairmile.benchmarks.suite.cosmoflow.settings import Settings, choose
@@ -53,7 +57,7 @@ PUBLISHED = (
 _DRAWN = 16  # cubes whose spectra are drawn
 _TURNS = tuple(itertools.permutations((2, 3, 4)))
 _CHUNK = 64  # universes made at a time
-_FORMAT = 1  # of what is prepared; another number makes it anew
+_FORMAT = 2  # of what is prepared; another number makes it anew
 
 
 def run(session: Session) -> None:
@@ -67,6 +71,8 @@ def run(session: Session) -> None:
     with span("data"):
         data = prepare(session, settings)
     session.say(f"data: {data.words}")
+    if settings.write_as != "none" and session.ranks.is_first:
+        _write_published(session, settings, data)
     if settings.work == "prepare":
         return
     task = CosmoFlowTask(settings, data)
@@ -76,11 +82,11 @@ def run(session: Session) -> None:
     predicted: dict[str, Any] = {}
     with span("baselines"):
         scores = baseline_scores(settings, data, predicted)
-    predicted["network"] = trained.outputs["y"]
+    predicted["network"] = trained.outputs["y"][_looked_at(settings, data.validation)]
     weights = sum(each.numel() for each in trained.model.parameters())
     scores.append(Score("model", "network", trained.scores, f"{weights:,} parameters"))
     with span("plots"):
-        drawn = draw(session, data, predicted, trained)
+        drawn = draw(session, settings, data, predicted, trained)
     session.report(
         Results(
             benchmark="cosmoflow",
@@ -90,7 +96,7 @@ def run(session: Session) -> None:
             seed=session.seed,
             settings=dataclasses.asdict(settings),
             published=PUBLISHED,
-            notes=notes(session, data, drawn),
+            notes=notes(settings, data, drawn),
             figures=drawn,
         )
     )
@@ -130,13 +136,31 @@ def _made(session: Session, settings: Settings) -> Data:
             first += many
 
     asked = {"format": _FORMAT, **dataclasses.asdict(generator), "counts": counts}
-    folder = staged(session.prepared(asked, make), settings.stage, os.environ, session.say)
+    folder = session.prepared(asked, make)
     words = (
         f"made-up universes (Zel'dovich) of {settings.size}^3 cells of {settings.cell:g} Mpc/h at 4 redshifts: "
         f"{counts[0]} to train, {counts[1]} to validate"
     )
     parts = [Cubes.mapped(folder, part) for part in PARTS]
     return Data(parts[0], parts[1], settings.size, len(generator.redshifts), is_real=False, words=words)
+
+
+def _write_published(session: Session, settings: Settings, data: Data) -> None:
+    """Write universes that were made in a published layout: a folder that can be given as real data."""
+    if data.is_real:
+        raise UsageError("parameter write_as: only universes that are made can be written", hint="leave out the data")
+    place, seed = session.folder / "cosmoUniverse", 0
+    for name, part in zip(PARTS, (data.training, data.validation), strict=True):
+        for number in range(len(part)):
+            x, y = take(part, np.array([number]))
+            file = place / name / cube_name("made", seed, 0)
+            if settings.write_as == "universe":
+                made = Universe(x[0], y[0], seed, dataset_tag="made-up", universe_tag=f"{settings.data_seed}-{seed}")
+                write_universe(file.with_suffix(".hdf5"), made)
+            else:
+                write_cube(file.with_suffix(f".{settings.write_as}"), x[0], y[0])
+            seed += 1
+    session.say(f"written in {place}")
 
 
 def _universes(generator: Generator, first: int, many: int) -> Iterator[tuple[Counts, Unit]]:
@@ -165,7 +189,6 @@ def _real(session: Session, settings: Settings, data: Path) -> Data:
     parts: list[Cubes | FileCubes]
     if settings.memory_map and has_room(session.cache, listings):
         folder = session.prepared({"format": _FORMAT, "counts": counts}, make)
-        folder = staged(folder, settings.stage, os.environ, session.say)
         parts = [Cubes.mapped(folder, part) for part in PARTS]
     else:
         parts = [FileCubes(listing, many) for listing, many in zip(listings, counts, strict=True)]
@@ -189,7 +212,8 @@ class CosmoFlowTask:
 
     @property
     def metric(self) -> Metric:
-        return Metric("mae", "lower", target=TARGET if self.data.is_real else None, mllog_key="eval_error")
+        target = TARGET if self.data.is_real and self.data.edge == CUBE else None
+        return Metric("mae", "lower", target=target, mllog_key="eval_error")
 
     @property
     def training(self) -> Cubes | FileCubes:
@@ -201,8 +225,6 @@ class CosmoFlowTask:
 
     def model(self) -> torch.nn.Module:
         settings = self.settings
-        if settings.model != "cosmoflow":
-            raise UsageError(f"parameter model: there is no {settings.model!r}", hint="there is cosmoflow")
         return CosmoFlow(
             self.data.edge, channels=self.data.channels, width=settings.width, depth=settings.depth,
             dropout=settings.dropout, is_log=settings.apply_log,
@@ -234,26 +256,28 @@ def turn(counts: torch.Tensor) -> torch.Tensor:
 
 def baseline_scores(settings: Settings, data: Data, predicted: dict[str, Any]) -> list[Score]:
     """Return what needs no network, and put what it predicts into `predicted`."""
-    most = settings.baseline_samples
-    limits = [min(most or len(part), len(part)) for part in (data.training, data.validation)]
-    summaries, targets = zip(
-        *(_summaries(part, many) for part, many in zip((data.training, data.validation), limits, strict=True)),
-        strict=True,
-    )
-    predicted["mean"] = baselines.Mean.fit(targets[0]).predict(limits[1])
+    parts = data.training, data.validation
+    numbers = [_looked_at(settings, part) for part in parts]
+    summaries, targets = zip(*(_summaries(part, at) for part, at in zip(parts, numbers, strict=True)), strict=True)
+    predicted["mean"] = baselines.Mean.fit(targets[0]).predict(len(numbers[1]))
     ridge = baselines.Ridge.fit(summaries[0], targets[0])
     predicted["ridge"] = ridge.predict(summaries[1])
-    seen = f"{limits[0]} cubes to train, {limits[1]} to validate"
+    seen = f"{len(numbers[0])} cubes to train, {len(numbers[1])} to validate"
     return [
         Score("trivial", "mean", baselines.scores(predicted["mean"], targets[1]), seen),
         Score("classical", "ridge", baselines.scores(predicted["ridge"], targets[1]), f"log P(k) and moments; {seen}"),
     ]
 
 
-def _summaries(part: Cubes | FileCubes, many: int) -> tuple[Any, Any]:
+def _looked_at(settings: Settings, part: Cubes | FileCubes) -> Any:
+    """Return the numbers of the cubes that the baselines look at."""
+    return np.array(spread(settings.baseline_samples or len(part), len(part)))
+
+
+def _summaries(part: Cubes | FileCubes, numbers: Any) -> tuple[Any, Any]:
     found, targets = [], []
-    for start in range(0, many, _CHUNK):
-        cubes, unit = take(part, np.arange(start, min(start + _CHUNK, many)))
+    for start in range(0, len(numbers), _CHUNK):
+        cubes, unit = take(part, numbers[start : start + _CHUNK])
         found.append(baselines.summarise(cubes))
         targets.append(unit)
     return np.concatenate(found), np.concatenate(targets)
@@ -265,18 +289,21 @@ def take(part: Cubes | FileCubes, numbers: Any) -> tuple[Any, Any]:
     return np.moveaxis(np.asarray(batch["x"]), 1, -1), np.asarray(batch["y"])
 
 
-def draw(session: Session, data: Data, predicted: Mapping[str, Any], trained: Trained) -> list[str]:
+def draw(session: Session, settings: Settings, data: Data, predicted: Mapping[str, Any], trained: Trained) -> list[str]:
     """Draw the figures beside the results."""
-    cubes, _ = take(data.validation, np.arange(min(_DRAWN, len(data.validation))))
-    return draw_all(session.folder, cubes, trained.outputs["truth"], predicted, trained.history)
+    shown = take(data.validation, np.array(spread(_DRAWN, len(data.validation))))
+    truth = trained.outputs["truth"][_looked_at(settings, data.validation)]
+    return draw_all(session.folder, shown, truth, predicted, trained.history)
 
 
-def notes(session: Session, data: Data, drawn: list[str]) -> list[str]:
+def notes(settings: Settings, data: Data, drawn: list[str]) -> list[str]:
     """Return what a reader of the scores must know."""
     found = []
-    if not data.is_real:
+    if settings.work == "train":
+        found.append("the validation cubes that give the score also choose the epoch, as a time to a target does")
+    if not data.is_real or data.edge != CUBE:
         found.append(
-            f"the published target, MAE {TARGET}, holds for the real cubes of 128^3 only: made-up universes have none"
+            f"the published target, MAE {TARGET}, holds for the real cubes of {CUBE}^3 only: there is none here"
         )
     if not drawn:
         found.append("no figures: matplotlib is missing")

@@ -20,16 +20,21 @@ _NOTHING = 1e-9
 
 
 def draw_all(
-    folder: Path, cubes: Array, unit: Array, predicted: Mapping[str, Array], history: Sequence[Mapping[str, float]]
+    folder: Path,
+    shown: tuple[Array, Array],
+    unit: Array,
+    predicted: Mapping[str, Array],
+    history: Sequence[Mapping[str, float]],
 ) -> list[str]:
     """Draw all figures and return the names of their files; none where nothing can draw.
 
-    `predicted` has the parameters that each method tells, for the first of the cubes of `unit`.
+    `shown` are some cubes and their parameters; `predicted` has what each method tells of the cubes of `unit`.
     """
+    cubes, known = shown
     drawn = [
         save_figure(folder / "predicted.svg", lambda figure: _draw_predicted(figure, unit, predicted), size=(10, 3.2)),
-        save_figure(folder / "slices.svg", lambda figure: _draw_slices(figure, cubes[0], unit[0]), size=(10, 2.9)),
-        save_figure(folder / "spectra.svg", lambda figure: _draw_spectra(figure, cubes, unit), size=(10, 2.9)),
+        save_figure(folder / "slices.svg", lambda figure: _draw_slices(figure, cubes[0], known[0]), size=(10, 2.9)),
+        save_figure(folder / "spectra.svg", lambda figure: _draw_spectra(figure, cubes, known), size=(10, 2.9)),
     ]
     if history:
         drawn.insert(1, save_figure(folder / "training.svg", lambda figure: _draw_history(figure, history, unit)))
@@ -42,9 +47,9 @@ def _draw_predicted(figure: Any, unit: Array, predicted: Mapping[str, Array]) ->
         truth = unit_to_physical(unit)[:, at]
         axis.plot([truth.min(), truth.max()], [truth.min(), truth.max()], color="#444444", linewidth=0.8)
         for name, values in predicted.items():
-            error = float(np.abs(values[:, at] - unit[: len(values), at]).mean())
+            error = float(np.abs(values[:, at] - unit[:, at]).mean())
             axis.scatter(
-                truth[: len(values)], unit_to_physical(values)[:, at], s=5, alpha=0.5, linewidths=0, rasterized=True,
+                truth, unit_to_physical(values)[:, at], s=5, alpha=0.5, linewidths=0, rasterized=True,
                 color=_COLOURS.get(name, _MODEL), label=f"{name} {error:.3f}",
             )  # fmt: skip
         axis.set_title(label)
@@ -69,7 +74,7 @@ def _draw_slices(figure: Any, cube: Array, unit: Array) -> None:
 def _draw_spectra(figure: Any, cubes: Array, unit: Array) -> None:
     axes = figure.subplots(1, cubes.shape[-1], sharey=True, squeeze=False)[0]
     found = spectra(cubes)
-    order = np.argsort(unit[: len(cubes), 1])
+    order = np.argsort(unit[:, 1])
     from matplotlib import colormaps
 
     for at, axis in enumerate(axes):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmile.base.errors import Integrity, NotFound, UsageError
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import write_failure
 from fairmile.benchmarks.suite.cosmoflow.tfrecord import make_example, parse_example, records, write_records
 from fairmile.benchmarks.suite.cosmoflow.universes import NAMES, REDSHIFTS, unit_to_physical
@@ -93,9 +93,9 @@ def read_universe(file: Path) -> Universe:
         redshifts = tuple(float(each) for each in np.ravel(_get(found, "redshifts", file)))
         physical = np.ravel(_get(found, "physPar", file)).astype(float)
         tags = [_get(found, tag, file) for tag in _TAGS]
-    if len(names) != 4 or len(physical) != 4:
-        which = "namePar" if len(names) != 4 else "physPar"
-        raise UsageError(f"{file}: field {which!r}: expected 4 parameters, found {max(len(names), len(physical))}")
+    for name, many in (("namePar", len(names)), ("physPar", len(physical))):
+        if many != 4:
+            raise UsageError(f"{file}: field {name!r}: expected 4 parameters, found {many}")
     if len(redshifts) != full.shape[-1]:
         raise UsageError(f"{file}: field 'redshifts': expected {full.shape[-1]}, as 'full' has, found {len(redshifts)}")
     return Universe(full, unit, int(tags[2]), tuple(names), redshifts, _text(tags[0]), _text(tags[1]), tuple(physical))
@@ -120,6 +120,9 @@ def read_cubes(file: Path) -> tuple[Counts, Unit]:
     """Return the cubes of a file (cubes, edge, edge, edge, 4) and their parameters (cubes, 4)."""
     if file.suffix in TFRECORD:
         found = [_cube_of_example(parse_example(data, file), file) for data in records(file)]
+        if len({x.shape for x, _ in found}) != 1:
+            kinds = ", ".join(sorted(_shape(x.shape) for x, _ in found)) or "no record"
+            raise Integrity(f"{file}: expected cubes of one size, found {kinds}", hint="fetch the file again")
         return np.stack([x for x, _ in found]), np.stack([y for _, y in found])
     with _open(file) as content:
         if "full" in content and "x" not in content:
@@ -139,6 +142,7 @@ def _cube_of_example(features: dict[str, Any], file: Path) -> tuple[Counts, Unit
     y = np.asarray(features["y"], np.float32)
     if y.shape != (4,):
         raise UsageError(f"{file}: feature 'y': expected 4 parameters, found {y.size}")
+    _check_unit(y, f"{file}: feature 'y'")
     x = np.frombuffer(features["x"], "<i2") if len(features["x"]) % 8 == 0 else np.empty(0, np.int16)
     edge = round((x.size / 4) ** (1 / 3))
     if not edge or edge**3 * 4 != x.size:
@@ -163,8 +167,16 @@ class Listing:
         return len(self) * self.edge**3 * self.channels * 2
 
 
+def spread(many: int, of: int) -> list[int]:
+    """Return so many of the numbers below `of`, evenly apart; all where there are no more.
+
+    The cubes of one universe follow each other: the first 64 of the published ones have the same four parameters.
+    """
+    return [at * of // many for at in range(many)] if many < of else list(range(of))
+
+
 def list_part(data: Path, part: str, most: int = 0) -> Listing:
-    """Return the files of train/ or validation/ in a folder of real data, at most so many cubes of it."""
+    """Return the files of train/ or validation/ in a folder of real data; of many only as hold so many cubes."""
     folder = data / part
     if not folder.is_dir():
         raise NotFound(
@@ -175,7 +187,7 @@ def list_part(data: Path, part: str, most: int = 0) -> Listing:
         raise NotFound(f"{folder} holds no file that ends in {', '.join(TFRECORD + HDF5)}")
     first, _ = read_cubes(files[0])
     if most:
-        files = files[: -(-most // len(first))]
+        files = [files[at] for at in spread(-(-most // len(first)), len(files))]
     return Listing(tuple(files), len(first), first.shape[1], first.shape[-1])
 
 
@@ -285,8 +297,10 @@ def _gather(x: NDArray[Any], numbers: NDArray[np.int64]) -> torch.Tensor:
 
 
 def _h5py() -> Any:
-    import h5py
-
+    try:
+        import h5py
+    except ImportError as error:
+        raise Unsupported("HDF5 files need h5py", hint="pip install 'fairmile[benchmarks]'") from error
     return h5py
 
 
@@ -295,6 +309,8 @@ def _open(file: Path) -> Any:
         return _h5py().File(file, "r")
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {file}") from error
+    except PermissionError as error:
+        raise SystemFailure(f"cannot read {file}: permission denied") from error
     except OSError as error:
         raise Integrity(f"{file} is no HDF5 file, or a damaged one", hint="fetch the file again") from error
 
@@ -302,7 +318,12 @@ def _open(file: Path) -> Any:
 def _get(found: Any, name: str, file: Path) -> Any:
     """Return a dataset, or an attribute of that name."""
     if name in found:
-        return found[name][()]
+        if not hasattr(found[name], "dtype"):
+            raise UsageError(f"{file}: field {name!r}: expected a dataset, found a group")
+        try:
+            return found[name][()]
+        except OSError as error:
+            raise Integrity(f"{file}: field {name!r} is damaged: {error}", hint="fetch the file again") from error
     if name in found.attrs:
         return found.attrs[name]
     there = sorted([*found.keys(), *found.attrs.keys()])
@@ -325,7 +346,17 @@ def _parameters(found: Any, name: str, file: Path) -> Unit:
     values = np.asarray(_get(found, name, file))
     if values.shape != (4,) or values.dtype.kind != "f":
         raise UsageError(f"{file}: field {name!r}: expected 4 floats, found {values.dtype} of {_shape(values.shape)}")
+    _check_unit(values, f"{file}: field {name!r}")
     return values.astype(np.float32)
+
+
+def _check_unit(values: NDArray[Any], where: str) -> None:
+    if not np.all(np.abs(values) <= 1 + 1e-6):  # nor are they NaN
+        told = ", ".join(f"{value:g}" for value in values)
+        raise UsageError(
+            f"{where}: expected 4 normalised parameters between -1 and 1, found {told}",
+            hint="are they the physical ones? they stand in 'physPar'",
+        )
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -35,8 +35,8 @@ class Block(nn.Module):
 class CosmoFlow(nn.Module):
     """Convolutions of 3^3 that double their channels, each followed by LeakyReLU and pooling; three dense layers.
 
-    It takes counts or their logarithms as (samples, channels, depth, height, width) of any type: with `is_log` the
-    logarithm is taken here, where a compiler can fuse it with what follows.
+    It takes counts of any type as (samples, channels, depth, height, width). ln(counts + 1), or without `is_log` the
+    counts over their mean, is computed here, where a compiler can fuse it with what follows.
     """
 
     def __init__(

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from fairmile.benchmarks.harness.settings import Optimizer, Schedule, TrainSettings, read_settings, told
 
 Preset = Literal["auto", "small", "mlperf"]
+Model = Literal["cosmoflow"]
+Layout = Literal["none", "hdf5", "tfrecord", "universe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +18,15 @@ class Settings(TrainSettings):
     """The defaults are the small benchmark: minutes on two CPU cores, with universes made on the spot."""
 
     preset: Preset = told("auto", "small, mlperf (the published settings), or auto: mlperf where real data is given")
-    model: str = told("cosmoflow", "cosmoflow: the network of MLPerf HPC, scaled by width and depth")
-    train_samples: int = told(4096, "universes to train with; of real data 0 or more than there are: all")
-    validation_samples: int = told(512, "universes to validate with; of real data 0 or more than there are: all")
+    model: Model = told("cosmoflow", "cosmoflow: the network of MLPerf HPC, scaled by width and depth")
+    train_samples: int = told(4096, "cubes to train with; of real data 0 or more than there are: all")
+    validation_samples: int = told(512, "cubes to validate with; of real data 0 or more than there are: all")
     size: int = told(16, "cells along the edge of a cube that is made; real data say it themselves")
     cell: float = told(8.0, "Mpc/h along the edge of a cell that is made, at H_0 = 70")
     data_seed: int = told(2019, "seed of the universes, which stay the same when the seed of a run changes")
+    write_as: Layout = told(
+        "none", "write what is made as it is published, too: hdf5, tfrecord, or universe (raw HDF5)"
+    )
     width: int = told(8, "channels of the first convolution, doubled by each further one")
     depth: int = told(3, "convolutions, each of which halves the cube")
     dropout: float = told(0.0, "share of the dense layers left out while training", least=0, most=1)

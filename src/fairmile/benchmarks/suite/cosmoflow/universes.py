@@ -79,7 +79,8 @@ class Cosmologies:
     def _amplitude(self) -> Floats:
         log_k = np.linspace(np.log(1e-5), np.log(1e2), 4096)
         k = np.exp(log_k)[None]
-        variance = np.trapezoid(k**3 * self._shape(k) * top_hat(8.0 * k) ** 2 / (2 * np.pi**2), log_k, axis=-1)
+        parts = k**3 * self._shape(k) * top_hat(8.0 * k) ** 2 / (2 * np.pi**2)
+        variance = (parts[:, 1:] + parts[:, :-1]).sum(axis=1) / 2 * (log_k[1] - log_k[0])
         return np.asarray(self.physical[:, 1] ** 2 / variance)
 
 

@@ -43,22 +43,31 @@ def climatology(training: Windows, validation: Windows, lead: Lead) -> Array:
     return np.asarray(mean[:, validation.starts + validation.history - 1], np.float32)
 
 
-def ridge(training: Windows, validation: Windows, lead: Lead) -> Array:
+def ridge(training: Windows, validation: Windows, lead: Lead, place_weights: Array | None = None) -> Array:
     """Return a linear forecast from the history, [L, S, 4]; a fifth of the training locations chooses its penalty.
 
-    It is shown all that was observed at the last fortnight and the magnitude of each fortnight before.
+    It is shown all that was observed at the last fortnight and the magnitude of each fortnight before. With
+    `place_weights` [training locations, 4] the errors at a location count by them, for each target.
     """
+    if place_weights is None:
+        weights = _solved(training, lead, np.ones(len(training.locations)))
+    else:
+        each = [_solved(training, lead, column) for column in place_weights.T.astype(np.float64)]
+        weights = np.stack([one[:, i] for i, one in enumerate(each)], axis=1)
+    found = [_rows(validation, locations) @ weights for locations in _blocks(validation.locations)]
+    return np.concatenate(found).astype(np.float32)
+
+
+def _solved(training: Windows, lead: Lead, place_weights: Array) -> Array:
     chooser = np.arange(len(training.locations)) % _HELD == _HELD - 1
     if not chooser.any():
         chooser[-1] = len(chooser) > 1
-    fitted, held = _Sums.of(training, ~chooser, lead), _Sums.of(training, chooser, lead)
+    fitted, held = (_Sums.of(training, chosen, lead, place_weights) for chosen in (~chooser, chooser))
     everything = fitted.plus(held)
     errors = [held.error(fitted.solve(penalty)) for penalty in PENALTIES]
     best = np.argmin(errors, axis=0)  # for each target
     solved = [everything.solve(penalty) for penalty in PENALTIES]
-    weights = np.stack([solved[which][:, i] for i, which in enumerate(best)], axis=1)
-    found = [_rows(validation, locations) @ weights for locations in _blocks(validation.locations)]
-    return np.concatenate(found).astype(np.float32)
+    return np.stack([solved[which][:, i] for i, which in enumerate(best)], axis=1)
 
 
 BASELINES: dict[str, tuple[Literal["trivial", "classical"], Baseline]] = {
@@ -93,21 +102,22 @@ class _Sums:
     """The sums of products of many rows of features and targets: all that a linear fit needs to know of them."""
 
     products: Array  # [features + targets, features + targets]
-    count: int
+    count: float
     targets: int
 
     @classmethod
-    def of(cls, windows: Windows, chosen: Array, lead: Lead) -> _Sums:
+    def of(cls, windows: Windows, chosen: Array, lead: Lead, place_weights: Array) -> _Sums:
         """Return the sums over some locations of windows; rows with a missing target are left out."""
         targets = windows.data.target.shape[2]
         size = windows.data.observed.shape[2] + windows.history + targets
-        products, count = np.zeros((size, size)), 0
-        for locations in _blocks(windows.locations[chosen]):
+        products, count = np.zeros((size, size)), 0.0
+        for locations, weights in zip(_blocks(windows.locations[chosen]), _blocks(place_weights[chosen]), strict=True):
             part = replace(windows, locations=locations)
             truth = part.truth(lead)
             good = ~np.isnan(truth).any(axis=2)
             rows = np.concatenate((_rows(part, locations)[good], truth[good]), axis=1)
-            products, count = products + rows.T @ rows, count + len(rows)
+            weight = np.broadcast_to(weights[:, None], good.shape)[good]
+            products, count = products + (rows * weight[:, None]).T @ rows, count + float(weight.sum())
         return cls(products, count, targets)
 
     def plus(self, other: _Sums) -> _Sums:

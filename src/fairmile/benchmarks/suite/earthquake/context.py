@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairmile.benchmarks.suite.earthquake.bins import Grid
+from fairmile.benchmarks.suite.earthquake.bins import BIG, Grid
+from fairmile.benchmarks.suite.earthquake.features import quarter_energy
 from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS
 
 if TYPE_CHECKING:
@@ -36,21 +37,24 @@ CONTEXT = (
 
 
 def energy_of(values: Array, scale: Scale) -> Array:
-    """Return energies in a unit of their own, of magnitudes or of E^0.25."""
-    return np.asarray(10.0 ** (1.5 * values) if scale == "magnitude" else values**4)
+    """Return 10^(1.5 m) of magnitudes or of E^0.25."""
+    return np.asarray(10.0 ** (1.5 * values) if scale == "magnitude" else values**4 * 10.0 ** (1.5 * BIG))
 
 
 def add_context(data: Prepared, grid: Grid, scale: Scale) -> Prepared:
-    """Return data with the variables that CONTEXT names after the observed ones, each with mean 0 and spread 1."""
+    """Return data with the variables that CONTEXT names after the observed ones, each with mean 0 and spread 1.
+
+    Mean and spread are those of all data, validation included, as the range of the published features is.
+    """
     missing = np.isnan(data.observed).any(axis=2)
-    magnitude = _filled(data.observed[..., 0] * (data.high[0] - data.low[0]) + data.low[0])
-    energy = np.where(missing, 0.0, energy_of(magnitude, scale))
+    values = _filled(data.observed[..., 0] * (data.high[0] - data.low[0]) + data.low[0])
+    energy = np.where(missing, 0.0, energy_of(values, scale))
     counts = _filled(data.observed[..., 2])
     counts = counts / max(float(counts[counts > 0].min(initial=np.inf)), 1e-9) if (counts > 0).any() else counts
     known = np.maximum(np.cumsum(~missing, axis=1), 1)
     near, far = _near(data.pixels, grid, 1), _near(data.pixels, grid, 3)
     columns = [
-        np.cumsum(np.where(missing, 0.0, magnitude), axis=1) / known,
+        np.cumsum(np.where(missing, 0.0, values), axis=1) / known,
         *(_level(_back(energy, steps)) for steps in _LONG),
         *(np.log1p(_back(counts, steps)) for steps in _COUNTS),
         np.log1p(_since(_filled(data.observed[..., 3]) > 0)),
@@ -79,8 +83,8 @@ def add_known_part(data: Prepared, scale: Scale) -> Prepared:
     for each in PARAMETERS:
         steps = each.fortnights - 1
         if steps:
-            known = _back(_filled(energy), steps)
-            level = _level(known) if scale == "magnitude" else known**0.25
+            level = _level(_back(_filled(energy), steps))
+            level = level if scale == "magnitude" else quarter_energy(level)
             columns.append(np.where(np.isnan(data.observed).any(axis=2), np.nan, level).astype(np.float32))
     return replace(data, observed=np.concatenate((data.observed, np.stack(columns, axis=2)), axis=2))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.benchmarks.suite.earthquake.bins import Cut, DailyBins, Grid, cut_locations, daily_bins, fortnights
@@ -74,7 +75,9 @@ def what(settings: Settings) -> dict[str, Any]:
         *("max_locations", "broken", "faults", "scale"),
         *("synthetic_years", "synthetic_min_magnitude", "synthetic_locations", "synthetic_seed"),
     ]
-    return {"format": FORMAT, **{name: getattr(settings, name) for name in names}}
+    faults = Path(settings.faults)
+    labels = sha256_file(faults) if settings.faults and faults.is_file() else ""
+    return {"format": FORMAT, "labels": labels, **{name: getattr(settings, name) for name in names}}
 
 
 def prepare(source: Path | None, folder: Path, settings: Settings) -> None:

@@ -132,7 +132,10 @@ def _notes(tally: _Tally) -> tuple[str, ...]:
     if tally.broken:
         notes.append(f"{tally.broken} broken rows were left out; the first: {tally.first}")
     if tally.unmeasured:
-        notes.append(f"{tally.unmeasured} events have no usable magnitude or depth: they count as missing, not as 0")
+        notes.append(
+            f"{tally.unmeasured} events have no usable magnitude or depth: without magnitude one is left out, "
+            "without depth it has no part in the depth of its day"
+        )
     if tally.other_kinds:
         notes.append(f"{tally.other_kinds} events are no earthquakes (blasts and the like) and were left out")
     return tuple(notes)

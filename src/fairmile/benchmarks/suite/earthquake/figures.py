@@ -10,7 +10,7 @@ import numpy as np
 
 from fairmile.benchmarks.harness.figures import save_figure
 from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS
-from fairmile.benchmarks.suite.earthquake.scoring import nnse
+from fairmile.benchmarks.suite.earthquake.scoring import CHOICE, nnse
 
 if TYPE_CHECKING:
     from fairmile.benchmarks.harness.scores import Score
@@ -26,7 +26,7 @@ _BARS = ("#bbbbbb", "#8d99ae", "#66a182", "#2e4057", "#edae49", "#d1495b", "#7a1
 
 def draw_series(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> str:
     """Draw observed and predicted magnitudes, summed over the validation locations, for each target."""
-    truth, dates = windows.data.restore(windows.truth(lead)), _dates(windows)
+    truth = windows.data.restore(windows.truth(lead))
     guess = windows.data.restore(windows.at_lead(forecast, lead))
 
     def draw(figure: Any) -> None:
@@ -35,7 +35,7 @@ def draw_series(folder: Path, windows: Windows, forecast: Array, lead: Lead) -> 
             seen = ~np.isnan(truth[..., each.target]).any(axis=0)
             for values, colour, name in ((truth, _OBSERVED, "observed"), (guess, _PREDICTED, "predicted")):
                 total = np.where(seen, values[..., each.target].sum(axis=0), np.nan)
-                axis.plot(dates[steps - 1 : steps - 1 + len(total)], total, color=colour, lw=0.8, label=name)
+                axis.plot(*timeline(windows, total, steps), color=colour, lw=0.8, label=name)
             axis.set_title(f"{each.at(steps)}: sum of magnitudes over {len(truth)} validation locations", fontsize=8)
         figure.axes[0].legend(frameon=False, ncols=2, fontsize=8)
 
@@ -48,20 +48,17 @@ def draw_locations(folder: Path, windows: Windows, forecast: Array, target: int 
     by_location = nnse(truth, guess)
     order = np.argsort(-np.nan_to_num(by_location))
     shown = order[np.linspace(0, len(order) - 1, min(_SHOWN, len(order))).astype(int)]
-    data, dates = windows.data, _dates(windows)
+    data = windows.data
 
     def draw(figure: Any) -> None:
         for axis, place in zip(np.atleast_1d(figure.subplots(len(shown), 1, sharex=True)), shown, strict=True):
             for values, colour, name in ((truth, _OBSERVED, "observed"), (guess, _PREDICTED, "predicted")):
                 low, high = data.low[target], data.high[target]
                 series = values[place] * (high - low) + low
-                axis.plot(dates[: len(series)], series, color=colour, lw=0.6, label=name)
+                axis.plot(*timeline(windows, series, 1), color=colour, lw=0.6, label=name)
             where = windows.locations[place]
-            axis.set_title(
-                f"{PARAMETERS[target].name} at {data.latitude[where]:.2f} N, {-data.longitude[where]:.2f} W: "
-                f"NNSE {by_location[place]:.3f}",
-                fontsize=8,
-            )
+            at = f"{_degrees(data.latitude[where], 'NS')}, {_degrees(data.longitude[where], 'EW')}"
+            axis.set_title(f"{PARAMETERS[target].name} at {at}: NNSE {by_location[place]:.3f}", fontsize=8)
         figure.axes[0].legend(frameon=False, ncols=2, fontsize=8)
 
     return save_figure(folder / "locations.svg", draw, size=(8, 2 * len(shown)))
@@ -134,17 +131,26 @@ def draw_losses(folder: Path, history: Sequence[Mapping[str, float]]) -> str:
         left, right = figure.subplots(1, 2)
         left.plot([row["epoch"] for row in history], [row["train_loss"] for row in history], "o-", ms=3)
         left.set(xlabel="epoch", ylabel="training loss")
-        scored = [row for row in history if "nnse_all" in row]
-        right.plot([row["epoch"] for row in scored], [row["nnse_all"] for row in scored], "o-", ms=3, color=_PREDICTED)
+        scored = [row for row in history if CHOICE in row]
+        right.plot([row["epoch"] for row in scored], [row[CHOICE] for row in scored], "o-", ms=3, color=_PREDICTED)
         right.set(xlabel="epoch", ylabel="NNSE of the windows that choose the epoch")
 
     return save_figure(folder / "losses.svg", draw)
 
 
-def _dates(windows: Windows) -> Array:
-    """Return the last day of the fortnights that follow the histories, at step 1, 2 ..."""
-    first = windows.starts[0] + windows.history
-    return np.asarray(windows.data.dates[first:])
+def timeline(windows: Windows, values: Array, step: int) -> tuple[Array, Array]:
+    """Return dates without holes and a value for each, of one value per window, `step` fortnights after its history.
+
+    Windows are left out where the catalog has a gap: NaN stands there, so that a line breaks instead of crossing it.
+    """
+    places = windows.starts + windows.history - 1 + step
+    filled = np.full(places[-1] - places[0] + 1, np.nan)
+    filled[places - places[0]] = values
+    return np.asarray(windows.data.dates[places[0] : places[-1] + 1]), filled
+
+
+def _degrees(value: float, sides: str) -> str:
+    return f"{abs(value):.2f}° {sides[0] if value >= 0 else sides[1]}"
 
 
 def _colour(place: int) -> str:

@@ -15,7 +15,7 @@ from fairmile.benchmarks.harness.loader import Loader
 from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS, lead_steps
-from fairmile.benchmarks.suite.earthquake.scoring import scores
+from fairmile.benchmarks.suite.earthquake.scoring import CHOICE, scores
 from fairmile.benchmarks.suite.earthquake.tft import Shape, TemporalFusionTransformer
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-CHOICE = "nnse_all"  # by which the epoch is chosen, so that one training serves both leads
 QUANTILES = (0.1, 0.5, 0.9)
 TARGETS = len(PARAMETERS)
 UNTRAINED = ("persistence", "climatology")
@@ -120,10 +119,14 @@ class Forecaster(nn.Module):
             for kind in LEADS:
                 focus[each.lead(kind) - 1 : each.lead(kind), each.target] = settings.focus
         self.register_buffer("focus", focus, persistent=False)
-        for name, size in (("mean", (data_shape.observed,)), ("known_mean", (TARGETS,)), ("middle", (self.horizon, 4))):
+        for name, size in (
+            ("mean", (data_shape.observed,)),
+            ("known_mean", (TARGETS,)),
+            ("middle", (self.horizon, TARGETS)),
+        ):
             self.register_buffer(name, torch.zeros(size))
         for name, size in (
-            ("spread", (data_shape.observed,)), ("known_spread", (TARGETS,)), ("error", (self.horizon, 4))
+            ("spread", (data_shape.observed,)), ("known_spread", (TARGETS,)), ("error", (self.horizon, TARGETS))
         ):  # fmt: skip
             self.register_buffer(name, torch.ones(size))
 
@@ -214,11 +217,16 @@ class _ResidentWeighted:
 
 
 def place_weights(windows: Windows, *, balance: bool) -> Array:
-    """Return [locations, 4]: the mean variance of a target over that of each location, or 1."""
+    """Return [locations, 4]: the mean variance of a target over that of each location, or 1.
+
+    The variance is that of the fortnights which the windows cover: a later validation has no part in it.
+    """
     if not balance:
         return np.ones((len(windows.locations), TARGETS), np.float32)
+    end = windows.starts[-1] + windows.history + windows.horizon
     with np.errstate(invalid="ignore"):
-        variance = np.nanvar(np.asarray(windows.data.target[windows.locations], np.float64), axis=1)
+        covered = windows.data.target[windows.locations, windows.starts[0] : end]
+        variance = np.nanvar(np.asarray(covered, np.float64), axis=1)
     mean = np.nanmean(variance, axis=0)
     weights = mean / np.maximum(np.nan_to_num(variance), 1e-9)
     return np.asarray(np.clip(weights, 1 / _MOST_WEIGHT, _MOST_WEIGHT).astype(np.float32))
@@ -275,12 +283,9 @@ class ForecastTask:
 
     def scores(self, outputs: Mapping[str, Array]) -> Mapping[str, float]:
         """Return the scores of both leads, `nnse` that of the lead that was asked for."""
-        return forecast_scores(self.validation, outputs["forecast"], self.settings.lead)
-
-
-def forecast_scores(windows: Windows, forecast: Array, lead: Lead) -> dict[str, float]:
-    """Return the scores of a forecast [N, horizon, 4] at both leads."""
-    return scores_of({kind: windows.at_lead(forecast, kind) for kind in leads(windows)}, windows, lead)
+        windows, published = self.validation, self.settings.missing == "published"
+        forecasts = {kind: windows.at_lead(outputs["forecast"], kind) for kind in leads(windows)}
+        return scores_of(forecasts, windows, self.settings.lead, published=published)
 
 
 def leads(windows: Windows) -> tuple[Lead, ...]:
@@ -288,16 +293,19 @@ def leads(windows: Windows) -> tuple[Lead, ...]:
     return tuple(kind for kind in LEADS if max(lead_steps(kind)) <= windows.horizon)
 
 
-def scores_of(forecasts: Mapping[Lead, Array], windows: Windows, lead: Lead) -> dict[str, float]:
+def scores_of(
+    forecasts: Mapping[Lead, Array], windows: Windows, lead: Lead, *, published: bool = False
+) -> dict[str, float]:
     """Return `nnse` (mean of the four targets, average over locations) at `lead`, then each target at both leads.
 
     The next fortnight: `nnse_2wk` ..., summed over the region `summed_2wk` ...; a whole window ahead:
     `ahead_14wk` ... and `ahead_summed_14wk` ... (that of 2 weeks is the same). `nnse_all` is the mean of all averages.
+    `published`: what is missing counts as a hit, see `scoring.score`.
     """
     found: dict[str, float] = {}
     averages: list[float] = []
     for kind, forecast in forecasts.items():
-        these = scores(windows.truth(kind), forecast)
+        these = scores(windows.truth(kind), forecast, published=published)
         if kind == lead:
             found["nnse"] = these["nnse"]
         is_next = kind == "overlapping"

@@ -15,6 +15,8 @@ from fairmile.benchmarks.suite.earthquake.nomenclature import PARAMETERS
 
 Array = np.ndarray[Any, Any]
 
+CHOICE = "nnse_all"  # by which the epoch is chosen, so that one training serves both leads
+
 
 @dataclass(frozen=True)
 class Nnse:
@@ -29,16 +31,23 @@ class Nnse:
 def nnse(observed: Array, predicted: Array) -> Array:
     """Return S / (S + D) along the last axis; what was not observed (NaN) takes no part in either.
 
-    NaN where nothing varies, so that there is nothing to explain.
+    NaN where nothing varies, so that there is nothing to explain, and where a prediction is NaN.
     """
+    spread = _spread(observed)
     known = ~np.isnan(observed)
-    count = known.sum(axis=-1)
-    truth = np.where(known, observed, 0.0).astype(np.float64)
-    mean = truth.sum(axis=-1) / np.maximum(count, 1)
-    spread = (np.where(known, truth - mean[..., None], 0.0) ** 2).sum(axis=-1)
-    error = (np.where(known, truth - predicted, 0.0) ** 2).sum(axis=-1)
-    varies = spread > 1e-12 * np.maximum(count, 1)
+    error = (np.where(known, np.where(known, observed, 0.0).astype(np.float64) - predicted, 0.0) ** 2).sum(axis=-1)
+    varies = spread > 0
     return np.asarray(np.where(varies, spread / np.where(varies, spread + error, 1.0), np.nan))
+
+
+def _spread(observed: Array) -> Array:
+    """Return the sum of squares about the mean along the last axis; 0 where nothing varies."""
+    known = ~np.isnan(observed)
+    count = np.maximum(known.sum(axis=-1), 1)
+    truth = np.where(known, observed, 0.0).astype(np.float64)
+    mean = truth.sum(axis=-1) / count
+    spread = (np.where(known, truth - mean[..., None], 0.0) ** 2).sum(axis=-1)
+    return np.asarray(np.where(spread > 1e-12 * count, spread, 0.0))
 
 
 def score(observed: Array, predicted: Array, *, published: bool = False) -> Nnse:
@@ -56,7 +65,8 @@ def score(observed: Array, predicted: Array, *, published: bool = False) -> Nnse
     seen = known.any(axis=0)
     truth = np.where(known, observed, 0.0).sum(axis=0, dtype=np.float64)[seen]
     guess = np.where(known, predicted, 0.0).sum(axis=0, dtype=np.float64)[seen]
-    scored = by_location[~np.isnan(by_location)]
+    # A location where nothing varies is left out; one whose prediction is NaN is not, or failing there would pay.
+    scored = by_location[_spread(observed) > 0]
     return Nnse(
         average=float(scored.mean()) if len(scored) else float("nan"),
         summed=float(nnse(truth, guess)),
@@ -79,13 +89,13 @@ def scores(observed: Array, predicted: Array, *, published: bool = False) -> dic
     return found
 
 
-def by_step(observed: Array, predicted: Array) -> tuple[Array, Array]:
+def by_step(observed: Array, predicted: Array, *, published: bool = False) -> tuple[Array, Array]:
     """Return average and summed NNSE, [horizon, 4] each, of [L, S, horizon, 4]: what `top_table` ranks."""
     horizon, targets = observed.shape[2:]
     found = np.empty((2, horizon, targets))
     for step in range(horizon):
         for target in range(targets):
-            one = score(observed[:, :, step, target], predicted[:, :, step, target])
+            one = score(observed[:, :, step, target], predicted[:, :, step, target], published=published)
             found[:, step, target] = one.average, one.summed
     return found[0], found[1]
 

@@ -12,6 +12,7 @@ Lead = Literal["overlapping", "non-overlapping"]
 Broken = Literal["refuse", "skip"]
 Model = Literal["tft", "lstm", "persistence", "climatology"]
 Loss = Literal["mse", "mae", "quantile"]
+Missing = Literal["masked", "published"]
 Scale = Literal["magnitude", "energy"]
 
 
@@ -33,10 +34,15 @@ class Settings(TrainSettings):
     faults: str = told("", "file of fault labels, one row of whole numbers per row of pixels; empty: none")
     scale: Scale = told("magnitude", "magnitude: m itself; energy: E^0.25, that is 10^(0.375 (m - 3.29))")
     split: Split = told("location", "location: validate at other pixels, as published; time: at later times")
-    validation_share: float = told(0.2, "part of the locations or of the time that is kept for validation")
+    validation_share: float = told(
+        0.2, "part of the locations or of the time that is kept for validation", least=0, most=1
+    )
     split_seed: int = told(0, "seed of the draw of validation locations; the same for all seeds of a model")
     lead: Lead = told(
         "overlapping", "overlapping: the next fortnight, as published; non-overlapping: a whole window on"
+    )
+    missing: Missing = told(
+        "masked", "observations that are missing: masked: not scored; published: each counts as predicted exactly"
     )
     history: int = told(26, "fortnights that a model is shown")
     horizon: int = told(26, "fortnights that a model forecasts")
@@ -53,9 +59,13 @@ class Settings(TrainSettings):
     residual: bool = told(True, "forecast what is added to the part of each window that is known; false as published")
     context: bool = told(True, "show the long history and the neighbours of a place, too; false as published")
     balance: bool = told(True, "weigh places by the inverse of their variance, as the average does; false as published")
-    focus: float = told(8.0, "how much more the steps that are scored count in the loss; 1 as published")
-    hide_place: float = told(0.0, "part of the training windows whose static variables are hidden; 0 as published")
-    tuning_share: float = told(0.1, "part of the training data that chooses the best epoch; 0: validation does")
+    focus: float = told(8.0, "how much more the steps that are scored count in the loss; 1 as published", least=0)
+    hide_place: float = told(
+        0.0, "part of the training windows whose static variables are hidden; 0 as published", least=0, most=1
+    )
+    tuning_share: float = told(
+        0.1, "part of the training data that chooses the best epoch; 0: validation does", least=0
+    )
     epochs: int = told(2, "passes over the training data")
     batch_size: int = told(256, "samples per step and rank")
     eval_batch_size: int = told(1024, "samples per step of evaluation and rank")
