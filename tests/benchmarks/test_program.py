@@ -87,3 +87,15 @@ def test_a_missing_package_is_told_with_what_installs_it(tmp_path: Path) -> None
     with pytest.raises(Unsupported, match="the benchmark tides needs nosuchpackage") as caught:
         program.load(folder, "benchmark")
     assert "fairmile[benchmarks]" in str(caught.value.hint)
+
+
+def test_a_file_that_lacks_what_it_is_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([str(benchmark(tmp_path / "tides", text="height = 3"))]) == 2
+    assert "benchmark.py defines no run\n" in capsys.readouterr().err
+
+
+def test_a_file_that_fails_is_not_taken_for_a_whole_one_the_next_time(tmp_path: Path) -> None:
+    folder = benchmark(tmp_path / "tides", text="def run(session): pass\nraise ValueError('broken')")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="broken"):
+            program.load(folder, "benchmark")

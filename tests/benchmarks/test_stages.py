@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import RunFailed, UsageError
-from fairmile.benchmarks.stages import declared_steps, run_stages
+from fairmile.benchmarks.stages import declared_steps, planned_steps, run_stages
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
@@ -161,3 +161,9 @@ def test_words_that_nobody_knows_are_refused_before_anything_runs(runs: Runs, ti
 
 def test_miniweather_declares_its_steps() -> None:
     assert list(declared_steps("miniweather")) == ["simulate", "sample", "train", "hybrid", "compare"]
+
+
+def test_what_would_run_goes_as_far_as_the_last_step_that_is_named() -> None:
+    assert planned_steps("miniweather", ["train", "sample"]) == ["simulate", "sample", "train"]
+    with pytest.raises(UsageError, match="has no step 'trian'"):
+        planned_steps("miniweather", ["trian"])

@@ -159,6 +159,20 @@ class TestBenchmarks:
         again = fairmile("benchmark", "new", "waves")
         assert (again.code, "is there already" in again.err) == (2, True)
 
+    def test_begin_in_any_folder_and_say_how_to_run_there(self, fairmile: Fairmile, tmp_path: Path) -> None:
+        asked = ("benchmark", "new", "waves", "--kind", "program", "--to", str(tmp_path / "far"))
+        assert "runs it" not in fairmile(*asked, "--dry-run").err
+        assert f"`fairmile run {tmp_path}/far/waves` runs it" in fairmile(*asked).err
+
+    def test_of_other_catalogs_may_have_a_target_in_words(self, fairmile: Fairmile, place: Path) -> None:
+        fairmile("benchmark", "new", "waves")
+        card = json.loads((place / "waves" / "card.jsonld").read_text())
+        card["matchSpec"] |= {"target": "as low as can be", "name": "other"}
+        (place / "waves" / "card.jsonld").write_text(json.dumps(card))
+        assert fairmile("catalog", "add", "waves/card.jsonld").code == 0
+        assert "as low as can be" in fairmile("benchmark", "ls").out
+        assert "waves" in [each["name"] for each in fairmile("benchmark", "ls", "--json").json["benchmarks"]]
+
     def test_run_by_their_name_before_a_model_of_the_same_name(self, fairmile: Fairmile) -> None:
         planned = fairmile("run", "cosmoflow", "--dry-run", "--json").json
         assert planned["spec"]["asset"] == "builtin/benchmark/cosmoflow@3.0"

@@ -85,3 +85,20 @@ def test_other_bytes_than_the_record_tells_of_are_not_shown(run: Run) -> None:
     changed = {**RESULTS, "seed": 4}
     (run.folder / WORK / "results.json").write_text(json.dumps(changed))
     assert results_of(run) is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"metric": "nnse"},
+        {"metric": {"name": "nnse", "better": "higher", "target": "high"}},
+        {"notes": 3, "published": "TFT", "figures": {"a": 1}},
+        {"published": ["TFT", {"value": 10**400}], "figures": [None, 3]},
+        {"scores": [3, {"values": 3}, {"kind": "model", "values": {"nnse": 10**400, "skill": "much"}}]},
+    ],
+)
+def test_parts_that_a_program_wrote_otherwise_do_not_break_the_report(run: Run, odd: dict[str, object]) -> None:
+    data = json.dumps({**RESULTS, **odd}).encode()
+    (run.folder / WORK / "results.json").write_bytes(data)
+    run.result["outputs"]["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
+    assert "Quake on a made-up catalog, seed 3." in report([run], supply=Supply()).markdown()

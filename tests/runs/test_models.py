@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.benchmarks.program import SUITE
 from fairmile.runs.model import RunState
 from fairmile.workspace import Workspace
 
@@ -53,3 +55,17 @@ def test_a_run_without_weights_is_told(workspace: Workspace) -> None:
 def test_an_unknown_model_is_told(workspace: Workspace) -> None:
     with pytest.raises(NotFound, match="mnist-dmm"):
         workspace.models.run("train", "mnist-dmm")
+
+
+def test_a_benchmark_of_another_catalog_does_not_run_in_place_of_the_models_own(tmp_path: Path) -> None:
+    card = json.loads((SUITE / "mnist" / "card.jsonld").read_text())
+    card |= {"@id": "https://example.org/benchmark/aaa/1.0", "name": "Aaa", "command": "touch stolen"}
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "aaa.jsonld").write_text(json.dumps(card))
+    (tmp_path / "fairmile.yaml").write_text(f"sources:\n  group: {tmp_path / 'shared'}\n")
+    environ = {"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    workspace = Workspace.open(environ=environ, cwd=tmp_path)
+    workspace.catalog.sync()
+    assert "group" in {each.card.catalog for each in workspace.benchmarks.ls()}
+    found = workspace.models.run("train", "mnist-dnn", params={"epochs": 1})
+    assert found.document["spec"]["asset"] == "builtin/benchmark/mnist@1.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.errors import Conflict, FairmileError, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.benchmarks.harness.schema import Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, SUITE, folder_of, load, names
@@ -83,7 +84,8 @@ class Benchmarks:
 
     def ls(self) -> list[Benchmark]:
         """Return every benchmark, those whose program comes along first."""
-        cards = [self._catalog().get(str(hit.handle)) for hit in self._catalog().find("benchmark", limit=_ALL)]
+        hits = [hit for hit in self._catalog().find("benchmark", limit=_ALL) if not hit.row.gone]
+        cards = [self._catalog().get(str(hit.handle)) for hit in hits]
         found = [Benchmark(card, _own_folder(card)) for card in cards]
         return sorted(found, key=lambda each: (each.folder is None, each.name))
 
@@ -115,8 +117,7 @@ class Benchmarks:
         if dry_run:
             return [place / each.stem for each in templates]
         values = {"name": name, "title": name.replace("_", " ").capitalize()}
-        aside = place.with_name(f".{name}.part")
-        shutil.rmtree(aside, ignore_errors=True)
+        aside = place.with_name(f".{name}.{os.getpid()}.part")
         try:
             aside.mkdir(parents=True)
             for file in templates:
@@ -124,6 +125,8 @@ class Benchmarks:
             aside.rename(place)
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(error, FairmileError):
+                raise
             raise write_failure(str(place), error) from error
         return sorted(place.iterdir())
 

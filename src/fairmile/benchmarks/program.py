@@ -20,6 +20,7 @@ from fairmile.benchmarks.harness.session import Session
 
 SUITE = Path(__file__).with_name("suite")
 PROGRAM, SETTINGS, SCHEMA, CARD = "benchmark", "settings", "schema", "card.jsonld"
+_DEFINES = {PROGRAM: "run", SETTINGS: "Settings", SCHEMA: "SCHEMA"}
 _GRACE_S = 5.0
 
 
@@ -72,14 +73,20 @@ def load(folder: Path, part: str) -> ModuleType:
         raise NotFound(f"the benchmark {folder.name} has no {file.name}")
     try:
         if folder.parent == SUITE:
-            return importlib.import_module(f"fairmile.benchmarks.suite.{folder.name}.{part}")
-        return _module(file)
+            found = importlib.import_module(f"fairmile.benchmarks.suite.{folder.name}.{part}")
+        else:
+            found = _module(file)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("fairmile"):
             raise
-        raise Unsupported(
-            f"the benchmark {folder.name} needs {error.name}", hint="pip install 'fairmile[benchmarks]'"
-        ) from error
+        extra = "pip install 'fairmile[benchmarks]'"
+        hint = extra if folder.parent == SUITE else f"install it where the benchmark runs; PyTorch and NumPy: {extra}"
+        raise Unsupported(f"the benchmark {folder.name} needs {error.name}", hint=hint) from error
+    if not hasattr(found, _DEFINES[part]):
+        raise UsageError(
+            f"{file} defines no {_DEFINES[part]}", hint="`fairmile benchmark new NAME` makes one that can be compared"
+        )
+    return found
 
 
 def _module(file: Path) -> ModuleType:
@@ -92,5 +99,9 @@ def _module(file: Path) -> ModuleType:
         if spec is None or spec.loader is None:
             raise NotFound(f"{file} is no Python module")
         sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]  # half a module would be taken for a whole one the next time
+            raise
     return sys.modules[name]

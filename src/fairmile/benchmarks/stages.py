@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Protocol
 
 from fairmile.base.digest import canonical_json, sha256_file, sha256_hex
 from fairmile.base.errors import NotFound, RunFailed, UsageError
+from fairmile.base.files import safe_join
 from fairmile.base.words import did_you_mean, slug
 from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
@@ -41,6 +42,17 @@ def declared_steps(name: str) -> Mapping[str, Step]:
     return found
 
 
+def planned_steps(name: str, steps: Sequence[str] = ()) -> list[str]:
+    """Return the steps that would run, in their order, up to the last that is wanted: each needs those before it."""
+    declared = declared_steps(name)
+    for step in steps:
+        if step not in declared:
+            near = did_you_mean(step, declared)
+            raise UsageError(f"{name} has no step {step!r}", hint=near or f"there are {', '.join(declared)}")
+    order = list(declared)
+    return order[: max((order.index(step) for step in steps), default=len(order) - 1) + 1]
+
+
 def run_stages(
     runs: Runs,
     name: str,
@@ -60,8 +72,7 @@ def run_stages(
     gone. Where a step fails it ends with the reason. `steps` names some of them, empty are all; `changes` are fields
     of the specification of every run, and `on_stage` is told of each as it ends.
     """
-    declared = declared_steps(name)
-    wanted = _chosen(declared, steps, name)
+    declared, wanted = declared_steps(name), planned_steps(name, steps)
     given = dict(params or {})
     if STEP in given:
         raise UsageError(f"the parameter {STEP} is set for each run", hint="name the steps that are wanted instead")
@@ -95,16 +106,6 @@ def _ended(runs: Runs, run: Run, echo: BinaryIO | None) -> Run:
     return run if run.state.is_end else runs.wait(run.id, echo=echo)
 
 
-def _chosen(declared: Mapping[str, Step], steps: Sequence[str], name: str) -> list[str]:
-    """Return the steps in their order, up to the last that is wanted: each needs those before it."""
-    for step in steps:
-        if step not in declared:
-            near = did_you_mean(step, declared)
-            raise UsageError(f"{name} has no step {step!r}", hint=near or f"there are {', '.join(declared)}")
-    order = list(declared)
-    return order[: max((order.index(step) for step in steps), default=len(order) - 1) + 1]
-
-
 def _group(name: str, params: Mapping[str, Value], seed: int | None) -> str:
     """Return the name of what belongs together, the same whenever the same is asked for."""
     short = slug(Path(name).name)[:40] or "stages"
@@ -118,7 +119,7 @@ def _made(run: Run, patterns: Sequence[str]) -> Iterator[tuple[str, Path, str]]:
     for pattern in patterns:
         for name, each in outputs.items():
             if fnmatch(name, pattern):
-                yield pattern, folder / name, str(each.get("sha256", ""))
+                yield pattern, safe_join(folder, name), str(each.get("sha256", ""))
 
 
 def _lost(run: Run, patterns: Sequence[str]) -> list[str]:

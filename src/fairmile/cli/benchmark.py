@@ -16,7 +16,7 @@ from fairmile.base.commands import Here
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_size
 from fairmile.benchmarks.benchmarks import KINDS, Benchmark
-from fairmile.benchmarks.stages import declared_steps, run_stages
+from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_option
 from fairmile.runs import storage as storages
@@ -65,7 +65,7 @@ def list_benchmarks(out: Out) -> None:
             each.name,
             each.rule.get("domain", ""),
             each.rule.get("metric", ""),
-            f"{each.rule['target']:g}" if "target" in each.rule else "",
+            _figure(each.rule.get("target")),
             "here" if each.folder else "its own program",
             each.card.text("description").partition(". ")[0].partition(": ")[0],
         )
@@ -153,7 +153,9 @@ def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
         return
     for each in files:
         out.line(f"{'would write' if dry_run else 'wrote'}  {each}")
-    out.hint(f"`fairmile run ./{folder / name}` runs it; its README tells where to go on")
+    if not dry_run:
+        place = folder / name if folder.is_absolute() else f"./{folder / name}"
+        out.hint(f"`fairmile run {place}` runs it; its README tells where to go on")
 
 
 @benchmark.command()
@@ -162,7 +164,7 @@ def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter of the benchmark.")
 @click.option("--seed", type=int, help="Fills FAIRMILE_SEED of each run.")
 @click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
-@click.option("--dry-run", is_flag=True, help="Say which steps there are; run nothing.")
+@click.option("--dry-run", is_flag=True, help="Say which steps would run; run nothing.")
 @json_option
 def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...], dry_run: bool, **given: Any) -> None:
     """Run a benchmark step by step: each is a run, given what those before it left.
@@ -174,9 +176,9 @@ def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...],
       fairmile benchmark stages miniweather --dry-run
       fairmile benchmark stages miniweather simulate -p nx=32 -p nz=16 -p storm_s=60
     """
-    known = list(declared_steps(name))
     if dry_run:
-        out.data({"steps": known, "dry_run": True}) if out.as_json else out.line("\n".join(known))
+        planned = planned_steps(name, steps)
+        out.data({"steps": planned, "dry_run": True}) if out.as_json else out.line("\n".join(planned))
         return
     echo = sys.stderr.buffer if out.as_json else sys.stdout.buffer
     runs = Workspace.open().runs
@@ -198,7 +200,12 @@ def _stage(out: Out) -> Callable[[str, Run], None]:
 def _facts(found: Benchmark) -> dict[str, Any]:
     known = {"baselines": found.baselines, "published": found.published}
     where = {"handle": str(found.card.handle), "folder": str(found.folder) if found.folder else None}
-    return {"name": found.name, **where, **found.rule, "about": found.card.text("description"), **known}
+    return {**found.rule, "name": found.name, **where, "about": found.card.text("description"), **known}
+
+
+def _figure(value: Any) -> str:
+    """Return a number of a card in a few digits, and anything else as it is said there."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value or "")
 
 
 def _shown(default: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ def results_of(run: Run) -> Mapping[str, Any] | None:
         return None
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("scores"), list) else None
 
@@ -39,10 +38,10 @@ def result_blocks(run: Run) -> Iterator[Block]:
     yield Heading("Scores")
     yield Text(f"{found.get('benchmark', '')} on {found.get('data', '')}, seed {found.get('seed', '')}.")
     yield from _scores(found)
-    for note in found.get("notes") or ():
+    for note in _items(found, "notes"):
         yield Note(str(note), "dim")
-    yield from _published(found.get("published") or ())
-    drawings = [each for name in found.get("figures") or () if (each := _drawing(run, str(name))) is not None]
+    yield from _published([each for each in _items(found, "published") if isinstance(each, dict)])
+    drawings = [each for name in _items(found, "figures") if (each := _drawing(run, str(name))) is not None]
     if drawings:
         yield Heading("Figures of the benchmark")
         yield from drawings
@@ -51,7 +50,6 @@ def result_blocks(run: Run) -> Iterator[Block]:
 def _scores(found: Mapping[str, Any]) -> Iterator[Block]:
     scores = [each for each in found["scores"] if isinstance(each, dict) and isinstance(each.get("values"), dict)]
     names = list(dict.fromkeys(str(name) for each in scores for name in each["values"]))
-    metric = found.get("metric") or {}
     rows: list[Row] = []
     for each in scores:
         is_model = each.get("kind") == "model"
@@ -62,23 +60,36 @@ def _scores(found: Mapping[str, Any]) -> Iterator[Block]:
     if not any(each.get("note") for each in scores):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     yield table(columns, rows, numbers=names)
-    if metric.get("better"):
-        target = f"; the target of the benchmark is {metric['target']:g}" if metric.get("target") is not None else ""
-        yield Text(f"{metric.get('name')}: {metric['better']} is better{target}.")
+    metric = found.get("metric")
+    if isinstance(metric, dict) and metric.get("better"):
+        target = _value(metric.get("target")).text
+        aim = f"; the target of the benchmark is {target}" if target else ""
+        yield Text(f"{metric.get('name', '')}: {metric['better']} is better{aim}.")
 
 
 def _published(known: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     if known:
         yield Text("Published, for comparison:")
         rows: list[Row] = [
-            [str(each.get("name", "")), str(each.get("metric", "")), _value(each.get("value")), str(each.get("source"))]
+            [
+                str(each.get("name", "")),
+                str(each.get("metric", "")),
+                _value(each.get("value")),
+                str(each.get("source", "")),
+            ]
             for each in known
         ]
         yield table(["result", "metric", "value", "source"], rows, numbers=["value"])
 
 
+def _items(found: Mapping[str, Any], name: str) -> list[Any]:
+    """Return what a program wrote as a list, and nothing where it wrote something else."""
+    said = found.get(name)
+    return said if isinstance(said, list) else []
+
+
 def _value(value: Any) -> Cell:
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if not isinstance(value, int | float) or not abs(value) < 1e300:  # no number, none that is finite or fits
         return Cell("")
     return Cell(f"{value:.4g}", sort=float(value))
 

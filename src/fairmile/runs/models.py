@@ -11,6 +11,7 @@ from fairmile.base.words import did_you_mean
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
 from fairmile.runs.layout import work_folder
 from fairmile.runs.model import Run
@@ -59,10 +60,14 @@ class Models(CatalogModels):
         return self._runs().run(str(card.handle), dataset, again=again, params=values, **fields)
 
     def _program(self, model: Card) -> Card:
-        """Return what runs a model: the benchmark that makes its own data, else the model's own card."""
+        """Return what runs a model: the benchmark that makes its own data, else the model's own card.
+
+        Who asks for a model trusts its catalog: a benchmark of another one does not get to run in its place.
+        """
         judges = [hit.handle for hit in self._catalog.find("benchmark", limit=_ALL) if not hit.row.gone]
         for card in (self._catalog.get(str(handle)) for handle in judges):
-            if card.get("makesData") is True and model.iri in card.texts("evaluatedMLModel"):
+            is_trusted = card.catalog in (model.catalog, BUILTIN, LOCAL)
+            if is_trusted and card.get("makesData") is True and model.iri in card.texts("evaluatedMLModel"):
                 return card
         return model
 

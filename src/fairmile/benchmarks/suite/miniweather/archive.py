@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairmile.base.errors import Integrity, NotFound, Unsupported, UsageError
+from fairmile.base.errors import FairmileError, Integrity, NotFound, Unsupported, UsageError
 from fairmile.base.files import write_failure
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def written(file: Path) -> Iterator[h5py.File]:
             yield opened
         os.replace(aside, file)
     except OSError as error:
+        if isinstance(error, FairmileError):  # of what computes the values: it says what it is
+            raise
         raise write_failure(str(file), error) from error
     finally:
         aside.unlink(missing_ok=True)
@@ -97,14 +99,16 @@ def opened(file: Path) -> Iterator[h5py.File]:
     if not file.is_file():
         raise NotFound(f"there is no file {file}")
     try:
-        handle = _h5py().File(file, "r")
+        with _h5py().File(file, "r") as handle:
+            yield handle
     except OSError as error:
+        if isinstance(error, FairmileError):
+            raise
         raise Integrity(f"{file} cannot be read as HDF5: {error}", hint="make or fetch it again") from error
-    with handle:
-        yield handle
 
 
 def dataset(group: h5py.Group, name: str, file: Path) -> h5py.Dataset:
+    """Return a dataset of a file or a group of one; one that is missing is told with what is there."""
     found = group.get(name)
     if found is None or not hasattr(found, "shape"):
         there = ", ".join(group) or "nothing"

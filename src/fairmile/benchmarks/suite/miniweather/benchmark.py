@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import time
@@ -70,9 +71,6 @@ def run(session: Session) -> None:
 
 
 def _check(settings: Settings) -> None:
-    for name, least in (("physics_steps", 1), ("members", 1), ("samples", 20), ("hidden", 1)):
-        if getattr(settings, name) < least:
-            raise UsageError(f"parameter {name}: expected at least {least}, found {getattr(settings, name)}")
     for name in ("courant", "storm_s", "output_s"):
         if not getattr(settings, name) > 0:
             raise UsageError(f"parameter {name}: expected more than 0, found {getattr(settings, name)}")
@@ -121,6 +119,13 @@ class _Work:
         if self.session.is_resumed and all((self.folder / name).is_file() for name in names):
             self.session.say("the simulations are there already")
             return
+        calls, dt_s = self._physics_time()
+        if calls < _EACH:
+            raise UsageError(
+                f"parameter storm_s: in {self.settings.storm_s:g} s microphysics is called {calls} times, expected at "
+                f"least {_EACH}",
+                hint="make storm_s longer, or physics_steps fewer",
+            )
         kernel = self.kernel()
         with span("dry"):
             self._dry(kernel)
@@ -129,21 +134,23 @@ class _Work:
             with written(self.folder / "storm.h5") as handle:
                 film.write(handle)
         self.session.say(compare.told(film))
-        _, dt_s = self._physics_time()
         with span("members"), written(self.folder / "members.h5") as handle:
             handle.attrs.update({**self.attributes(), "dt_s": dt_s, "variables": list(surrogate.INPUTS)})
             for member in range(1, self.settings.members + 1):
-                kept: list[Array] = []
-                calls: list[int] = []
-
-                def observe(cells: Cells, kept: list[Array] = kept, calls: list[int] = calls) -> None:
-                    calls.append(0)
-                    if len(calls) % _EACH == 0:
-                        kept.append(np.stack(cells).astype(np.float32))
-
-                self.storm(Kessler(), kernel, member, observe)
-                handle.create_dataset(f"member{member}", data=np.stack(kept))
+                handle.create_dataset(f"member{member}", data=self._snapshots(kernel, member))
         self.session.say(f"{self.settings.members} storms to learn from")
+
+    def _snapshots(self, kernel: Kernel, member: int) -> Array:
+        """Return what went into microphysics in the course of a storm, (time, 5, z, x)."""
+        kept: list[Array] = []
+        numbers = itertools.count(1)
+
+        def observe(cells: Cells) -> None:
+            if next(numbers) % _EACH == 0:
+                kept.append(np.stack(cells).astype(np.float32))
+
+        self.storm(Kessler(), kernel, member, observe)
+        return np.stack(kept)
 
     def _physics_time(self) -> tuple[int, float]:
         settings = self.settings

@@ -52,8 +52,8 @@ class Kessler:
         vapour, cloud, rain = cells.vapour / air, cells.cloud / air, cells.rain / air
         made = cloud - (cloud - dt_s * np.maximum(0.001 * (cloud - 0.001), 0)) / (1 + dt_s * 2.2 * rain**0.875)
         cloud, rain = cloud - made, rain + made
-        pc = 380.0 / pressure_of(cells)
-        full = pc * np.exp(17.27 * (cells.temperature - 273.0) / (cells.temperature - 36.0))
+        pressure_pa = pressure_of(cells)
+        pc, full = 380.0 / pressure_pa, saturation(cells.temperature, pressure_pa)
         excess = (vapour - full) / (1 + full * (4093 * LATENT_HEAT / CP) / (cells.temperature - 36.0) ** 2)
         condensed = np.maximum(excess, -cloud)
         wet = 0.001 * air * rain
@@ -70,7 +70,7 @@ class Kessler:
 
 
 def fall_speed(dry: Array, rain: Array) -> Array:
-    """Return how fast rain falls, in m/s; the last row but one axis is z, its first entry the ground."""
+    """Return how fast rain falls, in m/s; the last axis but one is z, its first entry at the ground."""
     wet = 0.001 * np.maximum(rain, 0)  # 0.001 · dry · mixing ratio
     found: Array = 36.34 * wet**0.1364 * np.sqrt(dry[..., :1, :] / dry)
     return found

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ SOURCE = Path(__file__).with_name("kernel") / "kernel.c"
 LIBRARY = "libfairmile_miniweather.so"
 VARIABLE = "FAIRMILE_MINIWEATHER_LIB"
 _FLAGS = ("-std=c99", "-O3", "-fPIC", "-shared")
-_VERSION = 1
+_VERSION = 2
 _COMPILE_S = 120.0
 
 
@@ -61,13 +62,15 @@ def installed(environ: Mapping[str, str]) -> Path | None:
 def compiled(cache: Path, environ: Mapping[str, str]) -> Path:
     """Return the library that the compiler at hand makes of the source, made at most once."""
     path = environ.get("PATH", os.defpath)
-    names = [environ["CC"]] if environ.get("CC") else ["cc", "gcc", "clang"]
+    named, *flags = shlex.split(environ.get("CC", "")) or [""]  # it may be `ccache gcc` or `gcc -m64`
+    names = [named] if named else ["cc", "gcc", "clang"]
     compiler = next((found for name in names if (found := shutil.which(name, path=path))), None)
     if compiler is None:
         raise Unsupported(
             f"there is no C compiler ({', '.join(names)})", hint="install one, or build the environment of miniweather"
         )
-    material = "\0".join([SOURCE.read_text(encoding="utf-8"), compiler, *_FLAGS, platform.machine()])
+    command = [compiler, *flags, *_FLAGS]
+    material = "\0".join([SOURCE.read_text(encoding="utf-8"), *command, platform.machine()])
     folder = cache / "miniweather" / f"kernel-{hashlib.sha256(material.encode()).hexdigest()[:16]}"
     file = folder / LIBRARY
     if file.is_file():
@@ -75,7 +78,7 @@ def compiled(cache: Path, environ: Mapping[str, str]) -> Path:
     aside = folder / f".{LIBRARY}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        Here().run([compiler, *_FLAGS, "-o", str(aside), str(SOURCE), "-lm"], timeout_s=_COMPILE_S)
+        Here().run([*command, "-o", str(aside), str(SOURCE), "-lm"], timeout_s=_COMPILE_S)
         aside.rename(file)
     except OSError as error:
         if isinstance(error, FairmileError):
@@ -111,7 +114,8 @@ class NativeKernel:
         grid, back = problem.grid, problem.background
         if state.shape != (4, grid.nz, grid.nx) or state.dtype != np.float64 or not state.flags.c_contiguous:
             raise ValueError(f"a state is a contiguous array of doubles, (4, {grid.nz}, {grid.nx})")
-        parts = (back.density, back.density_theta, back.face_density, back.face_density_theta, back.face_pressure)
+        faces = (back.face_density, back.face_density_theta, back.face_pressure)
+        parts = (back.density, back.density_theta, *faces, back.beyond)
         doubles = [np.ascontiguousarray(each, np.float64) for each in parts]
         forcing = None if problem.forcing is None else np.ascontiguousarray(problem.forcing, np.float64)
         jet = None if problem.jet is None else np.ascontiguousarray(problem.jet, np.uint8)

@@ -19,17 +19,17 @@ class Settings(TrainSettings):
         "all", "all of it, or one step, which takes the files of those before it as inputs"
     )
     case: CaseName = told("thermal", "dry case that is simulated beside the storm")
-    duration_s: float = told(400.0, "simulated time of the dry case; 0: as long as the case usually runs")
-    nx: int = told(100, "cells along x")
-    nz: int = told(50, "cells along z")
+    duration_s: float = told(400.0, "simulated time of the dry case; 0: as long as the case usually runs", least=0)
+    nx: int = told(100, "cells along x", least=4)
+    nz: int = told(50, "cells along z", least=4)
     courant: float = told(1.5, "size of a time step; 1.5 is usual, what is much larger breaks down")
     kernel: Literal["auto", "c", "numpy"] = told("auto", "auto: the kernel in C where it can be had, else NumPy's")
     storm_s: float = told(900.0, "simulated time of a storm")
-    physics_steps: int = told(6, "steps of the solver between two of microphysics")
-    members: int = told(3, "storms to learn from; the one that is compared is another")
+    physics_steps: int = told(6, "steps of the solver between two of microphysics", least=1)
+    members: int = told(3, "storms to learn from; the one that is compared is another", least=1)
     output_s: float = told(50.0, "simulated time between two outputs")
     samples: int = told(
-        60_000, "cells to learn from and to test with, half of them active, as far as there are so many"
+        60_000, "cells to learn from and to test with, half of them active, as far as there are so many", least=20
     )
     test_share: float = told(0.2, "share of the samples that is only tested with")
     target: Literal["increments", "outputs"] = told(
@@ -42,7 +42,7 @@ class Settings(TrainSettings):
         True, "in the storm, water and energy are kept, and dry cells left alone; false: as the network says"
     )
     model: Literal["mlp"] = told("mlp", "mlp: one hidden layer, LeakyReLU 0.1")
-    hidden: int = told(10, "units of the hidden layer; 10 make 104 parameters")
+    hidden: int = told(10, "units of the hidden layer; 10 make 104 parameters", least=1)
     epochs: int = told(40, "passes over the training data")
     batch_size: int = told(1024, "samples per step and rank")
     eval_batch_size: int = told(65_536, "samples per step of evaluation and rank")

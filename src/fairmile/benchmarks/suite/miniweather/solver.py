@@ -73,6 +73,7 @@ class Background:
     density_theta: Array
     face_density: Array  # (z + 1,)
     face_density_theta: Array
+    beyond: Array = field(default_factory=lambda: np.ones(4))  # density in two rows below, two above; 1: as inside
 
     @cached_property
     def face_pressure(self) -> Array:
@@ -85,7 +86,10 @@ class Background:
         density, theta = profile(heights)
         faces, face_theta = profile(np.arange(grid.nz + 1) * grid.dz_m)
         halves = _WEIGHTS / 2
-        return cls(density @ halves, (density * theta) @ halves, faces, faces * face_theta)
+        outside = np.array([-1.5, -0.5, grid.nz + 0.5, grid.nz + 1.5])[:, None] + _POINTS / 2
+        means = density @ halves
+        beyond = profile(outside * grid.dz_m)[0] @ halves / means[[0, 0, -1, -1]]
+        return cls(means, (density * theta) @ halves, faces, faces * face_theta, beyond)
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ def _change_z(problem: Problem, state: Array, dt_s: float) -> Array:
     back, dz, nz = problem.background, problem.grid.dz_m, problem.grid.nz
     wide = np.concatenate([state[:, :1], state[:, :1], state, state[:, -1:], state[:, -1:]], axis=1)
     wide[W, :2] = wide[W, -2:] = 0
+    wide[U, :2] *= back.beyond[:2, None]  # the wind goes on beyond a wall, in thicker or thinner air
+    wide[U, -2:] *= back.beyond[2:, None]
     n = nz + 1
     a, b, c, d = (wide[:, i : i + n] for i in range(4))
     value = (7 * (b + c) - (a + d)) / 12

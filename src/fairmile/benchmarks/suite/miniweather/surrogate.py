@@ -340,6 +340,7 @@ def load(file: Path, *, rules: bool) -> tuple[list[Surrogate], dict[str, dict[st
                 layers = range(sum(key.startswith(f"{name}.weight") for key in archive))
                 weights = tuple((archive[f"{name}.weight{n}"], archive[f"{name}.bias{n}"]) for n in layers)
                 found.append(Surrogate(name, weights, scaling, float(about["dt_s"]), rules))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            scores: dict[str, dict[str, float]] = about["scores"]
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise Integrity(f"{file} cannot be read as a surrogate: {error}", hint="make it again: step=train") from error
-    return found, about["scores"]
+    return found, scores

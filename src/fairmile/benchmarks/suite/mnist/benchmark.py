@@ -147,10 +147,11 @@ def _nearest(digits: Digits, neighbours: int) -> Array:
     axes = axes[:, -_COMPONENTS:]
     train, test = (train - mean) @ axes, (test - mean) @ axes
     lengths = (train**2).sum(1)
+    neighbours = min(neighbours, len(train))
     found = []
     for start in range(0, len(test), _ROWS):
         distances = lengths - 2 * test[start : start + _ROWS] @ train.T
-        nearest = np.argpartition(distances, neighbours, axis=1)[:, :neighbours]
+        nearest = np.argpartition(distances, neighbours - 1, axis=1)[:, :neighbours]
         votes = digits.train_labels[nearest]
         found.append(np.array([np.bincount(row, minlength=10).argmax() for row in votes]))
     return np.concatenate(found)
@@ -161,7 +162,7 @@ def _scaled(images: torch.Tensor) -> torch.Tensor:
 
 
 def _figures(task: Recognition, trained: Trained, session: Session) -> list[str]:
-    """Draw how it learned, which digits are taken for which, and what was read wrong."""
+    """Draw which digits are taken for which, and what was read wrong; return the names of the files."""
     guesses, labels = trained.outputs["guess"], task.digits.test_labels
     confusion = np.zeros((10, 10), int)
     np.add.at(confusion, (labels, guesses), 1)

@@ -25,7 +25,7 @@ _PARTS = {
 }
 _KERAS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
 _MAGIC = {3: 0x803, 1: 0x801}
-_DIGITS_SHIFT = 360  # of scikit-learn's digits every fifth is for the test: 1437 and 360
+_DIGITS_TESTED = 360  # of scikit-learn's 1,797 digits the last fifth is for the test
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,19 @@ def read_digits(path: Path) -> Digits:
     if path.is_dir() and (archive := path / "mnist.npz").is_file():
         path = archive
     found = _keras(path) if path.suffix == ".npz" else _idx(path)
+    side = found["train_images"].shape[-1]
     for part in ("train", "test"):
         images, labels = found[f"{part}_images"], found[f"{part}_labels"]
-        if images.ndim != 3 or len(images) != len(labels):
-            raise Integrity(f"{path}: {images.shape} images of the {part} part do not fit {len(labels)} labels")
-        if len(labels) == 0 or labels.max() > 9:
+        if labels.ndim != 1 or images.ndim != 3 or len(images) != len(labels):
+            raise Integrity(f"{path}: {images.shape} images of the {part} part do not fit {labels.shape} labels")
+        if images.dtype != np.uint8 or images.shape[1:] != (side, side):
+            raise UsageError(
+                f"{path}: images of the {part} part are {images.shape} of {images.dtype}, expected squares of bytes, "
+                "all of one size"
+            )
+        if len(labels) == 0 or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 9:
             raise UsageError(f"{path}: the labels of the {part} part are no digits from 0 to 9")
+        found[f"{part}_labels"] = labels.astype(np.uint8)
     return Digits(**found, about=f"MNIST from {path.name}")
 
 
@@ -65,7 +72,7 @@ def made_digits() -> Digits:
     data = load_digits()
     images = np.round(data.images / 16 * 255).astype(np.uint8)
     labels = data.target.astype(np.uint8)
-    cut = len(images) - _DIGITS_SHIFT  # the last part, as scikit-learn's own examples take it: other writers
+    cut = len(images) - _DIGITS_TESTED  # the last part, as scikit-learn's own examples take it: other writers
     return Digits(images[:cut], labels[:cut], images[cut:], labels[cut:], "digits of scikit-learn (8 x 8 pixels)")
 
 
@@ -78,7 +85,7 @@ def _keras(path: Path) -> dict[str, Array]:
                     f"{path} has no array {missing[0]!r}", hint="expected x_train, y_train, x_test, y_test"
                 )
             return {part: archive[name] for part, name in _KERAS.items()}
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, UsageError):
             raise
         raise Integrity(f"{path} cannot be read as a NumPy archive: {error}", hint="fetch it again") from error
@@ -105,7 +112,7 @@ def _files(path: Path) -> dict[str, bytes]:
         with tarfile.open(path) as archive:
             members = [each for each in archive if each.isfile() and "ubyte" in each.name]
             return {each.name: stream.read() for each in members if (stream := archive.extractfile(each)) is not None}
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise UsageError(
             f"{path} is no archive with MNIST's files: {error}", hint="expected mnist.npz, a folder or a .tgz"
         ) from error
@@ -117,7 +124,7 @@ def _array(data: bytes, where: str, *, dimensions: int) -> Array:
             data = gzip.decompress(data)
         stream = io.BytesIO(data)
         magic, *shape = struct.unpack(f">{dimensions + 1}I", stream.read(4 * (dimensions + 1)))
-    except (struct.error, OSError, EOFError) as error:
+    except (struct.error, OSError, EOFError, zlib.error) as error:
         raise Integrity(f"{where} is damaged: {error}", hint="fetch it again") from error
     if magic != _MAGIC[dimensions]:
         raise Integrity(f"{where} is no IDX file: it begins with {magic:#x}, not {_MAGIC[dimensions]:#x}")

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#define VERSION 1
+#define VERSION 2
 
 enum { DENSITY, U, W, THETA, VARIABLES };
 
@@ -18,6 +18,7 @@ struct problem {
     double dx, dz;
     const double *density, *density_theta;                              /* means of cells, [nz] */
     const double *face_density, *face_density_theta, *face_pressure;    /* [nz + 1] */
+    const double *beyond;                                               /* [4], density behind walls; 1: as inside */
     const double *forcing;                                              /* [nz][nx], or null */
     const unsigned char *jet;                                           /* [nz], or null */
 };
@@ -79,22 +80,25 @@ static void flow_z(const struct problem *p, const double *state, double *flow, d
     for (int k = 0; k <= nz; k++) {
         const int is_wall = k == 0 || k == nz;
         size_t rows[4];
-        double open[4]; /* nothing moves up or down inside a wall */
+        double open[4];  /* nothing moves up or down behind a wall */
+        double along[4]; /* the wind along it goes on there, in thicker or thinner air */
         for (int s = 0; s < 4; s++) {
             const int at = k - 2 + s;
             rows[s] = (size_t)inside(at, nz) * nx;
             open[s] = at < 0 || at >= nz ? 0.0 : 1.0;
+            along[s] = at < 0 ? p->beyond[2 + at] : at >= nz ? p->beyond[2 + at - nz] : 1.0;
         }
         for (int i = 0; i < nx; i++) {
             double value[VARIABLES], bend[VARIABLES];
             for (int v = 0; v < VARIABLES; v++) {
                 const double *from = state + v * cells + i;
                 double a = from[rows[0]], b = from[rows[1]], c = from[rows[2]], d = from[rows[3]];
-                if (v == W) {
-                    a *= open[0];
-                    b *= open[1];
-                    c *= open[2];
-                    d *= open[3];
+                if (v == U || v == W) {
+                    const double *part = v == U ? along : open;
+                    a *= part[0];
+                    b *= part[1];
+                    c *= part[2];
+                    d *= part[3];
                 }
                 value[v] = between(a, b, c, d);
                 bend[v] = viscosity * third(a, b, c, d);
@@ -171,10 +175,11 @@ static void sweep(const struct problem *p, double *state, double *scratch, doubl
 void fairmile_miniweather_advance(int nx, int nz, double dx, double dz, double dt, int steps, int z_first,
                                   const double *density, const double *density_theta, const double *face_density,
                                   const double *face_density_theta, const double *face_pressure,
-                                  const double *forcing, const unsigned char *jet, double *state, double *scratch)
+                                  const double *beyond, const double *forcing, const unsigned char *jet, double *state,
+                                  double *scratch)
 {
-    const struct problem p = {nx,           nz,      dx, dz, density, density_theta, face_density, face_density_theta,
-                              face_pressure, forcing, jet};
+    const struct problem p = {nx,           nz,                 dx,            dz,     density, density_theta,
+                              face_density, face_density_theta, face_pressure, beyond, forcing, jet};
     for (int n = 0; n < steps; n++) {
         sweep(&p, state, scratch, dt, z_first);
         sweep(&p, state, scratch, dt, !z_first);
