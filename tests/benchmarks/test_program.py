@@ -71,6 +71,14 @@ def test_an_error_is_one_sentence_and_an_exit_code(
     assert capsys.readouterr().err == "error: there is no parameter 'hight'\nhint: did you mean 'height'?\n"
 
 
+def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "def run(session):\n    with open('/dev/full', 'w') as stream:\n        stream.write('x' * 100_000)\n"
+    assert program.main([str(benchmark(tmp_path / "tides", text=text))]) == 3
+    told = capsys.readouterr().err
+    assert "No space left on device" in told
+    assert "hint: the disk is full" in told
+
+
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
     with pytest.raises(NotFound, match="there is no benchmark 'earthquak'") as caught:
         program.folder_of("earthquak")

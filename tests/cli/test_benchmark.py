@@ -173,6 +173,12 @@ class TestBenchmarks:
         assert "as low as can be" in fairmile("benchmark", "ls").out
         assert "waves" in [each["name"] for each in fairmile("benchmark", "ls", "--json").json["benchmarks"]]
 
+    def test_are_not_hidden_by_a_folder_of_the_same_name(self, fairmile: Fairmile, place: Path) -> None:
+        assert fairmile("benchmark", "new", "mnist", "--kind", "program").code == 0
+        assert fairmile("run", "mnist", "--dry-run", "--json").json["spec"]["asset"] == "builtin/benchmark/mnist@1.0"
+        own = fairmile("run", "./mnist", "--dry-run", "--json").json["spec"]
+        assert ("asset" in own, own["params"]) == (False, {"terms": 100000})
+
     def test_run_by_their_name_before_a_model_of_the_same_name(self, fairmile: Fairmile) -> None:
         planned = fairmile("run", "cosmoflow", "--dry-run", "--json").json
         assert planned["spec"]["asset"] == "builtin/benchmark/cosmoflow@3.0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import importlib.util
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fairmile.base.errors import FairmileError, NotFound, Unsupported, UsageError
+from fairmile.base.files import write_failure
 from fairmile.base.words import did_you_mean
 from fairmile.benchmarks.harness.launcher import start_ranks
 from fairmile.benchmarks.harness.ranks import Ranks
@@ -42,6 +44,12 @@ def main(argv: Sequence[str]) -> int:
         place = f"rank {rank}: " if rank else ""
         sys.stderr.write(f"error: {place}{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        failure = write_failure(str(error.filename or Path.cwd()), error)
+        sys.stderr.write(f"error: {failure}\nhint: {failure.hint}\n")
+        return failure.exit_code
     except KeyboardInterrupt:
         return 130
     return 0

@@ -87,9 +87,10 @@ def show(out: Out, name: str) -> None:
     """
     found = Workspace.open().benchmarks.get(name)
     parameters = found.parameters()
-    schema = {what: [vars(field) for field in fields] for what, fields in found.schema().items()}
+    schema = found.schema()
     if out.as_json:
-        out.data({**_facts(found), "parameters": [vars(each) for each in parameters], "schema": schema})
+        data = {what: [vars(field) for field in fields] for what, fields in schema.items()}
+        out.data({**_facts(found), "parameters": [vars(each) for each in parameters], "schema": data})
         return
     out.line(f"{found.name}: {found.card.text('name')} {found.card.handle.version}")
     out.line()
@@ -118,7 +119,7 @@ def show(out: Out, name: str) -> None:
     if known:
         out.line()
         out.table(("known result", "metric", "value", "source"), [tuple(map(str, row)) for row in known])
-    for what, fields in found.schema().items():
+    for what, fields in schema.items():
         out.line()
         out.line(f"data: {what}")
         out.table(("field", "form", "unit", "meaning"), [(e.name, e.form, e.unit, e.meaning) for e in fields])

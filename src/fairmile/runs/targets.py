@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import shlex
 import sys
@@ -90,8 +91,12 @@ def card_in(file: Path) -> Card | None:
 
 
 def card_file(name: str) -> Path:
-    """Return the file that a person means who names a card's file, or a folder with a card in it."""
-    return Path(name) / _CARD_OF_FOLDER if (Path(name) / _CARD_OF_FOLDER).is_file() else Path(name)
+    """Return the file that a person means who names a card's file, or by a path a folder with a card in it.
+
+    A bare word is a name of the catalog, whatever lies in the folder where somebody stands.
+    """
+    is_path = os.sep in name or name in (".", "..")
+    return Path(name) / _CARD_OF_FOLDER if is_path and (Path(name) / _CARD_OF_FOLDER).is_file() else Path(name)
 
 
 def runnable(catalog: Catalog, name: str) -> Card:

@@ -45,7 +45,8 @@ class Session:
         data = Path(given) if given else None
         if data is not None and not data.exists():
             raise NotFound(f"there is no data at {data}")
-        caches = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "/tmp") / ".cache")
+        # Never a folder that all users share: whoever comes first could put data there.
+        caches = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache")
         cache = Path(environ.get("FAIRMILE_CACHE") or caches / "fairmile" / "benchmarks")
         return cls(
             name=name,

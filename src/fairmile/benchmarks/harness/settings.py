@@ -28,43 +28,46 @@ def told(default: Any, meaning: str, *, least: float | None = None, most: float 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """What every benchmark that learns can be told; a benchmark derives its own, with its own defaults."""
+    """What every benchmark that learns can be told; a benchmark derives its own, with its own defaults.
+
+    Where it says only a default anew, the least and the most that make sense stay.
+    """
 
     work: Work = told("train", "train: all of it; prepare: only the data; inference: with the weights of `checkpoint`")
     model: str = told("", "which of the benchmark's models")
-    epochs: int = told(1, "passes over the training data")
-    max_steps: int = told(0, "end after so many optimizer steps; 0: after the epochs")
-    batch_size: int = told(32, "samples per step and rank")
-    eval_batch_size: int = told(0, "samples per step of evaluation and rank; 0: as batch_size")
+    epochs: int = told(1, "passes over the training data", least=1)
+    max_steps: int = told(0, "end after so many optimizer steps; 0: after the epochs", least=0)
+    batch_size: int = told(32, "samples per step and rank", least=1)
+    eval_batch_size: int = told(0, "samples per step of evaluation and rank; 0: as batch_size", least=0)
     optimizer: Optimizer = told("adam", "sgd, adam, adamw or nadam")
     learning_rate: float = told(1e-3, "peak learning rate")
-    momentum: float = told(0.9, "of sgd")
-    weight_decay: float = told(0.0, "of the optimizer")
+    momentum: float = told(0.9, "of sgd", least=0)
+    weight_decay: float = told(0.0, "of the optimizer", least=0)
     schedule: Schedule = told("constant", "constant, steps, cosine, onecycle or plateau")
-    warmup_epochs: float = told(0.0, "the learning rate rises in a line over so many epochs")
-    warmup_factor: float = told(0.0, "the warm-up begins at so much of the peak")
+    warmup_epochs: float = told(0.0, "the learning rate rises in a line over so many epochs", least=0)
+    warmup_factor: float = told(0.0, "the warm-up begins at so much of the peak", least=0)
     decay_epochs: tuple[int, ...] = told((), "schedule=steps: after which epochs it falls")
     decay_factors: tuple[float, ...] = told((), "schedule=steps: to how much of the peak")
     plateau_factor: float = told(0.5, "schedule=plateau: what the learning rate is multiplied by")
-    plateau_patience: int = told(5, "schedule=plateau: after so many evaluations without a better score")
-    min_learning_rate: float = told(0.0, "schedules cosine and plateau end here")
-    clip_norm: float = told(0.0, "gradients are cut to this norm; 0: not")
-    accumulate: int = told(1, "batches per optimizer step")
+    plateau_patience: int = told(5, "schedule=plateau: after so many evaluations without a better score", least=0)
+    min_learning_rate: float = told(0.0, "schedules cosine and plateau end here", least=0)
+    clip_norm: float = told(0.0, "gradients are cut to this norm; 0: not", least=0)
+    accumulate: int = told(1, "batches per optimizer step", least=1)
     precision: Precision = told("fp32", "fp32, tf32, bf16 or fp16 (the last two with autocast)")
     strategy: Strategy = told("single", "single, ddp, fsdp, deepspeed or horovod")
-    ranks: int = told(0, "start so many processes here; 0: as the launcher did, or one")
+    ranks: int = told(0, "start so many processes here; 0: as the launcher did, or one", least=0)
     device: str = told("auto", "auto, cpu, cuda or cuda:1")
     channels_last: bool = told(False, "memory layout of images and volumes")
     compile: bool = told(False, "compile the model with torch.compile")
     checkpoint_activations: bool = told(False, "compute activations again instead of keeping them")
     deterministic: bool = told(False, "only deterministic kernels")
-    patience: int = told(0, "stop when the score did not get better for so many epochs; 0: never")
+    patience: int = told(0, "stop when the score did not get better for so many epochs; 0: never", least=0)
     stop_at_target: bool = told(False, "stop as soon as the quality target is met")
-    evaluate_every: int = told(1, "epochs between evaluations; the last one is always evaluated")
-    save_every: int = told(1, "epochs between checkpoints; 0: none")
-    save_steps: int = told(0, "optimizer steps between checkpoints inside an epoch; 0: none there")
+    evaluate_every: int = told(1, "epochs between evaluations; the last one is always evaluated", least=1)
+    save_every: int = told(1, "epochs between checkpoints; 0: none", least=0)
+    save_steps: int = told(0, "optimizer steps between checkpoints inside an epoch; 0: none there", least=0)
     checkpoint: str = told("", "file of weights to start from, as checkpoint.pt of an earlier run")
-    workers: int = told(1, "threads that read batches ahead; 0: read when they are needed")
+    workers: int = told(1, "threads that read batches ahead; 0: read when they are needed", least=0)
     resident: bool = told(True, "keep the data on the device where it fits and the benchmark can")
     stage: str = told("", "copy the data to this folder first, or `auto` for the fastest one with room")
 
@@ -72,23 +75,30 @@ class TrainSettings:
 def read_settings(kind: type[S], params: Mapping[str, Any]) -> S:
     """Return settings with the parameters of a run on top of the defaults; every value is checked."""
     hints = typing.get_type_hints(kind)
-    known = {field.name: field.metadata for field in dataclasses.fields(kind)}
+    known = [field.name for field in dataclasses.fields(kind)]
     found: dict[str, Any] = {}
     for name, value in params.items():
         if name not in known:
             near = did_you_mean(name, known)
             raise UsageError(f"there is no parameter {name!r}", hint=near or f"there are {', '.join(known)}")
         found[name] = _typed(name, value, hints[name])
-        _check_range(name, found[name], known[name])
+        _check_range(name, found[name], kind)
     return kind(**found)
 
 
-def _check_range(name: str, value: Any, said: Mapping[str, Any]) -> None:
-    least, most = said.get("least"), said.get("most")
+def _check_range(name: str, value: Any, kind: type[TrainSettings]) -> None:
+    least, most = _bound(kind, name, "least"), _bound(kind, name, "most")
     if least is not None and value < least:
         raise UsageError(f"parameter {name}: expected at least {least:g}, found {value:g}")
     if most is not None and value > most:
         raise UsageError(f"parameter {name}: expected at most {most:g}, found {value:g}")
+
+
+def _bound(kind: type[TrainSettings], name: str, side: str) -> float | None:
+    """Return what the class that is nearest in the family says of a bound."""
+    fields = (vars(each).get("__dataclass_fields__", {}).get(name) for each in kind.__mro__)
+    said = (field.metadata.get(side) for field in fields if field is not None)
+    return next((bound for bound in said if bound is not None), None)
 
 
 def _typed(name: str, value: Any, wanted: Any) -> Any:

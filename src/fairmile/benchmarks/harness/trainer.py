@@ -40,11 +40,6 @@ _HELD_LOSSES = 64
 
 _SPEEDS = ("samples_per_s", "data_wait_s", "epoch_s")
 
-_LEAST = dict.fromkeys(("epochs", "batch_size", "accumulate", "evaluate_every"), 1) | dict.fromkeys(
-    ("max_steps", "eval_batch_size", "momentum", "weight_decay", "warmup_epochs", "warmup_factor", "plateau_patience",
-     "min_learning_rate", "clip_norm", "patience", "save_every", "save_steps", "workers"), 0
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -59,7 +54,6 @@ class Trained:
 
 def fit(task: Task, session: Session) -> Trained:
     """Train a task as its settings say, or only evaluate it where they ask for inference."""
-    _check(task.settings)
     trains = task.settings.work != "inference"
     with _reproducible(task.settings), Journal(session, is_on=trains) as journal:
         strategy = make_strategy(task.settings, session.ranks)
@@ -462,9 +456,3 @@ def _reproducible(settings: TrainSettings) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         cudnn.deterministic, cudnn.benchmark = before[1:]
-
-
-def _check(settings: TrainSettings) -> None:
-    for name, least in _LEAST.items():
-        if (found := getattr(settings, name)) < least:
-            raise UsageError(f"parameter {name}: expected at least {least}, found {found:g}")

@@ -15,7 +15,7 @@ class Settings(TrainSettings):
     model: Literal["mlp", "cnn"] = told("mlp", "mlp: 784-128-10 with dropout; cnn: two convolutions")
     hidden: int = told(128, "units of the hidden layer", least=1)
     dropout: float = told(0.2, "share of hidden units that are left out while it learns", least=0, most=1)
-    epochs: int = told(0, "passes over the training data; 0: 5 with MNIST, 40 with the small digits")
+    epochs: int = told(0, "passes over the training data; 0: 5 with MNIST, 40 with the small digits", least=0)
     batch_size: int = told(32, "samples per step and rank")
     eval_batch_size: int = told(1000, "samples per step of evaluation and rank")
     optimizer: Optimizer = told("adam", "sgd, adam, adamw or nadam")
