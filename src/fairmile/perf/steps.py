@@ -1,0 +1,122 @@
+"""What a training or inference step does to a device: its operators, and every allocation's life.
+
+The tracer writes it without a GPU, rules and tables read it: memory, time and movement of data come from one trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import Integrity
+from fairmile.base.files import write_atomic
+
+FORMAT = 1
+
+
+class Kind(IntEnum):
+    """What happens at one moment of a trace; the two numbers that go with it stand beside each."""
+
+    BEGIN = 0  # operator's index, 0
+    END = 1  # operator's index, 0
+    ALLOC = 2  # storage's index, 0
+    FREE = 3  # storage's index, 0
+    STEP = 4  # number of the step that begins here, 0; everything before step 0 builds the model
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor as an operator sees it; `storage` is an index into `Trace.storages`, -1 outside the device."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str  # "float32", "bfloat16", "int64", …
+    storage: int = -1
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One call of an operator, below autograd: what a GPU would launch kernels for.
+
+    `arguments` has one entry per argument of the call in order, keyword arguments after them as [name, value] in
+    `keywords`: a tensor is {"tensor": index into inputs}, a list of tensors {"tensors": [indices]}, anything else is
+    a plain JSON value (a dtype, layout, device or memory format as {"dtype": "float32"} and so on).
+    """
+
+    name: str  # "aten.convolution_backward.default"
+    phase: str  # "build" | "forward" | "backward" | "optimizer"
+    module: str  # "layer1.0.conv1", "" outside any
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    arguments: tuple[Any, ...] = ()
+    keywords: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A block that the program asked the allocator for: how large, what for, and where it came from."""
+
+    size_bytes: int
+    category: str  # "parameter" | "gradient" | "optimizer" | "activation" | "input" | "buffer" | "temporary"
+    module: str
+    op: int  # index of the operator that made it, -1 while building outside any
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All that was seen; `events` are in order, as (Kind, number, number)."""
+
+    ops: Sequence[Op]
+    storages: Sequence[Storage]
+    events: Sequence[tuple[int, int, int]]
+    steps: int
+    precision: str  # "fp32" | "tf32" | "bf16" | "fp16"
+    training: bool
+    parameters: int  # elements
+    versions: dict[str, str] = field(default_factory=dict)  # torch, python
+    notes: Sequence[str] = ()  # what could not be followed exactly, one sentence each
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Write a trace as one JSON document."""
+    document = {"format": FORMAT, **asdict(trace)}
+    write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
+
+
+def read_trace(path: Path) -> Trace:
+    """Read what `write_trace` wrote; Integrity where it is something else."""
+    try:
+        document = json.loads(path.read_bytes())
+        if document.pop("format") != FORMAT:
+            raise ValueError("another version wrote it")
+        return Trace(
+            ops=[_op(each) for each in document.pop("ops")],
+            storages=[Storage(**each) for each in document.pop("storages")],
+            events=[tuple(each) for each in document.pop("events")],
+            **document,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Integrity(f"{path} is no trace of a step: {error}", hint="predict again") from error
+
+
+def _op(said: dict[str, Any]) -> Op:
+    tensors = {
+        side: tuple(
+            TensorSpec(tuple(each["shape"]), tuple(each["strides"]), each["dtype"], each["storage"])
+            for each in said.pop(side)
+        )
+        for side in ("inputs", "outputs")
+    }
+    arguments, keywords = tuple(said.pop("arguments")), tuple((name, value) for name, value in said.pop("keywords"))
+    return Op(**said, **tensors, arguments=arguments, keywords=keywords)
