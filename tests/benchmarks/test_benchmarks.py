@@ -75,7 +75,7 @@ def test_a_new_model_learns_as_it_is(workspace: Workspace, tmp_path: Path) -> No
     assert values["rmse"] < values["persistence.rmse"]
     assert {"results.json", "checkpoint.pt", "mllog.txt"} <= set(run.result["outputs"])
     assert sorted(each.name for each in (tmp_path / "tides").iterdir() if each.is_file()) == [
-        *("README.md", "benchmark.py", "card.jsonld", "schema.py", "settings.py")
+        *("README.md", "benchmark.py", "card.jsonld", "schema.py", "settings.py", "step.py")
     ]
 
 

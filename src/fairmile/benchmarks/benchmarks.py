@@ -15,7 +15,7 @@ from typing import Any
 from fairmile.base.errors import Conflict, FairmileError, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.benchmarks.harness.schema import Schema
-from fairmile.benchmarks.program import SCHEMA, SETTINGS, SUITE, folder_of, load, names
+from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.runs.targets import card_file, card_in
@@ -74,6 +74,11 @@ class Benchmark:
             return {}
         found: Schema = load(self.folder, SCHEMA).SCHEMA
         return found
+
+    def step_file(self) -> Path | None:
+        """Return the file whose `build(**parameters)` is one training step, for predictions; None where it has none."""
+        file = None if self.folder is None else self.folder / f"{STEP}.py"
+        return file if file is not None and file.is_file() else None
 
 
 class Benchmarks:

@@ -21,7 +21,7 @@ from fairmile.benchmarks.harness.ranks import Ranks
 from fairmile.benchmarks.harness.session import Session
 
 SUITE = Path(__file__).with_name("suite")
-PROGRAM, SETTINGS, SCHEMA, CARD = "benchmark", "settings", "schema", "card.jsonld"
+PROGRAM, SETTINGS, SCHEMA, STEP, CARD = "benchmark", "settings", "schema", "step", "card.jsonld"
 _DEFINES = {PROGRAM: "run", SETTINGS: "Settings", SCHEMA: "SCHEMA"}
 _GRACE_S = 5.0
 

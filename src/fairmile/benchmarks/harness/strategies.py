@@ -90,10 +90,7 @@ class Strategy:
 
     def _placed(self, model: nn.Module) -> nn.Module:
         model = model.to(self.device)
-        if self.settings.channels_last:
-            _use_channels_last(model)
-        if self.settings.checkpoint_activations:
-            _checkpoint_blocks(model)
+        lay_out(model, self.settings)
         return model
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -452,6 +449,14 @@ def _set_precision(precision: str) -> None:
     """Let matrix products use tf32 unless full precision is asked for."""
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
+
+
+def lay_out(model: nn.Module, settings: TrainSettings) -> None:
+    """Give a model the memory layout that the settings ask for, and let it compute activations again if they do."""
+    if settings.channels_last:
+        _use_channels_last(model)
+    if settings.checkpoint_activations:
+        _checkpoint_blocks(model)
 
 
 def _use_channels_last(model: nn.Module) -> None:

@@ -248,7 +248,7 @@ class CosmoFlowTask:
 
 def turn(counts: torch.Tensor) -> torch.Tensor:
     """Return a batch of cubes turned or mirrored at random, one of the 48 ways that leave a cube a cube."""
-    way = int(torch.randint(len(_TURNS) * 8, ()))
+    way = int(torch.randint(len(_TURNS) * 8, (), device="cpu"))
     turned = counts.permute(0, 1, *_TURNS[way // 8])
     flipped = [axis for axis in (2, 3, 4) if way % 8 >> (axis - 2) & 1]
     return turned.flip(flipped) if flipped else turned

@@ -1,0 +1,41 @@
+"""One training step of a benchmark without its data: what `fairmile predict` looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairmile.benchmarks.harness.schedules import make_optimizer
+from fairmile.benchmarks.harness.strategies import lay_out
+
+if TYPE_CHECKING:
+    import torch
+
+    from fairmile.benchmarks.harness.settings import TrainSettings
+
+    Loss = Callable[[torch.nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """A model, the loss of a made-up batch on the default device, and the optimizer; None for inference."""
+
+    model: torch.nn.Module
+    loss: Callable[[torch.nn.Module], torch.Tensor]
+    optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None
+    precision: str
+
+
+def one_step(
+    settings: TrainSettings, model: torch.nn.Module, loss: Loss, batch: Callable[[], Mapping[str, torch.Tensor]]
+) -> OneStep:
+    """Return a step of a task as the settings say; `batch` makes what one rank takes from its data for it."""
+    lay_out(model, settings)
+    trains = settings.work != "inference"
+    return OneStep(
+        model,
+        lambda wrapped: loss(wrapped, batch()),
+        (lambda parameters: make_optimizer(settings, parameters)) if trains else None,
+        settings.precision,
+    )
