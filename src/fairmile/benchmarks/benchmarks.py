@@ -12,13 +12,13 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic, write_failure
 from fairmile.benchmarks.harness.schema import Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
-from fairmile.runs.targets import card_file, card_in
+from fairmile.runs.targets import card_file, card_in, runnable
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -102,6 +102,27 @@ class Benchmarks:
             return Benchmark(card, folder_of(str(file.absolute().parent)))
         found = self._catalog().get(name, kind="benchmark")
         return Benchmark(found, _own_folder(found))
+
+    def step_of(self, name: str) -> Path:
+        """Return the file that builds a training step of a benchmark, or of the benchmark that has a model.
+
+        NotFound says what the card tells instead.
+        """
+        card = card_in(card_file(name)) or runnable(self._catalog(), name)
+        if card.kind == "model":
+            found = [each for each in self.ls() if card.iri in as_list(each.rule.get("models"))]
+        else:
+            found = [self.get(name)]
+        for each in found:
+            file = each.step_file()
+            if file is not None:
+                return file
+        count = card.get("parameterCount")
+        told = f"; its card tells {count:,} parameters and nothing else to count with" if isinstance(count, int) else ""
+        raise NotFound(
+            f"{name} brings no step that could be traced{told}",
+            hint="give FILE.py:FUNCTION that builds one, or a description in YAML: `fairmile predict memory --help`",
+        )
 
     def new(self, name: str, folder: Path, *, kind: str = "learning", dry_run: bool = False) -> list[Path]:
         """Write a benchmark that runs as it is into a new folder, and return its files: a start for one's own.

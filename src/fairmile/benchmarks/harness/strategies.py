@@ -116,7 +116,7 @@ class Strategy:
         else:
             self._scaler.step(optimizer)
             self._scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()  # Horovod takes no argument
 
     def gather(self, array: Array) -> Array:
         """Return the arrays of all ranks, whose lengths may differ, one after the other; every rank calls it."""
