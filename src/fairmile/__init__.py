@@ -2,9 +2,9 @@
 
 `import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`, `fm.sweep`, `fm.tune`)
 and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
-`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.benchmarks`), all of the workspace that the settings name. Code
-that works with another one opens it: `fm.Workspace.open(...)`. Inside a program, `fm.log`, `fm.span` and `fm.event`
-write to the record of the run that it is part of.
+`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.benchmarks`, `fm.predict`, `fm.traces`), all of the workspace that
+the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a program, `fm.log`,
+`fm.span` and `fm.event` write to the record of the run that it is part of.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = [
     "log",
     "match",
     "models",
+    "predict",
     "run",
     "runs",
     "search",
@@ -39,6 +40,7 @@ __all__ = [
     "sweep",
     "sweeps",
     "systems",
+    "traces",
     "tune",
     "workflows",
 ]
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.spec import JobSpec
     from fairmile.meter import event, log, span
+    from fairmile.perf.predict import Predict
+    from fairmile.perf.traces.traces import Traces
     from fairmile.runs.model import Run
     from fairmile.runs.models import Models
     from fairmile.runs.runs import Runs
@@ -85,10 +89,13 @@ if TYPE_CHECKING:
     sweeps: Sweeps
     studies: Studies
     benchmarks: Benchmarks
+    predict: Predict
+    traces: Traces
 
 _NOUNS = (
     *("catalog", "models", "datasets", "workflows", "assets", "store"),
     *("systems", "envs", "jobs", "runs", "sweeps", "studies", "benchmarks"),
+    *("predict", "traces"),
 )
 
 

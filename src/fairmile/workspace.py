@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.meter.footprint import Supply
+    from fairmile.perf.predict import Predict
+    from fairmile.perf.traces.traces import Traces
     from fairmile.runs.ledger import Ledger
     from fairmile.runs.models import Models
     from fairmile.runs.runs import Runs
@@ -365,6 +367,23 @@ class Workspace:
         from fairmile.benchmarks.benchmarks import Benchmarks
 
         return Benchmarks(lambda: self.catalog)
+
+    @property
+    def predict(self) -> Predict:
+        from fairmile.perf.predict import Predict
+
+        return Predict(
+            self.home / "perf",
+            step_of=lambda name: self.benchmarks.step_of(name),
+            partition_of=lambda name: self.systems.partition(name),
+            runs=lambda: self.ledger,
+        )
+
+    @property
+    def traces(self) -> Traces:
+        from fairmile.perf.traces.traces import Traces
+
+        return Traces(lambda name: self.systems.partition(name))
 
     @property
     def datasets(self) -> Datasets:

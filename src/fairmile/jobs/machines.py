@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here, Runner, Ssh
-from fairmile.base.errors import SystemFailure, UsageError
+from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.places import FarPlace, NearPlace, Place
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.script import Script, make_script
 from fairmile.jobs.spec import JobSpec
 from fairmile.systems.blocks import Block, Evaluation, evaluate, module_block
-from fairmile.systems.model import System
+from fairmile.systems.model import Partition, System
 from fairmile.systems.registry import Systems
 
 _FAR_FOLDER = ".fairmile/jobs"
@@ -129,6 +129,17 @@ class Machines:
     def names(self) -> list[str]:
         """Return the names of all systems."""
         return self.registry.names()
+
+    def partition(self, name: str) -> Partition:
+        """Return the partition that SYSTEM:PARTITION names; of SYSTEM alone the one that has GPUs, or the usual one."""
+        wanted, _, part = name.partition(":")
+        system = self.registry[wanted]
+        known = system.partitions
+        if part and part not in known:
+            raise NotFound(f"{wanted} has no partition {part!r}", hint=f"there are {', '.join(known) or 'none'}")
+        usual = system.default_partition or next(iter(known))
+        with_gpus = [each for each in (usual, *known) if known[each].gpu is not None]
+        return known[part or (with_gpus or [usual])[0]]
 
     def evaluate(
         self,

@@ -7,7 +7,8 @@
     log(loss=0.25, step=3)
 
 They go to the log of the run that the process is part of, which FAIRMILE_EVENTS names. Outside of a run spans are
-kept in memory for `current().summary()`.
+kept in memory for `current().summary()`. Programs that exchange data say so with `component`, `exchange`, `sample` and
+`metadata` (see coupling.py); `include()` is where the same for C, C++ and Fortran lies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,35 @@ import os
 
 from fairmile.meter.meter import Meter
 
-__all__ = ["Meter", "current", "event", "flush", "log", "span", "start", "stop", "timed"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from fairmile.meter.coupling import Coupling
+
+    _COUPLING = Coupling(Meter())
+    component = _COUPLING.component
+    exchange = _COUPLING.exchange
+    metadata = _COUPLING.metadata
+    sample = _COUPLING.sample
+
+__all__ = [
+    "Meter",
+    "component",
+    "current",
+    "event",
+    "exchange",
+    "flush",
+    "include",
+    "log",
+    "metadata",
+    "sample",
+    "span",
+    "start",
+    "stop",
+    "timed",
+]
 
 
 class _ProcessMeter(Meter):
@@ -27,6 +56,7 @@ class _ProcessMeter(Meter):
         file = os.environ.get("FAIRMILE_EVENTS")
         if not file:
             return None
+        self.component = self.component or os.environ.get("FAIRMILE_COMPONENT", "")
         shared_by = os.environ.get("FAIRMILE_EVENTS_HOST", "")
         if shared_by in ("", self.host):
             return os.path.abspath(file)
@@ -50,3 +80,21 @@ flush = _METER.flush
 def current() -> Meter:
     """Return the meter of this process."""
     return _METER
+
+
+def include() -> str:
+    """Return the folder of fairmile_meter.h and fairmile_meter.f90."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    # Most programs exchange nothing and need not wait for what does.
+    if name not in ("component", "exchange", "metadata", "sample"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fairmile.meter.coupling import Coupling
+
+    coupling = Coupling(_METER)
+    for each in ("component", "exchange", "metadata", "sample"):
+        globals()[each] = getattr(coupling, each)
+    found: Callable[..., Any] = globals()[name]
+    return found

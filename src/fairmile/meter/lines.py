@@ -13,8 +13,23 @@ does not move them against each other.
     {"channels": [{"name": "gpu0.power", "unit": "W", …}], "watch": "4711-1", "p": 4711}
     {"sample": [71.5], "at": 19, "watch": "4711-1", "p": 4711}
 
+Programs that exchange data, in whatever language (coupling.py, include/fairmile_meter.h), tell as well
+
+    {"component": "solver", "p": 4711}
+    {"about": {"grid": "64x64"}, "p": 4711}
+    {"named": "halo", "thread": 1, "p": 4711}
+    {"counter": "queue", "at": [20, 25], "is": [3, 4.5], "p": 4711}
+    {"spans": "step", "at": [start, duration, …], "n": [17, …], "p": 4711}
+    {"spans": "put field", "at": […], "exchange": {"how": "put", "key": "field", "peer": "trainer"},
+     "bytes": [4096, …], "version": [17, …], "wait": [250, …], "p": 4711}
+
+where "n", "bytes", "version" and "wait" have an entry for each call. "wait" is the part of a call, in nanoseconds, that
+was over when the data or the peer was there; -1 stands for what is not known. The writer may name its component, too,
+and the tick of the machine at which its process began: two meters in one process are one writer.
+
 Many calls are told by one text instead of a list: start, end, start, end, … as base64 of 64-bit integers, low byte
-first. Numbers that JSON cannot say are the texts "NaN", "Infinity" and "-Infinity".
+first; so are other lists, "is" as 64-bit floats. Numbers that JSON cannot say are the texts "NaN", "Infinity" and
+"-Infinity".
 """
 
 from __future__ import annotations
@@ -34,6 +49,8 @@ FILES = "events*.jsonl"
 # Where the log of the run lies that a process is part of, and the host whose processes share that file.
 FILE_VARIABLE = "FAIRMILE_EVENTS"
 HOST_VARIABLE = "FAIRMILE_EVENTS_HOST"
+COMPONENT_VARIABLE = "FAIRMILE_COMPONENT"
+UNKNOWN = -1  # bytes, version and wait of an exchange that did not say them
 _NAN = float("nan")
 _SPECIAL = {"NaN": _NAN, "Infinity": float("inf"), "-Infinity": float("-inf")}
 _LONGEST_LINE = 64 << 20
@@ -74,6 +91,18 @@ class Writer:
 
 
 @dataclass(slots=True)
+class Exchange:
+    """What the calls of one timer put to or get from another component: an entry for each call, UNKNOWN at worst."""
+
+    how: str  # "put" or "get"
+    key: str
+    peer: str  # the other component; "" where nobody said
+    bytes: array[int] = field(default_factory=lambda: array("q"))
+    versions: array[int] = field(default_factory=lambda: array("q"))
+    waits_ns: array[int] = field(default_factory=lambda: array("q"))
+
+
+@dataclass(slots=True)
 class Spans:
     """All calls of one timer in one thread: when each began (since the epoch) and how long it took."""
 
@@ -83,6 +112,7 @@ class Spans:
     starts_ns: array[int] = field(default_factory=lambda: array("q"))
     durations_ns: array[int] = field(default_factory=lambda: array("q"))
     attributes: list[Mapping[str, Any] | None] = field(default_factory=list)  # one for each call
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +134,17 @@ class Logged:
     step: float | None
     at_ns: int
     writer: Writer
+
+
+@dataclass(slots=True)
+class Counted:
+    """What a counter of one thread said, and when."""
+
+    name: str
+    writer: Writer
+    thread: int
+    at_ns: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
 
 
 class Column(Sequence[float | None]):
@@ -172,6 +213,10 @@ class Log:
     events: list[Event] = field(default_factory=list)
     metrics: list[Logged] = field(default_factory=list)
     samples: list[Samples] = field(default_factory=list)
+    counters: list[Counted] = field(default_factory=list)
+    components: dict[Writer, str] = field(default_factory=dict)
+    about: dict[Writer, dict[str, str]] = field(default_factory=dict)
+    threads: dict[tuple[Writer, int], str] = field(default_factory=dict)  # names, of those that have one
     damaged: int = 0
 
 
@@ -223,11 +268,34 @@ def read_log(files: Iterable[Path]) -> Log:
     return log
 
 
+def _integers(said: Any) -> array[int]:
+    numbers = array("q", b64decode(said, validate=True) if isinstance(said, str) else said)
+    if isinstance(said, str) and sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _reals(said: Any) -> array[float]:
+    if not isinstance(said, str):
+        return array("d", map(number, said))
+    numbers = array("d", b64decode(said, validate=True))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _for_each(line: Mapping[str, Any], name: str, count: int) -> array[int]:
+    """Return a column of the calls that a line tells."""
+    said = line.get(name)
+    found = array("q", [UNKNOWN]) * count if said is None else _integers(said)
+    if len(found) != count:
+        raise ValueError(f"{len(found)} entries of {name} for {count} calls")
+    return found
+
+
 def _calls(at: Any) -> tuple[array[int], array[int]]:
     """Return the starts and durations that a line tells."""
-    numbers = array("q", b64decode(at, validate=True) if isinstance(at, str) else at)
-    if isinstance(at, str) and sys.byteorder == "big":
-        numbers.byteswap()
+    numbers = _integers(at)
     starts, durations = numbers[0::2], numbers[1::2]
     if len(starts) != len(durations):
         raise ValueError("a start without a duration")
@@ -250,8 +318,10 @@ class _Reading:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._writers: dict[int, Writer] = {}
+        self._began: dict[int, tuple[Any, ...]] = {}  # what tells a process from another of its number
         self._boots: dict[tuple[str, str], Writer] = {}
-        self._spans: dict[tuple[str, int, int], Spans] = {}
+        self._spans: dict[tuple[Any, ...], Spans] = {}
+        self._counters: dict[tuple[Writer, str, int], Counted] = {}
         self._samples: dict[str, _Rows] = {}
 
     def take(self, line: dict[str, Any]) -> None:
@@ -274,6 +344,15 @@ class _Reading:
             self._log.samples.append(rows.samples)
         elif "event" in line:
             self._log.events.append(Event(str(line["event"]), writer.wall(line["at"]), writer, line.get("with") or {}))
+        elif "counter" in line:
+            self._take_counter(line, writer)
+        elif "component" in line:
+            self._log.components[writer] = str(line["component"])
+        elif "about" in line:
+            said = {str(name): str(value) for name, value in line["about"].items()}
+            self._log.about.setdefault(writer, {}).update(said)
+        elif "named" in line:
+            self._log.threads[writer, int(line["thread"])] = str(line["named"])
         else:
             raise ValueError("a line of no known kind")
 
@@ -282,23 +361,59 @@ class _Reading:
         if said.get("boot"):
             first = self._boots.setdefault((said["host"], said["boot"]), writer)
             writer = replace(writer, wall_ns=first.wall(writer.clock_ns))
-        self._writers[pid] = writer
-        self._log.writers.append(writer)
-        for key in [key for key in self._spans if key[1] == pid]:  # another process has that number now
-            del self._spans[key]
+        began = (said["host"], said.get("rank"), said.get("boot"), said.get("began"))
+        known = self._writers.get(pid)
+        if known is not None and said.get("boot") and said.get("began") and self._began.get(pid) == began:
+            writer = known  # a second meter of the same process, such as that of a library in C
+        else:
+            self._writers[pid], self._began[pid] = writer, began
+            self._log.writers.append(writer)
+            for key in [key for key in self._spans if key[1] == pid]:  # another process has that number now
+                del self._spans[key]
+        if said.get("component"):
+            self._log.components[writer] = str(said["component"])
 
     def _take_spans(self, line: Mapping[str, Any], writer: Writer) -> None:
         name, thread = str(line["spans"]), int(line.get("thread", 0))
         starts, durations = _calls(line["at"])
-        key = (name, writer.pid, thread)
+        attributes: list[Mapping[str, Any] | None] = [line.get("with")] * len(starts)
+        if "n" in line:
+            attributes = [{"n": iteration} for iteration in _for_each(line, "n", len(starts))]
+        exchange = self._exchange(line, len(starts)) if "exchange" in line else None
+        about = (exchange.how, exchange.key, exchange.peer) if exchange is not None else None
+        key = (name, writer.pid, thread, about)
         if key not in self._spans:
-            self._spans[key] = Spans(name, writer, thread)
+            empty = Exchange(*about) if about is not None else None
+            self._spans[key] = Spans(name, writer, thread, exchange=empty)
             self._log.spans.append(self._spans[key])
         spans = self._spans[key]
         offset = writer.wall_ns - writer.clock_ns
         spans.starts_ns.extend(array("q", [start + offset for start in starts]))
         spans.durations_ns.extend(durations)
-        spans.attributes.extend([line.get("with")] * len(starts))
+        spans.attributes.extend(attributes)
+        if exchange is not None and spans.exchange is not None:
+            spans.exchange.bytes.extend(exchange.bytes)
+            spans.exchange.versions.extend(exchange.versions)
+            spans.exchange.waits_ns.extend(exchange.waits_ns)
+
+    def _exchange(self, line: Mapping[str, Any], count: int) -> Exchange:
+        said = line["exchange"]
+        if said["how"] not in ("put", "get"):
+            raise ValueError(f"{said['how']!r} is no way to exchange data")
+        columns = [_for_each(line, name, count) for name in ("bytes", "version", "wait")]
+        return Exchange(said["how"], str(said["key"]), str(said.get("peer") or ""), *columns)
+
+    def _take_counter(self, line: Mapping[str, Any], writer: Writer) -> None:
+        at, values = _integers(line["at"]), _reals(line["is"])
+        if len(at) != len(values):
+            raise ValueError("a value without its time")
+        name, thread = str(line["counter"]), int(line.get("thread", 0))
+        key = (writer, name, thread)
+        if key not in self._counters:
+            self._counters[key] = Counted(name, writer, thread)
+            self._log.counters.append(self._counters[key])
+        self._counters[key].at_ns.extend(array("q", map(writer.wall, at)))
+        self._counters[key].values.extend(values)
 
     def _take_sample(self, line: Mapping[str, Any], writer: Writer) -> None:
         self._samples[line["watch"]].add(writer.wall(line["at"]), line["sample"])

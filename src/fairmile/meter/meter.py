@@ -66,6 +66,9 @@ class _Calls(list[int]):
 
     __slots__ = ("attributed", "head", "meter", "name", "open", "owner", "packed", "tail", "tally")
 
+    width = 2  # numbers of one call
+    is_timed = True
+
     def __init__(self, meter: Meter, name: str, head: str, tail: str) -> None:
         self.meter = meter
         self.name = name
@@ -76,6 +79,15 @@ class _Calls(list[int]):
         self.attributed: list[int] = []  # durations of calls that have lines of their own
         self.packed: list[bytes] = []
         self.tally = Tally()
+
+    def pack(self, count: int) -> bytes:
+        """Return the first numbers as bytes."""
+        return pack(f"{count}{INT64}", *self[:count])
+
+    def line(self, packed: bytes) -> str:
+        """Take note of what was packed and return the line that tells it."""
+        self.tally.add_pairs(packed)
+        return f"{self.head}{_numbers(packed)}{self.tail}"
 
 
 class _Span:
@@ -156,6 +168,7 @@ class Meter:
         self._file = None if file is None else os.path.abspath(file)
         self.host = host if host is not None else os.uname().nodename
         self.rank = rank if rank is not None else _rank()
+        self.component = ""  # what this process is to others that it exchanges data with: "solver", "trainer"
         _meters.add(self)
 
     @property
@@ -237,6 +250,16 @@ class Meter:
         if self._started() is not None:
             self._add(line)
 
+    def line_end(self) -> str:
+        """Return what a line ends in that tells something of this thread."""
+        try:
+            end: str = self._local.line_end
+        except AttributeError:
+            self._enter_thread()
+            told = f', "thread": {self._local.number}' if self._local.number else ""
+            end = self._local.line_end = told + self._tail
+        return end
+
     def flush(self) -> None:
         """Write what was recorded so far."""
         with self._lock:
@@ -268,7 +291,7 @@ class Meter:
         with self._lock:
             self._drain_all()
             found = [(name, tally, 0) for name, tally in self._ended.items()]
-            found += [(each.name, each.tally, len(each.open)) for each in self._threads_calls]
+            found += [(each.name, each.tally, len(each.open)) for each in self._threads_calls if each.is_timed]
             copies = [(name, self.rank, Tally.of(tally), running) for name, tally, running in found]
         yield from copies
 
@@ -366,21 +389,28 @@ class Meter:
         if not isinstance(name, str):
             raise _usage_error(f"{name!r} is no name for a timer", "a name is a text")
         local = self._local
-        if not hasattr(local, "calls"):
-            local.calls, local.spans = {}, {}
-            local.number = self._thread_number()
+        self._enter_thread()
         calls: _Calls | None = local.calls.get(name)
         if calls is None:
             self._started()
-            told = f', "thread": {local.number}' if local.number else ""
-            calls = _Calls(self, name, f'{{"spans": {_quote(name)}, "at": ', told + self._tail)
-            with self._lock:
-                self._threads_calls.append(calls)
-                if len(self._threads_calls) > self._most_calls:  # nobody flushes outside of a run
-                    self._drain_all()
-                    self._most_calls = max(_MOST_CALLS, 2 * len(self._threads_calls))
+            calls = _Calls(self, name, f'{{"spans": {_quote(name)}, "at": ', self.line_end())
+            self._keep(calls)
             local.calls[name] = calls
         return calls
+
+    def _keep(self, calls: _Calls) -> None:
+        """See that what is added to a list of this thread gets into the log."""
+        with self._lock:
+            self._threads_calls.append(calls)
+            if len(self._threads_calls) > self._most_calls:  # nobody flushes outside of a run
+                self._drain_all()
+                self._most_calls = max(_MOST_CALLS, 2 * len(self._threads_calls))
+
+    def _enter_thread(self) -> None:
+        local = self._local
+        if not hasattr(local, "calls"):
+            local.calls, local.spans = {}, {}
+            local.number = self._thread_number()
 
     def _thread_number(self) -> int:
         if threading.current_thread() is threading.main_thread():
@@ -430,7 +460,7 @@ class Meter:
                 self._drain(calls, 0)
                 if alive:
                     kept.append(calls)
-                else:
+                elif calls.is_timed:
                     self._ended.setdefault(calls.name, Tally()).merge(calls.tally)
             self._threads_calls = kept
         finally:
@@ -439,15 +469,14 @@ class Meter:
     def _drain(self, calls: _Calls, most: int = _MOST_PACKED) -> None:
         """Take the calls out of a list; where more than `most` batches are packed, make a line of them."""
         # The owner may append at any moment: only what was there at first is taken, and removed only from the front.
-        if count := len(calls) & ~1:
-            calls.packed.append(pack(f"{count}{INT64}", *calls[:count]))
+        if count := len(calls) - len(calls) % calls.width:
+            calls.packed.append(calls.pack(count))
             del calls[:count]
         if len(calls.packed) > most:
             packed = b"".join(calls.packed)
             calls.packed = []
-            calls.tally.add_pairs(packed)
+            line = calls.line(packed)
             if self._file is not None:
-                line = f"{calls.head}{_numbers(packed)}{calls.tail}"
                 self._unwritten_bytes += len(line)
                 self._waiting.append(line)
         if count := len(calls.attributed):
@@ -548,6 +577,9 @@ class Meter:
     def _writer_line(self) -> bytes:
         wall, clock = self.began
         told = {"host": self.host, "rank": self.rank, "boot": _boot(), "wall_ns": wall, "clock_ns": clock}
+        told["began"] = _process_began()
+        if self.component:
+            told["component"] = self.component
         return f'{{"writer": {_json(told)}{self._tail}'.encode()
 
 
@@ -566,6 +598,15 @@ def _boot() -> str:
             return stream.read().strip()
     except OSError:
         return ""
+
+
+def _process_began() -> int:
+    """Return the tick of the machine at which this process began, 0 where that is not told."""
+    try:
+        with open("/proc/self/stat", "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _number(name: str, value: Any) -> str:
@@ -594,10 +635,15 @@ def _numbers(packed: bytes) -> str:
         return f'"{b2a_base64(packed, newline=False).decode()}"'
     numbers = array("q", packed)
     if len(packed) > _FEW_BYTES:
-        numbers.byteswap()
-        return f'"{b2a_base64(numbers, newline=False).decode()}"'
+        return _in_base64(numbers)
     numbers[1::2] = array("q", map(sub, numbers[1::2], numbers[0::2]))
     return repr(numbers.tolist())
+
+
+def _in_base64(numbers: array[int]) -> str:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return f'"{b2a_base64(numbers, newline=False).decode()}"'
 
 
 @lru_cache(maxsize=4096, typed=True)

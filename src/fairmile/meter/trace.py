@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.files import write_atomic
-from fairmile.meter.lines import Event, Log, Samples, Spans, Writer
+from fairmile.meter.lines import Counted, Event, Log, Samples, Spans, Writer
 
 if TYPE_CHECKING:
     import os
@@ -41,6 +41,7 @@ def _timed(log: Log, pids: dict[Writer, int], begin_ns: int) -> Iterator[dict[st
     parts.append(_instants(log.events, pids))
     metrics = sorted(log.metrics, key=lambda logged: logged.at_ns)
     parts.append(found for each in metrics for found in _counter(each.name, each.value, each.at_ns, pids[each.writer]))
+    parts += [_counts(counted, pids[counted.writer]) for counted in log.counters]
     parts += [_levels(samples, pids[samples.writer]) for samples in log.samples]
     for at_ns, each in merge(*parts, key=lambda found: (found[0], -found[1].get("dur", 0.0))):
         yield {**each, "ts": (at_ns - begin_ns) / 1e3}
@@ -59,9 +60,15 @@ def _levels(samples: Samples, pid: int) -> Iterator[_Timed]:
             yield from _counter(name, column[row], samples.at_ns[row], pid)
 
 
+def _counts(counted: Counted, pid: int) -> Iterator[_Timed]:
+    for at_ns, value in sorted(zip(counted.at_ns, counted.values, strict=True)):
+        yield from _counter(counted.name, value, at_ns, pid)
+
+
 def _begin_ns(log: Log) -> int:
     moments = [min(spans.starts_ns) for spans in log.spans if spans.starts_ns]
     moments += [each.at_ns for each in log.events] + [each.at_ns for each in log.metrics]
+    moments += [min(counted.at_ns) for counted in log.counters if counted.at_ns]
     moments += [min(samples.at_ns) for samples in log.samples if samples.at_ns]
     return min(moments, default=0)
 
@@ -82,12 +89,14 @@ def _pids(writers: Iterable[Writer]) -> dict[Writer, int]:
 def _names(log: Log, pids: dict[Writer, int]) -> Iterator[dict[str, Any]]:
     for writer, pid in pids.items():
         rank = "" if writer.rank is None else f"rank {writer.rank}, "
+        rank = f"{log.components[writer]}, {rank}" if writer in log.components else rank
         about = {"ph": "M", "pid": pid, "tid": 0, "ts": 0}
         yield {**about, "name": "process_name", "args": {"name": f"{rank}{writer.host} {writer.pid}"}}
         if writer.rank is not None:
             yield {**about, "name": "process_sort_index", "args": {"sort_index": writer.rank}}
+    names = {(pids[writer], thread): name for (writer, thread), name in log.threads.items()}
     for pid, thread in sorted({(pids[spans.writer], spans.thread) for spans in log.spans}):
-        name = f"thread {thread}" if thread else "main"
+        name = names.get((pid, thread), f"thread {thread}" if thread else "main")
         yield {"ph": "M", "pid": pid, "tid": thread, "ts": 0, "name": "thread_name", "args": {"name": name}}
 
 

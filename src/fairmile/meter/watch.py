@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -214,6 +214,7 @@ class Watched:
 def watch_command(
     argv: Sequence[str],
     *,
+    env: Mapping[str, str] | None = None,
     wanted: Sequence[str] | None = None,
     file: Path | None = None,
     period_s: float = 1.0,
@@ -222,8 +223,8 @@ def watch_command(
 ) -> Watched:
     """Run a program as if there was no watch and measure until it ends.
 
-    Its input, output and terminal are its own. A signal sent to this process goes on to it; Ctrl-C reaches it by
-    itself. A program that cannot be started raises SystemFailure.
+    Its input, output and terminal are its own; `env` adds to its environment. A signal sent to this process goes on to
+    it; Ctrl-C reaches it by itself. A program that cannot be started raises SystemFailure.
     """
     if not argv:
         raise UsageError("there is no program to run: the command is empty")
@@ -233,7 +234,7 @@ def watch_command(
     caught = {*_PASSED_ON, signal.SIGCHLD} if in_main else set()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, caught)
     try:
-        pid = _spawn(argv, mask, found)
+        pid = _spawn(argv, env or {}, mask, found)
         began_ns = time.monotonic_ns()
         try:
             if "process" in names:  # needs the process; all that takes time is open by now
@@ -295,13 +296,17 @@ def _watched(watch: Watch, found: Found, elapsed_ns: int) -> Watched:
     )
 
 
-def _spawn(argv: Sequence[str], mask: Iterable[int], found: Found) -> int:
+def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], found: Found) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:
         # Python ignores these two; a program expects them as they are by default.
         return os.posix_spawnp(
-            argv[0], list(argv), os.environ, setsigmask=list(mask), setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+            argv[0],
+            list(argv),
+            {**os.environ, **env},
+            setsigmask=list(mask),
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
         )
     except FileNotFoundError as error:
         found.close()

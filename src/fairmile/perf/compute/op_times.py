@@ -1,0 +1,225 @@
+"""How long an operator takes: measured where its signature was, else worked out from its nearest measured relatives."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from fairmile.perf.compute.devices import Device, device
+from fairmile.perf.compute.features import Features, compute_dtype, features_of, layout_bytes
+from fairmile.perf.compute.signatures import read_signature, signature
+from fairmile.perf.compute.table import About, Row, read_rows
+from fairmile.perf.compute.work import Work, work_of
+from fairmile.perf.steps import Op
+
+_NEIGHBOURS = 24
+_NOISE = 0.04  # of a measured time, in logarithms
+_MARK = 1.2  # distance of two calls that differ by one mark
+_REACH = 3.0  # factors of two over which a neighbour's efficiency says something
+_SIGNAL = 0.5  # how far efficiencies of one family lie apart, in logarithms
+_HOST_US = 6.0  # of a call that nothing is known about
+_QUEUED = 0.3
+_COLD_SHARE = 0.5  # how much of a model's reads miss the cache, where that makes a difference
+# What operators reach of the roof where nothing was measured, and how wrong that can be.
+_EFFICIENCY = {"gemm": 0.7, "conv": 0.4, "attention": 0.45, "rnn": 0.3, "fft": 0.3, "linalg": 0.05}
+_ROOF_SPREAD = 0.5
+_SCALED_SPREAD = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """A prediction: seconds on the device and on the host, and how it came about.
+
+    `spread` is the standard deviation of the device's time in logarithms, which for small ones is a share.
+    """
+
+    device_s: float
+    host_s: float
+    how: str  # "exact" | "interpolated" | "scaled" | "roofline" | "view"
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    row: Row
+    work: Work
+    features: Features
+    ratio: float  # log of measured over roof
+
+
+@dataclass
+class _Family:
+    numbers: Any
+    ratios: Any
+    known: list[_Known]
+    marks: list[tuple[str, ...]] = field(default_factory=list)
+
+
+class OpTimes:
+    """A device's table of measured operators, asked for any operator."""
+
+    def __init__(self, rows: Iterable[Row], measured_on: Device, about: About, cold_share: float = _COLD_SHARE) -> None:
+        self.rows = [each for each in rows if not each.problem]
+        self.measured_on = measured_on
+        self.about = about
+        self.cold_share = cold_share
+        self._exact = {each.signature: each for each in self.rows}
+        self._families: dict[str, _Family] = {}
+        self._hosts: dict[str, float] = {}
+        self._answers: dict[tuple[str, bool], OpTime] = {}
+        self._is_ready = False
+
+    def without(self, origin: str) -> OpTimes:
+        """Return the table as it would be had a model never been measured: rows that it alone asked for are gone."""
+        kept = [each for each in self.rows if each.origins != (origin,)]
+        return OpTimes(kept, self.measured_on, self.about, self.cold_share)
+
+    def time_of(self, op: Op, *, tf32: bool = False) -> OpTime:
+        """Return the time of a call on the device that the table was measured on."""
+        key = (signature(op), tf32)
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = self._time_of(op, key[0], tf32)
+        return found
+
+    def _time_of(self, op: Op, text: str, tf32: bool) -> OpTime:
+        work = work_of(op)
+        row = self._exact.get(text)
+        if row is not None and not (tf32 and _gains_from_tf32(op, work)):
+            how = "view" if work.kind == "view" else "exact"
+            return OpTime(self._us(row) * 1e-6, self._host_us(op, work, row) * 1e-6, how, _NOISE)
+        self._prepare()
+        host_s = self._host_us(op, work, None) * 1e-6
+        if work.kind in ("view", "wait"):
+            return OpTime(0.0, host_s, "view", 0.0)
+        if not (tf32 and _gains_from_tf32(op, work)):
+            near = self._interpolated(features_of(op, work))
+            if near is not None:
+                ratio, spread, row = near
+                device_s = _smooth_s(op, work, self.measured_on) * math.exp(ratio)
+                return OpTime(device_s, self._host_us(op, work, row) * 1e-6, "interpolated", spread)
+        return OpTime(expected_s(op, work, self.measured_on, tf32=tf32), host_s, "roofline", _ROOF_SPREAD)
+
+    def _host_us(self, op: Op, work: Work, row: Row | None) -> float:
+        """Return the host's microseconds: those of calls of one name differ by chance, save where lists are given."""
+        if row is not None and work.kind == "optimizer":
+            return row.host_us
+        if row is not None and work.kind == "rnn":
+            # So many launches fill the queue, and the host was measured waiting.
+            return min(row.host_us, _QUEUED * row.device_us)
+        self._prepare()
+        return self._hosts.get(op.name, _HOST_US)
+
+    def _us(self, row: Row) -> float:
+        return row.device_us + self.cold_share * (row.cold_us - row.device_us)
+
+    def _prepare(self) -> None:
+        if self._is_ready:
+            return
+        import numpy as np
+
+        by_family: dict[str, list[_Known]] = defaultdict(list)
+        hosts: dict[str, list[float]] = defaultdict(list)
+        for row in self.rows:
+            op = read_signature(row.signature, row.outputs)
+            work = work_of(op)
+            hosts[op.name].append(row.host_us)
+            if work.kind in ("view", "wait") or row.device_us <= 0:
+                continue
+            features = features_of(op, work)
+            ratio = math.log(self._us(row) * 1e-6 / _smooth_s(op, work, self.measured_on))
+            by_family[features.family].append(_Known(row, work, features, ratio))
+        for family, known in by_family.items():
+            numbers = np.array([each.features.numbers for each in known])
+            ratios = np.array([each.ratio for each in known])
+            self._families[family] = _Family(numbers, ratios, known, [each.features.marks for each in known])
+        self._hosts = {name: sorted(times)[len(times) // 4] for name, times in hosts.items()}
+        self._is_ready = True
+
+    def _interpolated(self, asked: Features) -> tuple[float, float, Row] | None:
+        """Return the log of time over the smooth one and its spread, and the nearest relative."""
+        import numpy as np
+
+        family = self._families.get(asked.family)
+        if family is None:
+            return None
+        distance2 = ((family.numbers - np.array(asked.numbers)) ** 2).sum(axis=1)
+        distance2 += np.array([_apart(asked.marks, each) for each in family.marks])
+        nearest = np.argsort(distance2)[:_NEIGHBOURS]
+        numbers, ratios = family.numbers[nearest], family.ratios[nearest]
+        marks = [family.marks[each] for each in nearest]
+        between = ((numbers[:, None, :] - numbers[None, :, :]) ** 2).sum(axis=2)
+        between += np.array([[_apart(a, b) for b in marks] for a in marks])
+        to_asked = _likeness(np.sqrt(distance2[nearest]))
+        matrix = _likeness(np.sqrt(between)) + (_NOISE / _SIGNAL) ** 2 * np.eye(len(nearest))
+        solved = np.linalg.solve(matrix, np.stack([to_asked, np.ones(len(nearest)), ratios], axis=1))
+        mean = float(solved[:, 2].sum() / solved[:, 1].sum())
+        ratio = mean + float(to_asked @ (solved[:, 2] - mean * solved[:, 1]))
+        unknown = max(1.0 - float(to_asked @ solved[:, 0]), 0.0)
+        return ratio, math.sqrt(_NOISE**2 + _SIGNAL**2 * unknown), family.known[int(nearest[0])].row
+
+
+def roof_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:
+    """Return the least time of a call: all its operations at the peak, or all its bytes at the bandwidth."""
+    compute = work.flops / on.peak(compute_dtype(op), work.kind, tf32=tf32)
+    return on.least_op_s + max(compute, work.bytes / on.bandwidth_ceiling)
+
+
+def _smooth_s(op: Op, work: Work, on: Device) -> float:
+    """Return a time that grows smoothly with all that an operator does; measured ones are kept as multiples of it."""
+    compute = work.flops / on.peak(compute_dtype(op), work.kind)
+    return on.least_op_s + compute + (work.bytes + layout_bytes(op)) / on.bandwidth_ceiling
+
+
+def expected_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:
+    """Return the time of a call by what operators of its kind usually reach of the roof."""
+    if work.kind in ("view", "wait"):
+        return 0.0
+    compute = work.flops / on.peak(compute_dtype(op), work.kind, tf32=tf32) / _EFFICIENCY.get(work.kind, 1.0)
+    return on.least_op_s + max(compute, work.bytes / on.bandwidth_ceiling)
+
+
+def scaled(time: OpTime, op: Op, work: Work, measured_on: Device, to: Device, *, tf32: bool = False) -> OpTime:
+    """Return a time on one device as it would be on another that reaches the same share of its roof."""
+    if work.kind in ("view", "wait") or measured_on == to:
+        return time
+    ratio = roof_s(op, work, to, tf32=tf32) / roof_s(op, work, measured_on, tf32=tf32)
+    how = time.how if time.how == "roofline" else "scaled"
+    return replace(time, device_s=time.device_s * ratio, how=how, spread=math.hypot(time.spread, _SCALED_SPREAD))
+
+
+def read_op_times(path: Path, on: Device | None = None) -> OpTimes:
+    """Read a table; the device is the one it names unless told."""
+    about, rows = read_rows(path)
+    return OpTimes(rows, on or device(about.device), about)
+
+
+@cache
+def shipped_op_times(slug: str = "h200") -> OpTimes | None:
+    """Return the table that comes with the package, None where there is none for the device."""
+    entry = files("fairmile.perf") / "data" / "op_times" / f"{slug}.csv.gz"
+    if not entry.is_file():
+        return None
+    with as_file(entry) as path:
+        return read_op_times(path, device(slug))
+
+
+def _gains_from_tf32(op: Op, work: Work) -> bool:
+    return work.kind in ("gemm", "attention") and compute_dtype(op) == "float32"
+
+
+def _apart(a: Sequence[str], b: Sequence[str]) -> float:
+    return _MARK * sum(x != y for x, y in zip(a, b, strict=False))
+
+
+def _likeness(distance: Any) -> Any:
+    import numpy as np
+
+    scaled_distance = math.sqrt(3) * distance / _REACH
+    return (1 + scaled_distance) * np.exp(-scaled_distance)

@@ -1,0 +1,202 @@
+"""How long a step takes: its operators one after the other on the device, fed by a host that may be the slower one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairmile.perf.compute.devices import Device, device
+from fairmile.perf.compute.features import compute_dtype, layout_bytes
+from fairmile.perf.compute.op_times import OpTime, OpTimes, expected_s, roof_s, scaled, shipped_op_times
+from fairmile.perf.compute.roofline import bound_of, least_bytes
+from fairmile.perf.compute.signatures import signature, step_ops
+from fairmile.perf.compute.work import Work, work_of
+from fairmile.perf.steps import Op, Trace
+
+MEASURED_TABLE = "h200"  # whose measured shares of the roof stand in for those of devices without a table
+_LEVEL = 1.645  # standard deviations of a 90 % interval
+_MODEL_SPREAD = 0.05  # of a whole step, where every operator is known
+# Python, autograd and views double what the bare calls of a step take: learned on one host (16 cores, torch 2.11).
+_FACTOR = {"forward": 2.0, "backward": 2.0, "optimizer": 1.5}
+_ADDED_US = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
+_CHECKED = "_amp_foreach_non_finite_check"
+_LAUNCH_SHARE = 0.3  # of a step that the device must idle to call it launch-bound
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the computer beside the device adds to a call: a share of the bare call's time, and a fixed part.
+
+    It belongs to one host (its processor, its operating system), not to the device.
+    """
+
+    name: str = "as calibrated"
+    factor: Mapping[str, float] = field(default_factory=lambda: dict(_FACTOR))
+    added_us: Mapping[str, float] = field(default_factory=lambda: dict(_ADDED_US))
+    wait_us: float = 15.0
+    step_us: float = 200.0
+
+    def call_s(self, phase: str, bare_s: float) -> float:
+        """Return the seconds until the host has issued one call."""
+        return self.factor.get(phase, 1.0) * bare_s + self.added_us.get(phase, 0.0) * 1e-6
+
+
+@dataclass(frozen=True)
+class OpLine:
+    """All calls of one signature in a step and what they take on the device."""
+
+    name: str
+    kind: str
+    signature: str
+    count: int
+    device_s: float
+    how: str
+    bound: str
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step's time with its 90 % interval, and what it is made of (seconds on the device)."""
+
+    step_time_s: float
+    low_s: float
+    high_s: float
+    device: str
+    device_s: float
+    host_s: float
+    bound: str  # "compute" | "memory" | "launch"
+    by_phase: Mapping[str, float]
+    by_kind: Mapping[str, float]
+    by_module: Mapping[str, float]
+    by_how: Mapping[str, float]
+    flops: float
+    moved_bytes: int
+    least_bytes: int
+    roof_s: float
+    compute_roof_s: float  # all operations at the peak of their types
+    top: Sequence[OpLine]
+    notes: Sequence[str] = ()
+
+    @property
+    def utilisation(self) -> float:
+        """Return the share of the step in which the device works."""
+        return min(self.device_s / self.step_time_s, 1.0) if self.step_time_s else 0.0
+
+
+def step_time(
+    trace: Trace,
+    on: Device | str,
+    table: OpTimes | None = None,
+    host: Host | None = None,
+    correction: Mapping[str, float] | None = None,
+    top: int = 20,
+) -> StepTime:
+    """Predict the time of a trace's last step.
+
+    Without a table of the device's own, shares of the roof are those that were measured on another. `correction`
+    holds factors by kind of operator, as `refined` gives them.
+    """
+    target = device(on) if isinstance(on, str) else on
+    used = table or shipped_op_times(target.slug) or shipped_op_times(MEASURED_TABLE)
+    host = host or Host()
+    factors = correction or {}
+    tf32 = trace.precision == "tf32"
+    sums: dict[str, dict[str, float]] = {
+        name: defaultdict(float) for name in ("phase", "kind", "module", "how", "bound")
+    }
+    counts: Counter[str] = Counter()
+    lines: dict[str, tuple[Op, Work, OpTime]] = {}
+    variance: dict[str, float] = defaultdict(float)
+    flops, moved, roof, compute_roof = 0.0, 0, 0.0, 0.0
+    at_host = at_device = host_s = device_s = 0.0
+    before: Op | None = None
+    for op in step_ops(trace):
+        work = work_of(op)
+        one = _one(op, work, target, used, tf32)
+        busy_s = one.device_s * factors.get(work.kind, 1.0)
+        call_s = one.host_s if work.kind == "rnn" else host.call_s(op.phase, one.host_s)
+        # A recurrent network is hundreds of kernels: the first runs while the host still issues the others.
+        begun = at_host if work.kind == "rnn" else at_host + call_s
+        at_host += call_s
+        host_s += call_s
+        if work.kind == "wait" or _waits_after(before, op):
+            at_host = begun = max(at_host, at_device) + host.wait_us * 1e-6
+        before = op
+        if busy_s <= 0:
+            continue
+        at_device = max(at_device, begun) + busy_s
+        device_s += busy_s
+        text = signature(op)
+        counts[text] += 1
+        lines[text] = (op, work, one)
+        for name, key in (("phase", op.phase), ("kind", work.kind), ("module", op.module), ("how", one.how)):
+            sums[name][key] += busy_s
+        bound = bound_of(op, work, target, tf32=tf32)
+        sums["bound"][bound] += busy_s
+        variance[f"{op.name} {one.how}"] += busy_s * one.spread
+        flops += work.flops
+        moved += work.bytes + layout_bytes(op)
+        roof += roof_s(op, work, target, tf32=tf32) - target.least_op_s
+        compute_roof += work.flops / target.peak(compute_dtype(op), work.kind, tf32=tf32)
+    total = max(at_host, at_device) + host.step_us * 1e-6
+    spread = math.hypot(_MODEL_SPREAD, math.sqrt(sum(each**2 for each in variance.values())) / total if total else 0.0)
+    found = [
+        OpLine(
+            op.name,
+            work.kind,
+            text,
+            counts[text],
+            counts[text] * one.device_s * factors.get(work.kind, 1.0),
+            one.how,
+            bound_of(op, work, target, tf32=tf32),
+        )
+        for text, (op, work, one) in lines.items()
+    ]
+    found.sort(key=lambda each: -each.device_s)
+    return StepTime(
+        step_time_s=total,
+        low_s=total * math.exp(-_LEVEL * spread),
+        high_s=total * math.exp(_LEVEL * spread),
+        device=target.name,
+        device_s=device_s,
+        host_s=host_s,
+        bound=_bound(total, device_s, sums["bound"]),
+        by_phase=dict(sums["phase"]),
+        by_kind=dict(sorted(sums["kind"].items(), key=lambda item: -item[1])),
+        by_module=dict(sums["module"]),
+        by_how=dict(sums["how"]),
+        flops=flops,
+        moved_bytes=moved,
+        least_bytes=least_bytes(trace),
+        roof_s=roof,
+        compute_roof_s=compute_roof,
+        top=tuple(found[:top]),
+        notes=_notes(target, used),
+    )
+
+
+def _waits_after(before: Op | None, op: Op) -> bool:
+    """Tell whether the host reads a result between two calls: a gradient scaler asks whether all were finite."""
+    return before is not None and _CHECKED in before.name and _CHECKED not in op.name
+
+
+def _one(op: Op, work: Work, target: Device, table: OpTimes | None, tf32: bool) -> OpTime:
+    if table is None:
+        return OpTime(expected_s(op, work, target, tf32=tf32), 6e-6, "roofline", 0.5)
+    return scaled(table.time_of(op, tf32=tf32), op, work, table.measured_on, target, tf32=tf32)
+
+
+def _bound(total: float, device_s: float, by_bound: Mapping[str, float]) -> str:
+    if total <= 0 or device_s < (1 - _LAUNCH_SHARE) * total:
+        return "launch"
+    return max(by_bound, key=lambda key: by_bound[key]) if by_bound else "launch"
+
+
+def _notes(target: Device, table: OpTimes | None) -> tuple[str, ...]:
+    if table is None:
+        return (f"nothing was measured on {target.name} or a like device: times come from the roof alone",)
+    if table.measured_on != target:
+        return (f"no operator was measured on {target.name}: shares of the roof are those of {table.measured_on.name}",)
+    return ()

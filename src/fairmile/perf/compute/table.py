@@ -1,0 +1,125 @@
+"""The file of measured operators: one row for each signature, and what it was measured on in its first line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairmile.base.errors import Integrity, NotFound, SystemFailure
+from fairmile.base.files import write_atomic, write_failure
+
+_COLUMNS = ("signature", "outputs", "origins", "device_us", "cold_us", "host_us", "workspace_bytes", "problem")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured operator: microseconds on the device with its tensors in the cache and not, and on the host.
+
+    `problem` says why there are no times.
+    """
+
+    signature: str
+    outputs: str
+    origins: tuple[str, ...]
+    device_us: float = 0.0
+    cold_us: float = 0.0
+    host_us: float = 0.0
+    workspace_bytes: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a table was measured on; the host's times belong to that host alone."""
+
+    device: str
+    driver: str
+    torch: str
+    date: str
+
+
+def append_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows to a table that is being measured."""
+    if not rows:
+        return
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if not path.exists():
+        writer.writerow(_COLUMNS)
+    writer.writerows(map(_fields, rows))
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text.getvalue())
+    except OSError as error:
+        raise write_failure(str(path), error) from error
+
+
+def write_table(path: Path, rows: Iterable[Row], about: About) -> None:
+    """Write a whole table; compressed where the name ends in .gz."""
+    text = io.StringIO()
+    text.write(f"# {about.device}; driver {about.driver}; torch {about.torch}; {about.date}\n")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(map(_fields, rows))
+    data = text.getvalue().encode()
+    write_atomic(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def read_rows(path: Path) -> tuple[About, list[Row]]:
+    """Return a table's rows and what it was measured on; Integrity names the line that is no row."""
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no table of measured operators at {path}", hint="calibrate the device") from error
+    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise Integrity(f"{path} is damaged: {error}", hint="calibrate the device again") from error
+    except OSError as error:
+        raise SystemFailure(f"{path} cannot be read: {error.strerror}") from error
+    about = About("", "", "", "")
+    if text.startswith("# "):
+        first, _, text = text.partition("\n")
+        said = [part.strip() for part in first[2:].split(";")]
+        if len(said) == 4:
+            about = About(
+                said[0], said[1].removeprefix("driver").strip(), said[2].removeprefix("torch ").strip(), said[3]
+            )
+    lines = csv.reader(io.StringIO(text))
+    if tuple(next(lines, ())) != _COLUMNS:
+        raise Integrity(f"{path} is no table of measured operators", hint="calibrate the device again")
+    return about, [_row(path, number, line) for number, line in enumerate(lines, 2) if line]
+
+
+def _fields(row: Row) -> tuple[str, ...]:
+    times = (f"{row.device_us:.5g}", f"{row.cold_us:.5g}", f"{row.host_us:.4g}") if not row.problem else ("", "", "")
+    return (
+        row.signature,
+        row.outputs,
+        " ".join(row.origins),
+        *times,
+        str(row.workspace_bytes) if row.workspace_bytes else "",
+        row.problem,
+    )
+
+
+def _row(path: Path, number: int, line: Sequence[str]) -> Row:
+    try:
+        said, outputs, origins, device, cold, host, workspace, problem = line
+        return Row(
+            said,
+            outputs,
+            tuple(origins.split()),
+            float(device or 0),
+            float(cold or 0),
+            float(host or 0),
+            int(workspace or 0),
+            problem,
+        )
+    except ValueError as error:
+        raise Integrity(
+            f"{path}:{number} is no measured operator: {error}", hint="calibrate the device again"
+        ) from error

@@ -1,0 +1,171 @@
+"""Workspaces of cuDNN's convolutions: copies in another layout, and partial sums, as near measured calls took them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import log, prod
+
+_PER_SAMPLE = {"b": 1, "d": 8}  # gradients of the weight in float32
+_ELEMENT = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class ConvolutionCall:
+    """One kernel: `direction` is fwd, dgrad (gradient of the input) or wgrad (of the weight).
+
+    Input and output are those of the plain convolution: a transposed one has them exchanged.
+    """
+
+    direction: str
+    dtype: str
+    channels_last: bool
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: int
+    groups: int
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups > 1 and self.groups == self.input[1] == self.output[1]
+
+
+@dataclass(frozen=True)
+class _Row:
+    batch: int
+    channels: int
+    outputs: int
+    groups: int
+    in_positions: int
+    out_positions: int
+    taps: int
+    stride: int
+    rank: int
+    moved: str
+    slices: int
+    rest: int
+
+
+class ConvolutionTable:
+    """Measured calls by kind; what was not measured is taken from the nearest that was."""
+
+    def __init__(self, name: str) -> None:
+        self._rows = _read(name)
+        self._found: dict[ConvolutionCall, int] = {}
+
+    def workspace_bytes(self, call: ConvolutionCall) -> int:
+        """Return how large the workspace of a call is."""
+        found = self._found.get(call)
+        if found is None:
+            found = self._found[call] = self._look(call)
+        return found
+
+    def _look(self, call: ConvolutionCall) -> int:
+        kind = (call.direction, _half(call.dtype), call.channels_last)
+        form = _form(call.groups, prod(call.weight[2:]), call.stride, call.is_depthwise)
+        rows = self._rows.get((*kind, form), ())
+        if not rows:
+            return 0
+        exact = call.dtype
+        nearest = min(rows, key=lambda each: _distance(call, each[1]) + (0.05 if each[0] != exact else 0.0))
+        return _bytes(call, nearest[1])
+
+
+def _bytes(call: ConvolutionCall, row: _Row) -> int:
+    size = _ELEMENT.get(call.dtype, 4)
+    weights = prod(call.weight)
+    if row.moved in _PER_SAMPLE:
+        return call.input[0] * weights * 4 * _PER_SAMPLE[row.moved] + row.rest
+    letters, multiple = row.moved.rstrip("48"), int(row.moved.lstrip("xyw") or "1")
+    channels, outputs = call.input[1], call.output[1]
+    if multiple == 1 and size == 2 and "x" in letters and _aligned(row):
+        multiple = 8  # half precision wants channels in eights where the measured call had them so anyway
+    wide, wide_out = (-(-each // multiple) * multiple for each in (channels, outputs)) if call.groups == 1 else (channels, outputs)
+    total = row.rest
+    if "x" in letters:
+        total += prod(call.input) // channels * wide * size
+    if "y" in letters:
+        total += prod(call.output) // outputs * wide_out * size
+    if "w" in letters:
+        per_pair = weights // (call.weight[0] * call.weight[1])
+        total += (wide * wide_out * per_pair if call.groups == 1 else weights) * size
+    return total + row.slices * weights * 4
+
+
+def _aligned(row: _Row) -> bool:
+    return row.channels % 8 == 0 and row.outputs % 8 == 0
+
+
+def _distance(call: ConvolutionCall, row: _Row) -> float:
+    """How unlike a measured call is: channels and alignment decide which kernel is chosen, the batch hardly."""
+    in_positions, out_positions = prod(call.input[2:]), prod(call.output[2:])
+    apart = abs(log(call.input[1] / row.channels)) + abs(log(call.output[1] / row.outputs))
+    apart += 0.7 * abs(log(prod(call.weight[2:]) / row.taps)) + 0.4 * abs(log(in_positions / row.in_positions))
+    apart += 0.15 * abs(log(call.input[0] / row.batch)) + (0.8 if (call.stride > 1) != (row.stride > 1) else 0.0)
+    apart += 0.5 * (len(call.input) - 2 != row.rank)
+    for mine, other in ((call.input[1], row.channels), (call.output[1], row.outputs), (out_positions, row.out_positions)):
+        apart += 0.6 * (_alignment(mine) != _alignment(other))
+    return apart
+
+
+def _alignment(count: int) -> int:
+    return min(count & -count, 8)
+
+
+def _half(dtype: str) -> bool:
+    return dtype in ("float16", "bfloat16")
+
+
+def _form(groups: int, taps: int, stride: int, is_depthwise: bool) -> str:
+    if is_depthwise:
+        return "depthwise"
+    if groups > 1:
+        return "grouped"
+    if taps > 1:
+        return "dense"
+    return "pointwise" if stride == 1 else "strided"
+
+
+@cache
+def _read(name: str) -> dict[tuple[str, bool, bool, str], list[tuple[str, _Row]]]:
+    text = resources.files("fairmile.perf").joinpath("data", "workspaces", name).read_text(encoding="utf-8")
+    rows: dict[tuple[str, bool, bool, str], list[tuple[str, _Row]]] = {}
+    for said in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+        row = _Row(
+            batch=int(said["batch"]),
+            channels=int(said["in_channels"]),
+            outputs=int(said["out_channels"]),
+            groups=int(said["groups"]),
+            in_positions=int(said["in_positions"]),
+            out_positions=int(said["out_positions"]),
+            taps=int(said["taps"]),
+            stride=int(said["stride"]),
+            rank=int(said["rank"]),
+            moved=said["moved"],
+            slices=int(said["slices"]),
+            rest=int(said["rest_bytes"]),
+        )
+        depthwise = row.groups > 1 and row.groups == row.channels == row.outputs
+        key = (
+            said["direction"],
+            _half(said["dtype"]),
+            said["layout"] == "nhwc",
+            _form(row.groups, row.taps, row.stride, depthwise),
+        )
+        rows.setdefault(key, []).append((said["dtype"], row))
+    return rows
+
+
+def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose channels are its fastest dimension."""
+    strides = [0] * len(shape)
+    strides[1], step = 1, shape[1]
+    for number in range(len(shape) - 1, 1, -1):
+        strides[number] = step
+        step *= shape[number]
+    strides[0] = step
+    return tuple(strides)

@@ -1,0 +1,117 @@
+"""The footprint of a traced step: what each block of a model holds, as spreading it over ranks needs to know."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from fairmile.perf.memory.sharding import ModelFootprint
+from fairmile.perf.steps import Kind, Trace
+
+_DTYPE_BYTES = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
+
+
+def footprint_of(
+    trace: Trace, *, batch: int, peak_bytes: int, workspace_bytes: int = 0, context_bytes: int = 0
+) -> ModelFootprint:
+    """Return what the last step of a trace holds, block by block in the order of the forward pass.
+
+    What the peak holds beyond states, activations and workspaces counts as temporary.
+    """
+    parameters: Counter[str] = Counter()
+    activations: Counter[str] = Counter()
+    for number in _kept_for_backward(trace):
+        storage = trace.storages[number]
+        if storage.category == "parameter":
+            parameters[unit_of(storage.module)] += storage.size_bytes
+        elif storage.category == "activation":
+            activations[unit_of(storage.module)] += storage.size_bytes
+    gradients, optimizer = _largest_at_once(trace, "gradient"), _largest_at_once(trace, "optimizer")
+    order = _order(trace, {*parameters, *activations})
+    rest = peak_bytes - parameters.total() - gradients - optimizer - activations.total() - workspace_bytes
+    return ModelFootprint(
+        {unit: float(parameters[unit]) for unit in order},
+        {unit: float(activations[unit]) for unit in order},
+        float(gradients),
+        float(optimizer),
+        temporary_bytes=float(max(rest, 0)),
+        workspace_bytes=float(workspace_bytes),
+        context_bytes=float(context_bytes),
+        batch=batch,
+        parameters=trace.parameters,
+        boundary_bytes=float(_boundary(trace, batch)),
+    )
+
+
+def batch_of(trace: Trace) -> int:
+    """Return how many samples a step takes: the first length that most of its inputs share."""
+    lengths: Counter[int] = Counter()
+    for op in trace.ops:
+        for spec in op.outputs:
+            if spec.storage >= 0 and spec.shape and trace.storages[spec.storage].category == "input":
+                lengths[spec.shape[0]] += 1
+    return lengths.most_common(1)[0][0] if lengths else 1
+
+
+def unit_of(module: str) -> str:
+    """Return the block that a module is part of: its path up to the first number, or its first name."""
+    parts = module.split(".")
+    numbered = next((at for at, part in enumerate(parts) if part.isdigit()), 0)
+    return ".".join(parts[: numbered + 1])
+
+
+def _last_step(trace: Trace) -> int:
+    return max((at for at, event in enumerate(trace.events) if event[0] == Kind.STEP), default=0)
+
+
+def _kept_for_backward(trace: Trace) -> set[int]:
+    """Return the storages that live when backward of the last step begins; of inference all of the fullest moment."""
+    alive: set[int] = set()
+    begins = _last_step(trace)
+    best, most = set[int](), -1
+    for at, (kind, number, _) in enumerate(trace.events):
+        if kind == Kind.ALLOC:
+            alive.add(number)
+        elif kind == Kind.FREE:
+            alive.discard(number)
+        if at < begins:
+            continue
+        if kind == Kind.BEGIN and trace.ops[number].phase == "backward":
+            return set(alive)
+        if not trace.training and kind == Kind.ALLOC:
+            size = sum(trace.storages[each].size_bytes for each in alive)
+            if size > most:
+                best, most = set(alive), size
+    return best or alive
+
+
+def _largest_at_once(trace: Trace, category: str) -> int:
+    now = most = 0
+    for kind, number, _ in trace.events:
+        if kind in (Kind.ALLOC, Kind.FREE) and trace.storages[number].category == category:
+            now += trace.storages[number].size_bytes * (1 if kind == Kind.ALLOC else -1)
+            most = max(most, now)
+    return most
+
+
+def _order(trace: Trace, units: set[str]) -> list[str]:
+    """Return blocks in the order in which the forward pass comes to them."""
+    seen = dict.fromkeys(unit_of(op.module) for op in trace.ops if op.phase == "forward")
+    return [*(unit for unit in seen if unit in units), *sorted(units - set(seen))] or [""]
+
+
+def _boundary(trace: Trace, batch: int) -> int:
+    """Return the usual size of what one block hands to the next: the commonest first result that has all samples."""
+    first: Mapping[str, list[int]] = defaultdict(list)
+    sizes: Counter[int] = Counter()
+    for op in trace.ops:
+        unit = unit_of(op.module)
+        if op.phase != "forward" or first[unit]:
+            continue
+        for spec in op.inputs:
+            if len(spec.shape) > 1 and spec.shape[0] == batch:
+                size = spec.elements * _DTYPE_BYTES.get(spec.dtype, 1)
+                first[unit].append(size)
+                sizes[size] += 1
+                break
+    return sizes.most_common(1)[0][0] if sizes else 0

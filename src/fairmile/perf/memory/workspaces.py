@@ -1,0 +1,312 @@
+"""Memory that libraries and kernels take while an operator runs, beside what the operator returns.
+
+Rules are byte for byte where a kernel's own arithmetic is known, and measured neighbours elsewhere; numbers that differ
+between architectures stand in data/workspaces. Copies that bring an operand into another layout are operators of the
+trace itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import prod
+from typing import Any
+
+from fairmile.base.yaml import load
+from fairmile.perf.memory.convolutions import ConvolutionCall, ConvolutionTable, channels_last_strides
+from fairmile.perf.memory.reductions import Multiprocessors, reduction_bytes
+from fairmile.perf.steps import Op, TensorSpec
+
+_ELEMENT = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocks taken together once the operator made `after` of its own; given back at once, or `held` to its end."""
+
+    after: int
+    sizes_bytes: tuple[int, ...]
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class LibraryRules:
+    """What an architecture's libraries take; `verified` says whether that was measured."""
+
+    architecture: str
+    blas_handle_bytes: int
+    blas_epilogue_bytes: int
+    processor_threads: int
+    convolutions: str
+    verified: bool
+    source: str
+    date: str
+
+
+@cache
+def library_rules(architecture: str) -> LibraryRules:
+    """Return the rules of an architecture, or those of the nearest that has some."""
+    text = resources.files("fairmile.perf").joinpath("data", "workspaces", "libraries.yaml").read_text(encoding="utf-8")
+    table: dict[str, dict[str, Any]] = load(text, file="libraries.yaml")["architectures"]
+    said = table.get(architecture, table["default"])
+    return LibraryRules(architecture=architecture, **said)
+
+
+class Workspaces:
+    """Rules for one device; equal calls are answered from memory."""
+
+    def __init__(self, architecture: str, multiprocessors: int) -> None:
+        self.rules = library_rules(architecture)
+        self._processors = Multiprocessors(multiprocessors, self.rules.processor_threads)
+        self._convolutions = ConvolutionTable(self.rules.convolutions)
+        self._known: dict[Any, tuple[Group, ...]] = {}
+
+    def of(self, op: Op) -> tuple[Group, ...]:
+        """Return what a call takes while it runs, in the order in which it is taken."""
+        rule = _RULES.get(op.name.removeprefix("aten.").split(".")[0])
+        if rule is None:
+            return ()
+        key = (op.name, tuple((each.shape, each.strides, each.dtype) for each in op.inputs), repr(op.arguments))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = tuple(each for each in rule(self, op) if sum(each.sizes_bytes))
+        return found
+
+    def _convolution(self, op: Op) -> list[Group]:
+        tensors = _tensors(op)
+        x, weight = tensors[0], tensors[1]
+        stride, transposed, groups = op.arguments[3], bool(op.arguments[6]), int(op.arguments[8])
+        last = _is_channels_last(x) or _is_channels_last(weight)
+        output = op.outputs[0].shape if op.outputs else ()
+        if not output:
+            return []
+        call = _call("dgrad" if transposed else "fwd", weight, last, x.shape, output, stride, groups, transposed)
+        return [Group(1, (self._convolutions.workspace_bytes(call),))]
+
+    def _convolution_backward(self, op: Op) -> list[Group]:
+        gradient, x, weight = _tensors(op)[:3]
+        stride, transposed, groups, wanted = op.arguments[4], bool(op.arguments[7]), int(op.arguments[9]), op.arguments[10]
+        last = _is_channels_last(x) or _is_channels_last(weight)
+        result: list[Group] = []
+        made = 0
+
+        def work(direction: str) -> int:
+            return self._convolutions.workspace_bytes(
+                _call(direction, weight, last, x.shape, gradient.shape, stride, groups, transposed)
+            )
+
+        if wanted[0]:
+            made += 1
+            result.append(Group(made, (work("fwd" if transposed else "dgrad"),)))
+        if wanted[1]:
+            made += 1
+            result.append(Group(made, (work("wgrad"),)))
+        if wanted[2]:
+            made += 1
+            dims = [0, *range(2, len(gradient.shape))]
+            result.append(Group(made, reduction_bytes(gradient.shape, gradient.strides, dims, self._processors)))
+        return result
+
+    def _reduction(self, op: Op) -> list[Group]:
+        x = _tensors(op)[0]
+        dims = op.arguments[1] if len(op.arguments) > 1 and not isinstance(op.arguments[1], (dict, bool, float)) else None
+        if isinstance(dims, int):
+            dims = [dims]
+        chosen = list(dims) if dims else list(range(len(x.shape)))
+        whole = x.dtype in ("bool", "int64", "int32")
+        cast = x.elements * 8 if x.dtype == "bool" else 0
+        sizes = reduction_bytes(x.shape, x.strides, chosen, self._processors, 8 if whole else 4)
+        return [Group(1, (cast, *sizes) if cast else sizes)]
+
+    def _layer_norm_backward(self, op: Op) -> list[Group]:
+        x = _tensors(op)[1]
+        width = prod(op.arguments[2]) if isinstance(op.arguments[2], (list, tuple)) else x.shape[-1]
+        rows = x.elements // max(width, 1)
+        groups: list[Group] = []
+        if rows > 65536 and width // 32 < self._processors.count // 2:
+            # Tall and narrow: partial sums of blocks of 32 rows, added up afterwards.
+            partial = -(-rows // 32)
+            groups.append(Group(3, (partial * width * 4, partial * width * 4), held=True))
+            groups += [Group(3, reduction_bytes((partial, width), (width, 1), [0], self._processors))] * 2
+        return groups
+
+    def _safe_softmax(self, op: Op) -> list[Group]:
+        x = _tensors(op)[0]
+        return [Group(1, (x.elements, x.elements // max(1, x.shape[-1])))]
+
+    def _softmax_backward(self, op: Op) -> list[Group]:
+        return [Group(1, (_bytes(_tensors(op)[0]),))]
+
+    def _fused_attention_backward(self, op: Op) -> list[Group]:
+        """Gradient of the queries in float32, and a row sum for each; cuDNN and flash alike."""
+        query = _tensors(op)[1]
+        return [Group(3, (query.elements * 4 + query.elements // query.shape[-1] * 4 + 256,))]
+
+    def _flash_attention_backward(self, op: Op) -> list[Group]:
+        query = _tensors(op)[1]
+        batch, heads, length, width = query.shape
+        padded = -(-length // 128) * 128
+        wide = -(-width // 32) * 32
+        return [Group(1, (batch * heads * padded * 4, batch * heads * padded * wide * 4))]
+
+    def _efficient_attention_backward(self, op: Op) -> list[Group]:
+        gradient, query = _tensors(op)[:2]
+        batch, heads, length, width = query.shape
+        row = batch * heads * length * 4
+        tiles = -(-length // 128)
+        product = gradient.elements * 4 * (1 if gradient.dtype == "float32" else 3)
+        space = batch * heads * (tiles * 128 * width * 4 + tiles * 32)
+        return [Group(3, (product, row, row)), Group(3, (row, space))]
+
+    def _embedding_backward(self, op: Op) -> list[Group]:
+        gradient, index = _tensors(op)[:2]
+        count, rows, width = index.elements, int(op.arguments[2]), gradient.shape[-1]
+        if count <= 3072:
+            return []
+        partial = count // 10 + min(count, rows)
+        eight = count * 8
+        return [
+            Group(0, (eight, eight), held=True),
+            Group(0, (eight, _sort_bytes(count, 16))),
+            Group(1, (eight, eight, partial * 8, partial * width * 4)),
+        ]
+
+    def _index_put(self, op: Op) -> list[Group]:
+        tensors = _tensors(op)
+        accumulates = len(op.arguments) > 3 and op.arguments[3] is True
+        index = next((each for each in tensors[1:] if each.dtype in ("int64", "int32")), None)
+        if not accumulates or index is None:
+            return []
+        values = tensors[-1]
+        eight = index.elements * 8
+        copy = (0,) if _is_contiguous(values) else (_bytes(values),)
+        made = 0 if op.name.removeprefix("aten.").startswith("_index_put_impl_") else 1
+        return [Group(made, (eight, *copy, eight, eight, eight, _sort_bytes(index.elements, 16)))]
+
+    def _sort(self, op: Op) -> list[Group]:
+        x = _tensors(op)[0]
+        if not x.shape or x.elements // x.shape[-1] > 1 or x.elements <= 4096:
+            return [Group(2, (x.elements * 8,))] if len(x.shape) < 2 else []
+        return [Group(2, (x.elements * 8, _sort_bytes(x.elements, 8 + _ELEMENT.get(x.dtype, 4))))]
+
+    def _product(self, op: Op) -> list[Group]:
+        """Operands that no layout of a matrix product covers are copied."""
+        sizes = tuple(_bytes(each) for each in _tensors(op)[-2:] if not _is_matrix(each))
+        return [Group(0, sizes, held=True)] if sizes else []
+
+    def _loss(self, op: Op) -> list[Group]:
+        x = _tensors(op)[0]
+        return [Group(1, (_bytes(x),))] if op.outputs and not op.outputs[0].shape else []
+
+    def _copy_of_input(self, op: Op) -> list[Group]:
+        return [Group(1, (_bytes(_tensors(op)[0]),))]
+
+    def _roll(self, op: Op) -> list[Group]:
+        dims = op.arguments[2] if len(op.arguments) > 2 else ()
+        return self._copy_of_input(op) if isinstance(dims, (list, tuple)) and len(dims) > 1 else []
+
+    def _rnn(self, op: Op) -> list[Group]:
+        reserve = op.outputs[3] if len(op.outputs) > 3 else None
+        return [Group(3, (reserve.elements,), held=True)] if reserve is not None else []
+
+    def _rnn_backward(self, op: Op) -> list[Group]:
+        reserve = _tensors(op)[-1]
+        size = reserve.elements if reserve.dtype == "uint8" else 0
+        return [Group(1, (size,)), Group(len(op.outputs) - 1, (size,))]
+
+
+_RULES: dict[str, Callable[[Workspaces, Op], Sequence[Group]]] = {
+    "convolution": Workspaces._convolution,
+    "convolution_backward": Workspaces._convolution_backward,
+    "sum": Workspaces._reduction,
+    "mean": Workspaces._reduction,
+    "amax": Workspaces._reduction,
+    "amin": Workspaces._reduction,
+    "native_layer_norm_backward": Workspaces._layer_norm_backward,
+    "_fused_rms_norm_backward": Workspaces._layer_norm_backward,
+    "_safe_softmax": Workspaces._safe_softmax,
+    "_softmax_backward_data": Workspaces._softmax_backward,
+    "_scaled_dot_product_cudnn_attention_backward": Workspaces._fused_attention_backward,
+    "_scaled_dot_product_flash_attention_backward": Workspaces._flash_attention_backward,
+    "_scaled_dot_product_efficient_attention_backward": Workspaces._efficient_attention_backward,
+    "embedding_dense_backward": Workspaces._embedding_backward,
+    "index_put": Workspaces._index_put,
+    "_index_put_impl_": Workspaces._index_put,
+    "sort": Workspaces._sort,
+    "mm": Workspaces._product,
+    "bmm": Workspaces._product,
+    "addmm": Workspaces._product,
+    "baddbmm": Workspaces._product,
+    "mse_loss": Workspaces._loss,
+    "_fft_c2r": Workspaces._copy_of_input,
+    "roll": Workspaces._roll,
+    "_cudnn_rnn": Workspaces._rnn,
+    "_cudnn_rnn_backward": Workspaces._rnn_backward,
+}
+PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "addbmm"})
+
+
+def _tensors(op: Op) -> list[TensorSpec]:
+    return list(op.inputs)
+
+
+def _bytes(tensor: TensorSpec) -> int:
+    return tensor.elements * _ELEMENT.get(tensor.dtype, 4)
+
+
+def _sort_bytes(count: int, pair_bytes: int) -> int:
+    """Room of a radix sort of pairs: a second copy, and counters."""
+    return count * pair_bytes + 16_900 + count * 22 // 100
+
+
+def _is_contiguous(tensor: TensorSpec) -> bool:
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def _is_channels_last(tensor: TensorSpec) -> bool:
+    if len(tensor.shape) not in (4, 5) or _is_contiguous(tensor):
+        return False
+    wanted = channels_last_strides(tensor.shape)
+    return all(size == 1 or mine == other for size, mine, other in zip(tensor.shape, tensor.strides, wanted, strict=True))
+
+
+def _is_matrix(tensor: TensorSpec) -> bool:
+    if len(tensor.shape) < 2:
+        return True
+    (rows, columns), (down, across) = tensor.shape[-2:], tensor.strides[-2:]
+    return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows)) or rows == 1 or columns == 1
+
+
+def _call(
+    direction: str,
+    weight: TensorSpec,
+    last: bool,
+    input_shape: tuple[int, ...],
+    output_shape: tuple[int, ...],
+    stride: Any,
+    groups: int,
+    transposed: bool,
+) -> ConvolutionCall:
+    x, y = (output_shape, input_shape) if transposed else (input_shape, output_shape)
+    return ConvolutionCall(direction, weight.dtype, last, tuple(x), tuple(y), weight.shape, max(stride), groups)

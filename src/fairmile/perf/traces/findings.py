@@ -1,0 +1,452 @@
+"""What costs time, in plain words: each finding says how many seconds, where, why, and what to try.
+
+Seconds are of the whole trace, by what would be gained were the cause gone and everything else the same; two findings
+may gain less together than apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairmile.base.units import format_duration, format_size
+from fairmile.perf.traces.activity import Activity, on_device
+from fairmile.perf.traces.breakdown import NS, Breakdown
+from fairmile.perf.traces.coupling import Coupling
+from fairmile.perf.traces.events import EventTable, Kind
+from fairmile.perf.traces.replay import Replay, WhatIf
+from fairmile.perf.traces.waiting import CollectiveSummary, Delay, Waiting
+
+_LEAST = 0.01  # share of the time from which something is worth a finding
+_DOMINATES = 0.6  # of the waiting for one cause, from which one rank is the straggler
+_SMALL_BYTES = 64 << 10
+_SLOW = 0.5  # of the model's speed
+_TINY_KERNEL_S = 10e-6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that costs time; `kind` is its name for programs."""
+
+    kind: str
+    title: str
+    seconds: float
+    share: float
+    where: str
+    why: str
+    what_to_try: str
+
+
+_RANK_CAUSES = {
+    "compute": (
+        "straggler",
+        "{who} computes longer than the others",
+        "All others wait for it in collectives. It has more to do, or its processor is slower.",
+        "Give it less work (equal shards, lengths sorted into batches), or look at its clock, temperature and other "
+        "users of its node.",
+    ),
+    "input": (
+        "input starvation",
+        "{who} gets its input later than the others",
+        "All others wait in collectives until its batch has come.",
+        "Look at the storage and loader of that rank: more loader workers, prefetching, a local copy of its shard.",
+    ),
+    "copies": (
+        "copies",
+        "{who} copies longer than the others",
+        "All others wait in collectives until its copies are done.",
+        "Pin host memory and copy with non_blocking=True; look at the PCIe link and NUMA node of that rank.",
+    ),
+    "checkpoint": (
+        "checkpoint",
+        "{who} writes a checkpoint while the others wait",
+        "It comes to the next collective only when the file is written.",
+        "Write in the background (asynchronous or sharded checkpoints), or less often.",
+    ),
+    "launch": (
+        "host straggler",
+        "The host of {who} issues work later than those of the others",
+        "Its device and all other ranks wait for it.",
+        "Bind the rank to cores of its own; look for other processes on the node; capture the step in a CUDA graph.",
+    ),
+    "exchange": (
+        "coupling",
+        "{who} exchanges data longer than the others",
+        "All others wait in collectives until the exchange is done.",
+        "Share the exchange out over ranks, or do it while computing.",
+    ),
+    "idle": (
+        "late rank",
+        "{who} comes late; nothing was recorded meanwhile",
+        "In that time no operator, input or copy of the rank was seen: Python code, a sleep, or another process.",
+        "Put spans around the code between steps on that rank, or record with stacks, to see what it does.",
+    ),
+}
+
+
+def findings(
+    table: EventTable,
+    found: Sequence[Activity],
+    times: Breakdown,
+    waits: Waiting,
+    coupled: Coupling | None,
+    replay: Replay | None = None,
+) -> tuple[Finding, ...]:
+    """Return what costs time, the dearest first; a replay tells what a change of the communication would save."""
+    about = _About(table, found, times, waits, replay)
+    if not times.ranks or about.total_s <= 0:
+        return ()
+    all_ = [
+        *_late_ranks(about),
+        *_shared_input(about),
+        *_communication(about),
+        *_device(about),
+        *_host(about),
+        *_shared_checkpoints(about),
+        *_coupled(about, coupled),
+    ]
+    kept = [each for each in all_ if each.seconds >= _LEAST * about.total_s]
+    return tuple(sorted(kept, key=lambda each: (-each.seconds, each.kind, each.where)))
+
+
+class _About:
+    """What all findings are made of."""
+
+    def __init__(
+        self,
+        table: EventTable,
+        found: Sequence[Activity],
+        times: Breakdown,
+        waits: Waiting,
+        replay: Replay | None,
+    ) -> None:
+        self.table, self.found, self.times, self.waits, self.replay = table, found, times, waits, replay
+        self.total_s = times.total_s
+        self.count = max(1, len(times.ranks))
+        self.labels = {(each.component, each.rank): each.label for each in found}
+        self.has_device = any(each.has_device for each in found)
+        self.synced_s = _drained_s(table, found) if self.has_device else 0.0
+
+    def finding(self, kind: str, title: str, seconds: float, where: str, why: str, what_to_try: str) -> Finding:
+        return Finding(kind, title, seconds, seconds / self.total_s, where, why, what_to_try)
+
+    def saved_s(self, calls: Sequence[CollectiveSummary], factor: float, otherwise: float) -> float:
+        """Return what it would save if these calls took a factor of their time."""
+        if self.replay is None:
+            return otherwise
+        keys = {(each.group, each.operation, each.bytes): factor for each in calls}
+        return self.replay.gain_s(WhatIf(transfers=keys))
+
+    def mean(self, name: str) -> float:
+        return float(np.mean([getattr(each.total, name) for each in self.times.ranks]))
+
+    def least(self, name: str) -> float:
+        return min(float(getattr(each.total, name)) for each in self.times.ranks)
+
+    @property
+    def steps(self) -> int:
+        return max(each.steps for each in self.times.ranks)
+
+
+def _late_ranks(about: _About) -> Iterator[Finding]:
+    by_cause: dict[str, list[Delay]] = {}
+    for delay in about.waits.delays:
+        by_cause.setdefault(delay.cause, []).append(delay)
+    for cause, delays in by_cause.items():
+        whole = sum(each.waiting_s for each in delays)
+        # A rank is the straggler where most waits are for it; what is left is spread over ranks.
+        single = [
+            each
+            for each in delays
+            if each.waiting_s >= _DOMINATES * whole and each.lost_s >= 0.5 * each.waiting_s / max(1, about.count - 1)
+        ]
+        for each in single:
+            yield _late_rank(about, each)
+        rest = (whole - sum(each.waiting_s for each in single)) / about.count
+        if rest > 0:
+            yield _imbalance(about, cause, rest, [each for each in delays if each not in single])
+
+
+def _late_rank(about: _About, delay: Delay) -> Finding:
+    kind, title, why, what = _RANK_CAUSES[delay.cause]
+    label = about.labels[(delay.component, delay.rank)]
+    own = next(each.total for each in about.times.ranks if (each.component, each.rank) == (delay.component, delay.rank))
+    name = f"{delay.cause}_s"
+    others = [getattr(each.total, name) for each in about.times.ranks if each.label != label]
+    steps = max(1, about.steps)
+    numbers = (
+        f"{label.capitalize()} spends {_time(getattr(own, name) / steps)} a step on it, the others "
+        f"{_time(float(np.median(others)) / steps)} (median). "
+        if others and delay.cause != "idle"
+        else ""
+    )
+    spread = (
+        f" {_time(delay.indirect_s)} of the waiting reached ranks by others that waited." if delay.indirect_s else ""
+    )
+    where = f"{label}, {delay.calls:,} of its collectives"
+    why = f"{numbers}{why} Together they waited {_time(delay.waiting_s)}.{spread}"
+    return about.finding(kind, title.format(who=label.capitalize()), delay.lost_s, where, why, what)
+
+
+def _imbalance(about: _About, cause: str, seconds: float, delays: Sequence[Delay]) -> Finding:
+    ranked = sorted(delays, key=lambda each: -each.waiting_s)[:3]
+    who = ", ".join(about.labels[(each.component, each.rank)] for each in ranked)
+    name = {"idle": "time in which nothing was recorded", "launch": "time of the host"}.get(cause, cause)
+    by_step: dict[int, list[float]] = {}
+    for step in about.times.steps:
+        by_step.setdefault(step.step, []).append(getattr(step, f"{cause}_s"))
+    low, high = (float(np.mean([pick(values) for values in by_step.values()])) for pick in (min, max))
+    return about.finding(
+        "imbalance",
+        f"Ranks wait for each other: {name} differs",
+        seconds,
+        f"all ranks; most waited for: {who}",
+        f"{name.capitalize()} of a step is {_time(high)} on its slowest rank and {_time(low)} on its fastest (means "
+        "over steps); no single rank is always the slowest. Each collective waits for the last.",
+        "Even out the work per batch (bucket by length or size), or wait less often: larger batches, local steps.",
+    )
+
+
+def _shared_input(about: _About) -> Iterator[Finding]:
+    seconds = about.least("input_s")
+    if seconds > 0:
+        share = seconds / about.total_s
+        yield about.finding(
+            "input starvation",
+            "Training waits for its input" if about.count > 1 else "The program waits for its input",
+            seconds,
+            "all ranks" if about.count > 1 else about.found[0].label,
+            f"Every rank waits at least {_time(seconds / max(1, about.steps))} a step for the next batch, "
+            f"{_percent(share)} of the time, and does nothing else meanwhile.",
+            "More loader workers, persistent_workers and prefetch_factor; decode once and store the result; faster "
+            "storage. `fairmile predict time` tells what the loader must deliver.",
+        )
+
+
+def _communication(about: _About) -> Iterator[Finding]:
+    slow, small, rest = [], [], []
+    for each in about.waits.collectives:
+        if each.ranks < 2:
+            continue
+        if _slowness(each, about.waits.collectives) is not None:
+            slow.append(each)
+        elif 0 <= each.bytes <= _SMALL_BYTES or each.operation == "barrier":
+            small.append(each)
+        else:
+            rest.append(each)
+    for each in slow:
+        yield _slow_link(about, each)
+    calls = sum(each.calls for each in small)
+    per_step = calls / max(1, about.steps)
+    if small and per_step >= 2:
+        seconds = about.saved_s(small, 0.0, sum(each.exposed_s for each in small))
+        names = ", ".join(dict.fromkeys(each.operation for each in small))
+        yield about.finding(
+            "small collectives",
+            f"{per_step:,.0f} small collectives a step: latency, not bandwidth",
+            seconds,
+            f"{names} of up to {format_size(max(each.bytes for each in small))}" if calls else names,
+            f"{calls:,} calls move at most {format_size(_SMALL_BYTES)} each and take "
+            f"{_time(sum(each.transfer_s for each in small) / max(1, calls))} apiece, whatever they carry.",
+            "Join them: flatten tensors into one buffer, larger buckets, one all-reduce of a packed vector of metrics.",
+        )
+    else:
+        rest += small
+    yield from _exposed(about, rest)
+
+
+def _exposed(about: _About, rest: Sequence[CollectiveSummary]) -> Iterator[Finding]:
+    exposed = sum(each.exposed_s for each in rest)
+    if exposed <= 0:
+        return
+    seconds = about.saved_s(rest, 0.0, exposed)
+    talk, hidden = about.mean("communication_s"), about.mean("overlap_s")
+    top = max(rest, key=lambda each: each.exposed_s)
+    size = f" of {format_size(top.bytes)}" if top.bytes >= 0 else ""
+    overlap = hidden / talk if talk else 0.0
+    advice = (
+        "Let gradients leave while backward still runs: smaller DDP buckets (bucket_cap_mb), FSDP with prefetching, "
+        "no synchronisation before the optimizer."
+        if overlap < 0.5
+        else "Send less: bf16 gradients, gradient accumulation, a larger batch per rank; or a faster network."
+    )
+    yield about.finding(
+        "exposed communication",
+        "Communication is not hidden behind compute",
+        seconds,
+        f"mostly {top.operation}{size} of group {top.group!r}, {top.calls:,} calls",
+        f"Without any waiting for late ranks, transfers of {_time(exposed)} happen while nothing is computed; "
+        f"{_percent(overlap)} of all communication is hidden.",
+        advice,
+    )
+
+
+def _slowness(each: CollectiveSummary, all_: Sequence[CollectiveSummary]) -> tuple[float, str] | None:
+    """Return what a call should take and by what that is known, None where the call is not slow."""
+    if each.model_s is not None and each.efficiency is not None and each.efficiency < _SLOW:
+        return each.model_s, "the model of this network"
+    same = [
+        other.median_transfer_s
+        for other in all_
+        if other is not each
+        and (other.operation, other.bytes, other.ranks) == (each.operation, each.bytes, each.ranks)
+        and other.group != each.group
+    ]
+    if same and each.bytes > 0 and each.median_transfer_s > float(np.median(same)) / _SLOW:
+        return float(np.median(same)), "the same call between other ranks"
+    return None
+
+
+def _slow_link(about: _About, each: CollectiveSummary) -> Finding:
+    should_s, by = _slowness(each, about.waits.collectives) or (0.0, "")
+    excess = 1 - should_s / each.median_transfer_s
+    bandwidth = f", {format_size(round(each.bus_bytes_per_s))}/s" if each.bus_bytes_per_s else ""
+    who = f"ranks {each.group}" if "→" in each.group else f"the ranks of {each.group!r}"
+    size = f" of {format_size(each.bytes)}" if each.bytes >= 0 else ""
+    return about.finding(
+        "slow link",
+        f"Slow link between {who}",
+        about.saved_s([each], 1 - excess, each.exposed_s * excess),
+        f"{each.operation}{size}, {each.ranks} ranks, {each.calls:,} calls",
+        f"A call takes {_time(each.median_transfer_s)}{bandwidth} once all have come; by {by} it should take "
+        f"{_time(should_s)}.",
+        "Check which network is used (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, UCX_TLS), the state of the links "
+        "(nvidia-smi topo, ibstat), and who else uses them; compare with `fairmile benchmark collectives`.",
+    )
+
+
+def _device(about: _About) -> Iterator[Finding]:
+    if not about.has_device:
+        return
+    copies = about.mean("copies_s")
+    if copies > 0:
+        rows = about.table.of_kind(Kind.MEMCPY) & about.table.on_device()
+        names = [about.table.names[at] for at in np.unique(about.table.name[rows]).tolist()]
+        pageable = any("pageable" in name.lower() for name in names)
+        yield about.finding(
+            "copies",
+            "Copies between host and device hold up the device",
+            copies,
+            "all ranks" if about.count > 1 else about.found[0].label,
+            f"{_time(copies)} of copies happen while nothing is computed"
+            + (", from pageable memory, which is copied twice." if pageable else "."),
+            "Pin memory in the loader (pin_memory=True), copy with non_blocking=True one batch ahead, keep data on "
+            "the device.",
+        )
+    if about.synced_s > 0:
+        count = int(np.count_nonzero(about.table.of_kind(Kind.SYNC))) / about.count / max(1, about.steps)
+        yield about.finding(
+            "synchronisation",
+            "The host waits for the device and lets it run dry",
+            about.synced_s,
+            f"{count:,.1f} synchronising calls a step and rank",
+            "After each such call the device has nothing to do until new work is issued.",
+            "Look for .item(), .cpu(), print of a tensor, nonzero() in the loop; log every n-th step; copy with "
+            "non_blocking=True.",
+        )
+    idle = about.mean("idle_s")
+    if idle > 0.05 * about.total_s:
+        yield about.finding(
+            "idle device",
+            "The device is idle, and the host does nothing that was recorded",
+            idle,
+            "all ranks" if about.count > 1 else about.found[0].label,
+            f"In {_percent(idle / about.total_s)} of the time neither device nor host do anything the trace tells of.",
+            "Python code outside operators, or other threads: record with stacks, or put spans around the code.",
+        )
+
+
+def _host(about: _About) -> Iterator[Finding]:
+    launch = about.mean("launch_s") - about.synced_s
+    if launch <= 0.03 * about.total_s:
+        return
+    if not about.has_device:
+        yield about.finding(
+            "host overhead",
+            "Time goes into the framework between operators",
+            launch,
+            "all ranks" if about.count > 1 else about.found[0].label,
+            f"{_percent(launch / about.total_s)} of the time lies within named blocks but outside any operator.",
+            "Fewer and larger operators: torch.compile, fused optimizers, larger batches.",
+        )
+        return
+    rows = about.table.of_kind(Kind.KERNEL) & about.table.on_device()
+    lengths = about.table.duration_ns[rows] * NS
+    count = len(lengths) / about.count / max(1, about.steps)
+    tiny = float((lengths < _TINY_KERNEL_S).mean()) if len(lengths) else 0.0
+    yield about.finding(
+        "launch-bound",
+        "The device waits for the host to issue kernels",
+        launch,
+        f"{count:,.0f} kernels a step and rank, median {_time(float(np.median(lengths)))}",
+        f"{_percent(tiny)} of the kernels are shorter than {_time(_TINY_KERNEL_S)}, about what it takes to issue one. "
+        f"The device is idle for {_percent(launch / about.total_s)} of the time while the host prepares the next.",
+        "torch.compile (mode='reduce-overhead'), CUDA graphs, fused or foreach optimizers, larger batches.",
+    )
+
+
+def _drained_s(table: EventTable, found: Sequence[Activity]) -> float:
+    """Return how long devices had nothing to do after the host had waited for them, mean over ranks."""
+    total = 0
+    for each in found:
+        rows = each.rows[(table.kind[each.rows] == Kind.SYNC) & ~on_device(table, each.rows)]
+        busy = each.device_busy
+        if not len(rows) or len(busy) < 2:
+            continue
+        ends = table.end_ns[rows]
+        at = np.searchsorted(busy.ends, ends, side="right")
+        gaps = np.unique(at[(at > 0) & (at < len(busy))])
+        gaps = gaps[np.isin(gaps, at[busy.starts[np.minimum(at, len(busy) - 1)] > ends])]
+        total += int((busy.starts[gaps] - busy.ends[gaps - 1]).sum()) if len(gaps) else 0
+    return min(total * NS / max(1, len(found)), total * NS)
+
+
+def _shared_checkpoints(about: _About) -> Iterator[Finding]:
+    seconds = about.least("checkpoint_s")
+    if seconds > 0:
+        yield about.finding(
+            "checkpoint",
+            "Work pauses while checkpoints are written",
+            seconds,
+            "all ranks" if about.count > 1 else about.found[0].label,
+            f"Every rank spends at least {_time(seconds)} on it and computes nothing meanwhile.",
+            "Write in the background (asynchronous checkpoints), each rank its shard, or less often.",
+        )
+
+
+def _coupled(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
+    if coupled is None:
+        return
+    for waiter, row in zip(coupled.components, coupled.matrix, strict=True):
+        for giver, seconds in zip(coupled.components, row, strict=True):
+            if seconds <= 0 or giver is waiter:
+                continue
+            keys = [
+                each.key
+                for each in coupled.exchanges
+                if {each.giver, each.taker} == {waiter.name, giver.name} and each.taker_waits_s + each.giver_waits_s > 0
+            ]
+            yield about.finding(
+                "coupling",
+                f"{_part(waiter.name).capitalize()} waits for {_part(giver.name)}",
+                seconds / waiter.ranks,
+                f"exchange of {', '.join(keys[:3])}",
+                f"{_part(waiter.name).capitalize()} is ready before {_part(giver.name)} is; exchanges cost it "
+                f"{_percent(waiter.cost)} of its steps.",
+                f"Give {_part(giver.name)} more resources or {_part(waiter.name)} fewer, exchange less often, or let "
+                "it work on with an older version.",
+            )
+
+
+def _part(name: str) -> str:
+    return f"the {name}" if name else "the program"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _time(seconds: float) -> str:
+    return format_duration(seconds)

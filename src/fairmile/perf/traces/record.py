@@ -1,0 +1,234 @@
+"""Records a program as it is: torch profiler traces of all its ranks, meter spans and watch samples under one clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.files import write_atomic, write_failure
+from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, event_files
+from fairmile.meter.meter import Meter
+from fairmile.meter.watch import watch_command
+
+MANIFEST = "recording.json"
+TRACES = "traces"
+VARIABLE = "FAIRMILE_TRACE"
+_HOOK = Path(__file__).parent / "hook"
+_PROCESSES = "processes"
+_HOROVOD = "horovod.json"
+_FLIGHT = "nccl_trace_rank_"
+_FLIGHT_ENTRIES = 20_000
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is recorded: after `skip` steps of the optimizer so many `steps`, once, or again `every` so many steps.
+
+    A program without an optimizer is recorded for `seconds`, `after_s` seconds behind its import of torch.
+    """
+
+    skip: int = 5
+    steps: int = 10
+    every: int | None = None
+    after_s: float = 5.0
+    seconds: float = 1.0  # a tight loop of small operators leaves 100 MB in that time
+    with_stack: bool = False
+    memory: bool = False
+    flight_recorder: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("skip", 1), ("steps", 1), ("after_s", 0), ("seconds", 0.01)):
+            if not least <= getattr(self, name) < 1e9:
+                raise UsageError(f"{name} is {getattr(self, name)!r}, expected a number from {least} on")
+        if self.every is not None and self.every < self.steps + 2:
+            raise UsageError(
+                f"every {self.every} steps there is no room for {self.steps}", hint=f"take {self.steps + 2} or more"
+            )
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A window of one process: its trace, or the reason why there is none."""
+
+    host: str
+    pid: int
+    rank: int | None
+    world: int | None
+    file: str | None  # in the folder of the recording
+    by: str | None = None  # "steps" or "seconds"
+    first_step: int | None = None
+    last_step: int | None = None
+    reason: str = ""
+    clocks: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A folder with all that a program left; `exit_code` is the program's, or 128 and the signal that ended it."""
+
+    folder: Path
+    argv: tuple[str, ...]
+    exit_code: int
+    elapsed_s: float
+    traced: tuple[Traced, ...]
+    events: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return what recording.json holds."""
+        return {
+            "recording": _FORMAT,
+            "argv": list(self.argv),
+            "exit_code": self.exit_code,
+            "elapsed_s": self.elapsed_s,
+            "processes": [asdict(each) for each in self.traced],
+            "events": list(self.events),
+            "notes": list(self.notes),
+            **self.about,
+        }
+
+
+def record(
+    argv: Sequence[str],
+    folder: Path,
+    *,
+    settings: Settings | None = None,
+    watch: bool = True,
+    period_s: float = 1.0,
+) -> Recorded:
+    """Run a program and leave its traces, spans and samples in a new folder; it need not know, nor be changed.
+
+    Its input, output, signals and exit code are its own. Nodes other than this one need the folder, too.
+    """
+    if not argv:
+        raise UsageError("there is no program to record: the command is empty")
+    folder = Path(os.path.abspath(folder))
+    settings = settings or Settings()
+    _make(folder)
+    outer = os.environ.get(FILE_VARIABLE, "")
+    began_ns = time.time_ns()
+    watched = watch_command(
+        argv,
+        env=variables(folder, settings),
+        wanted=None if watch else [],
+        file=folder / FILE if watch else None,
+        period_s=period_s,
+    )
+    code = watched.exit_code if watched.exit_code is not None else 1
+    if outer:
+        _copy_events(Path(outer), folder)
+    traced = tuple(_traced(folder))
+    horovod = folder / _HOROVOD
+    about = {
+        "host": os.uname().nodename,
+        "began_ns": began_ns,
+        "ended_ns": time.time_ns(),
+        "settings": asdict(settings),
+        "horovod_timeline": _HOROVOD if horovod.exists() and horovod.stat().st_size else None,
+        "flight_recorder": sorted(each.name for each in folder.glob(f"{_FLIGHT}*")),
+    }
+    recorded = Recorded(
+        folder,
+        tuple(argv),
+        code if code >= 0 else 128 - code,
+        watched.elapsed_s,
+        traced,
+        tuple(file.name for file in event_files(folder)),
+        tuple(_notes(traced)),
+        about,
+    )
+    write_atomic(folder / MANIFEST, json.dumps(recorded.document(), indent=1) + "\n")
+    shutil.rmtree(folder / _PROCESSES, ignore_errors=True)
+    return recorded
+
+
+def variables(folder: Path, settings: Settings) -> dict[str, str]:
+    """Return what the environment of a program needs for its ranks to be recorded, here or in a batch job."""
+    here = os.environ
+    options = {"with_stack": settings.with_stack, "profile_memory": settings.memory}
+    names = ("skip", "steps", "every", "after_s", "seconds")
+    told = {"folder": str(folder), "options": options, **{name: getattr(settings, name) for name in names}}
+    added = {
+        VARIABLE: json.dumps(told),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_HOOK), here.get("PYTHONPATH", "")])),
+    }
+    if not here.get(FILE_VARIABLE):  # else the program is part of a run, which must not lose what it logs
+        added |= {FILE_VARIABLE: str(folder / FILE), HOST_VARIABLE: Meter().host}
+    # The profiler tells each start and stop on stderr, which is the program's.
+    asked = {"HOROVOD_TIMELINE": str(folder / _HOROVOD), "KINETO_LOG_LEVEL": "6"}
+    if settings.flight_recorder:
+        for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # as newer and older torch call it
+            asked[name] = str(_FLIGHT_ENTRIES)
+        asked["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
+        for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+            asked[name] = str(folder / _FLIGHT)
+    added |= {name: value for name, value in asked.items() if name not in here}
+    if "OMPI_MCA_mca_base_env_list" not in here:  # Open MPI hands nothing else to other nodes
+        added["OMPI_MCA_mca_base_env_list"] = ";".join(sorted(added))
+    return added
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise write_failure(str(folder), error) from error
+    if not is_empty:
+        raise Conflict(f"{folder} is not empty", hint="give a folder that is not there yet")
+
+
+def _copy_events(outer: Path, folder: Path) -> None:
+    """Copy the log of the run around us, which has what the program itself said."""
+    for file in event_files(outer.parent):
+        shutil.copyfile(file, folder / f"{FILE.removesuffix('.jsonl')}.run.{file.name.removeprefix('events.')}")
+
+
+def _traced(folder: Path) -> list[Traced]:
+    found = []
+    for file in sorted((folder / _PROCESSES).glob("*.json")):
+        try:
+            said = json.loads(file.read_bytes())
+            found += _windows(said, folder)
+        except (ValueError, KeyError, TypeError):  # it died while it wrote, which it never does in place
+            continue
+    return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid, each.file or ""))
+
+
+def _windows(said: Mapping[str, Any], folder: Path) -> list[Traced]:
+    who = {name: said[name] for name in ("host", "pid", "rank", "world")}
+    found = [
+        Traced(**who, **{name: each[name] for name in ("file", "by", "first_step", "last_step", "reason", "clocks")})
+        for each in said["windows"]
+        if (folder / each["file"]).exists()
+    ]
+    if said["state"] == "recording":
+        found.append(Traced(**who, file=None, reason="it was killed before its trace was written"))
+    elif not found:
+        found.append(Traced(**who, file=None, reason=said["reason"] or "its trace is gone"))
+    return found
+
+
+def _notes(traced: Sequence[Traced]) -> list[str]:
+    if not traced:
+        return ["no process imported torch in a Python that reads PYTHONPATH: there are spans and samples alone"]
+    without = [each for each in traced if each.file is None]
+    notes = [
+        f"{'' if each.rank is None else f'rank {each.rank}, '}process {each.pid} on {each.host}: {each.reason}"
+        for each in without
+    ]
+    ranks = {each.rank for each in traced if each.file is not None and each.rank is not None}
+    world = max((each.world or 0 for each in traced), default=0)
+    missing = [str(rank) for rank in range(world) if rank not in ranks]
+    if ranks and missing:
+        notes.append(f"there is no trace of rank {', '.join(missing)} of {world}")
+    return notes

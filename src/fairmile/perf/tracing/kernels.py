@@ -1,0 +1,313 @@
+"""What CUDA does with an operator where the way of a device unknown to torch would differ."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+NAME = "fgpu"
+aten = torch.ops.aten
+
+
+def register(library: Any) -> None:
+    """Give composite operators that have kernels of their own on CUDA such kernels here."""
+    library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
+    for name, mode in (("lstm", 2), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 0)):
+        library.impl(f"{name}.input", _recurrent(mode), "AutogradPrivateUse1")
+        library.impl(f"{name}.data", _recurrent_packed(mode), "AutogradPrivateUse1")
+
+
+# In which order CUDA allocates an operator's outputs, where it is not theirs.
+ORDER = {
+    aten.native_dropout.default: (1, 0),
+    aten._scaled_dot_product_cudnn_attention.default: (6, 7, 0, 1, 2, 3, 4, 5, 8),
+}
+
+
+# Which tensors of an operator CUDA copies first where they do not lie in order.
+CONTIGUOUS = {
+    aten.native_layer_norm.default: (0,),
+    aten.native_layer_norm_backward.default: (0, 1),
+    aten._fused_rms_norm.default: (0,),
+    aten._fused_rms_norm_backward.default: (0, 1),
+    aten.native_group_norm.default: (0,),
+    aten.native_group_norm_backward.default: (0, 1),
+    aten._softmax.default: (0,),
+    aten._softmax_backward_data.default: (0, 1),
+    aten._log_softmax.default: (0,),
+    aten._log_softmax_backward_data.default: (0, 1),
+    aten.embedding_dense_backward.default: (0, 1),
+}
+
+
+@functools.lru_cache(4096)
+def _last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Say whether a tensor of this form has its channels last."""
+    form = torch.empty_strided(shape, strides, device="meta")
+    return bool(suggest_memory_format(form) in (torch.channels_last, torch.channels_last_3d))
+
+
+def layout(data: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """Return the order in which cuDNN computes a convolution of these."""
+    if data.dim() in (4, 5) and any(_last(tuple(each.shape), each.stride()) for each in (data, weight)):
+        return torch.channels_last if data.dim() == 4 else torch.channels_last_3d
+    return torch.contiguous_format
+
+
+def convolution_shapes(data: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+    """Return the output of a convolution for arguments without data."""
+    out = aten.convolution(data, weight, bias, *rest)
+    return out.new_empty(out.shape).contiguous(memory_format=layout(data, weight))
+
+
+def convolution_backward_shapes(grad: Any, data: Any, weight: Any, *rest: Any) -> Any:
+    """Return the gradients of a convolution for arguments without data."""
+    order, wanted, sizes = layout(data, weight), rest[-1], rest[0]
+    return (
+        torch.empty(data.shape, dtype=data.dtype, device="meta", memory_format=order) if wanted[0] else None,
+        torch.empty(weight.shape, dtype=weight.dtype, device="meta", memory_format=order) if wanted[1] else None,
+        grad.new_empty(sizes if sizes is not None else grad.shape[1:2]) if wanted[2] else None,
+    )
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Choose the attention kernel as torch does on Hopper: cuDNN, flash, efficient, else plain matrix products."""
+    chosen = _attention_kernel(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    mask = attn_mask
+    if mask is not None and mask.dtype is torch.bool:
+        # A scalar of the host, as in torch's own conversion.
+        other = torch.scalar_tensor(-math.inf, dtype=query.dtype, device="cpu")
+        mask = torch.where(mask, torch.scalar_tensor(0.0, dtype=query.dtype, device="cpu"), other)
+    needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    if chosen == "cudnn":
+        bias = None if mask is None else _expanded(mask, query, key)
+        return aten._scaled_dot_product_cudnn_attention(
+            query, key, value, bias, needs_grad, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if chosen == "flash":
+        width = query.shape[-1]
+        padded = [_padded(each, -width % 8) for each in (query, key, value)]
+        scale = scale if scale is not None else 1 / math.sqrt(width)
+        out = aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)[0]
+        return out if out.shape[-1] == width else out[..., :width]
+    if chosen == "efficient":
+        if mask is not None:
+            mask = _expanded(_aligned(mask), query, key)
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, needs_grad, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _attention_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    causal: bool,
+    grouped: bool,
+) -> str:
+    if any(each.dim() != 4 for each in (query, key, value)) or 0 in (*query.shape, *key.shape):
+        return "math"
+    if any(each.shape[-1] != 1 and each.stride(-1) != 1 for each in (query, key, value)):
+        return "math"
+    if len({query.dtype, key.dtype, value.dtype}) > 1 or key.shape[1] != value.shape[1]:
+        return "math"
+    if query.shape[1] != key.shape[1] and not (grouped or key.shape[1] == 1):
+        return "math"
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    width, value_width = query.shape[-1], value.shape[-1]
+    in_order = mask is None or mask.stride(-1) == 1
+    fits = width % 8 == 0 and value_width % 8 == 0 and max(width, value_width) <= 128 and key.shape[2] != 1
+    masked = mask is None or (in_order and not mask.requires_grad)
+    if half and fits and masked and dropout * 16 == int(dropout * 16):
+        return "cudnn"
+    if half and mask is None and width == value_width <= 256 and (not causal or query.shape[2] == key.shape[2]):
+        return "flash"
+    aligned = 8 if half else 4
+    if query.dtype is not torch.float64 and in_order and width % aligned == 0 and value_width % aligned == 0:
+        return "efficient"
+    return "math"
+
+
+def _padded(tensor: torch.Tensor, by: int) -> torch.Tensor:
+    return torch.nn.functional.pad(tensor, (0, by)) if by else tensor
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """Return a mask whose rows begin at a multiple of 16 elements, which the efficient kernel needs."""
+    columns = mask.shape[-1]
+    return mask if columns % 16 == 0 else _padded(mask, -columns % 16)[..., :columns]
+
+
+def _expanded(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _recurrent(mode: int) -> Any:
+    def run(
+        data: torch.Tensor,
+        hx: Any,
+        params: list[torch.Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        state, cell = (hx[0], hx[1]) if mode == 2 else (hx, None)
+        out = _cudnn(
+            data, state, cell, params, has_biases, mode, num_layers, dropout, train, bidirectional, batch_first, []
+        )
+        return (out[0], out[1], out[2]) if mode == 2 else (out[0], out[1])
+
+    return run
+
+
+def _recurrent_packed(mode: int) -> Any:
+    def run(
+        data: torch.Tensor,
+        batch_sizes: torch.Tensor,
+        hx: Any,
+        params: list[torch.Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> Any:
+        state, cell = (hx[0], hx[1]) if mode == 2 else (hx, None)
+        sizes = batch_sizes.tolist()
+        out = _cudnn(
+            data, state, cell, params, has_biases, mode, num_layers, dropout, train, bidirectional, False, sizes
+        )
+        return (out[0], out[1], out[2]) if mode == 2 else (out[0], out[1])
+
+    return run
+
+
+def _cudnn(
+    data: torch.Tensor,
+    state: torch.Tensor,
+    cell: torch.Tensor | None,
+    params: list[torch.Tensor],
+    has_biases: bool,
+    mode: int,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    batch_sizes: list[int],
+) -> Any:
+    hidden = params[1].shape[1] if mode != 2 else params[0].shape[0] // 4
+    proj = state.shape[2] if mode == 2 and state.shape[2] != hidden else 0
+    stride = (4 if has_biases else 2) + (1 if proj else 0)
+    flat = flat_weights(params)
+    if dropout and train and not _dropout_state:
+        _dropout_state.append(torch.empty(_DROPOUT_STATE_BYTES, dtype=torch.uint8, device=NAME))
+    dropping = _dropout_state[0] if dropout and train else None
+    return aten._cudnn_rnn(
+        data, params, stride, flat, state, cell, mode, hidden, proj, num_layers, batch_first, dropout, train,
+        bidirectional, batch_sizes, dropping,
+    )  # fmt: skip
+
+
+_DROPOUT_STATE_BYTES = 132 * 48 * 1024  # of the random numbers, for each multiprocessor of an H200
+_dropout_state: list[torch.Tensor] = []
+
+
+def forget() -> None:
+    """Begin anew: nothing that libraries keep for a process is there."""
+    _dropout_state.clear()
+
+
+def flat_weights(params: list[torch.Tensor]) -> torch.Tensor | None:
+    """Return the buffer that all weights of a recurrent layer are views of, None where they are apart."""
+    storages = {param.untyped_storage()._cdata for param in params}
+    if len(storages) != 1 or len(params) < 2:
+        return None
+    with torch.no_grad():
+        total = sum(param.numel() for param in params)
+        return params[0].detach().as_strided([total], [1], 0)
+
+
+def rnn_shapes(*args: Any) -> tuple[Any, ...]:
+    """Return the outputs of `_cudnn_rnn` for arguments without data."""
+    data, weights, _stride, flat, hx, _cx, mode, hidden, proj, layers, batch_first, dropout, train, both = args[:14]
+    sizes = args[14]
+    directions, width = 2 if both else 1, proj or hidden
+    if sizes:
+        steps, batch, shape = len(sizes), sizes[0], [data.shape[0], width * directions]
+    elif batch_first:
+        steps, batch = data.shape[1], data.shape[0]
+        shape = [batch, steps, width * directions]
+    else:
+        steps, batch = data.shape[0], data.shape[1]
+        shape = [steps, batch, width * directions]
+    # cuDNN computes with time first: the output is a transposed view of what it wrote.
+    if batch_first and not sizes:
+        out = data.new_empty([steps, batch, width * directions]).transpose(0, 1)
+    else:
+        out = data.new_empty(shape)
+    state = hx.new_empty([layers * directions, batch, width])
+    last = hx.new_empty([layers * directions, batch, hidden]) if mode == 2 else hx.new_empty([0])
+    rows = data.shape[0] if sizes else steps * batch
+    reserve = rnn_reserve_bytes(mode, rows, hidden, layers, directions, dropout, data.element_size()) if train else 0
+    buffer = data.new_empty([reserve], dtype=torch.uint8)
+    return out, state, last, buffer, flat if flat is not None else data.new_empty([sum(w.numel() for w in weights)])
+
+
+def rnn_reserve_bytes(
+    mode: int, rows: int, hidden: int, layers: int, directions: int, dropout: float, element_bytes: int
+) -> int:
+    """Return the size of what cuDNN keeps of a recurrent layer for its backward; `rows` are steps times batch."""
+    gates = {0: 1, 1: 1, 2: 5, 3: 4}[mode]
+    each = rows * hidden * directions
+    between = layers - 1 if dropout else 0
+    return (gates * layers + between) * each * element_bytes + between * each // 8 + (256 if between else 0)
+
+
+def rnn_backward_shapes(*args: Any) -> tuple[Any, ...]:
+    """Return the outputs of `_cudnn_rnn_backward` for arguments without data."""
+    data, weights, _stride, flat, hx, cx = args[:6]
+    mask = args[-1]
+    grads = data.new_empty(flat.shape) if mask[3] else None
+    pieces = []
+    if grads is not None:
+        at = 0
+        for weight in weights:
+            pieces.append(grads.as_strided(weight.shape, weight.stride(), at))
+            at += weight.numel()
+    return (
+        torch.empty_like(data),
+        torch.empty_like(hx),
+        torch.empty_like(cx) if cx is not None else hx.new_empty([0]),
+        pieces,
+    )
+
+
+SHAPES = {
+    aten._cudnn_rnn.default: rnn_shapes,
+    aten._cudnn_rnn_backward.default: rnn_backward_shapes,
+    aten.convolution.default: convolution_shapes,
+    aten.convolution_backward.default: convolution_backward_shapes,
+}

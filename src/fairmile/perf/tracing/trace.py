@@ -1,0 +1,106 @@
+"""Ask for the trace of a model's step and get it, from a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.commands import Here
+from fairmile.base.errors import SystemFailure, Unsupported, UsageError
+from fairmile.base.files import write_atomic
+from fairmile.perf.steps import Trace, read_trace
+
+REFUSED = 3
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_INSTALL = "pip install 'fairmile[benchmarks]'"
+FORMS = ("foreach", "fused", "loop")
+
+
+class Refused(Exception):
+    """A request that cannot be traced: one sentence, and what to do about it."""
+
+    def __init__(self, sentence: str, hint: str) -> None:
+        super().__init__(sentence)
+        self.sentence, self.hint = sentence, hint
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """Which function builds the model, with what, and how its steps are run; None leaves a choice to the function."""
+
+    file: str
+    function: str = "build"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    steps: int = 2
+    training: bool | None = None
+    precision: str | None = None
+    accumulate: int = 1
+    checkpointing: bool | None = None
+    channels_last: bool | None = None
+    optimizer_form: str | None = None
+    batch_argument: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UsageError(f"{self.steps} steps cannot be traced", hint="trace one step or more")
+        if self.accumulate < 1:
+            raise UsageError(f"gradients cannot be accumulated over {self.accumulate} batches", hint="give 1 or more")
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise UsageError(f"{self.precision!r} is no precision", hint=f"take one of {', '.join(PRECISIONS)}")
+        if self.optimizer_form is not None and self.optimizer_form not in FORMS:
+            raise UsageError(
+                f"{self.optimizer_form!r} is no form of an optimizer", hint=f"take one of {', '.join(FORMS)}"
+            )
+
+
+def trace_target(
+    request: TraceRequest, *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
+) -> Trace:
+    """Trace what `request` names in a process of its own, which leaves its files in `folder`."""
+    return trace_targets([request], python=python, timeout_s=timeout_s, folder=folder)[0]
+
+
+def trace_targets(
+    requests: list[TraceRequest], *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
+) -> list[Trace]:
+    """Trace several requests in one process, in order; the first that fails is raised."""
+    asked, answer = folder / "request.json", folder / "trace.json"
+    one = len(requests) == 1
+    document = [asdict(each) for each in requests]
+    write_atomic(asked, json.dumps(document[0] if one else document).encode())
+    argv = [python, "-m", "fairmile.perf.tracing", str(asked), str(answer)]
+    ended = Here().run(argv, timeout_s=timeout_s, check=False)
+    if ended.exit_code == REFUSED:
+        raise _refusal(ended.stdout)
+    if "No module named 'torch'" in ended.stderr:
+        raise Unsupported("torch is not installed, and a model cannot be traced without it", hint=_INSTALL)
+    if ended.exit_code != 0:
+        last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise SystemFailure(
+            f"the tracer of {requests[0].file} ended with code {ended.exit_code}: {last}",
+            hint="run the function alone to see where it fails",
+        )
+    return [read_trace(path) for path in answers(answer, len(requests))]
+
+
+def answers(answer: Path, count: int) -> list[Path]:
+    """Return where the traces of `count` requests are written."""
+    if count == 1:
+        return [answer]
+    return [answer.with_name(f"{answer.stem}.{number}{answer.suffix}") for number in range(count)]
+
+
+def _refusal(printed: str) -> Exception:
+    for line in reversed(printed.splitlines()):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict) and "error" in said:
+            return UsageError(str(said["error"]), hint=str(said.get("hint", "")))
+    return SystemFailure(
+        "the tracer refused and did not say why", hint="run it by hand: python -m fairmile.perf.tracing"
+    )

@@ -1,0 +1,272 @@
+"""Closed forms: parameters to the last one, bytes by hand, and measured peaks where the shared data is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fairmile.base.errors import InvalidDocument, NotFound
+from fairmile.perf.memory.closed_forms import Transformer, closed_form, parse_description, read_description
+from fairmile.perf.memory.sharding import Layout, rank_memory
+
+SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+SCRIPT = Path(__file__).parents[3] / "speed" / "accuracy_scaling.py"
+TRUTH = SHARED / "gpu_h200_training.csv"
+
+GPT2: dict[str, Any] = {
+    "kind": "transformer",
+    "layers": 12,
+    "hidden": 768,
+    "heads": 12,
+    "vocab": 50257,
+    "positions": 1024,
+    "seq": 1024,
+    "batch": 4,
+}
+RESNET: dict[str, Any] = {
+    "kind": "cnn",
+    "side": [224, 224],
+    "form": "resnet",
+    "depths": [3, 4, 6, 3],
+    "dense": [1000],
+    "batch": 2,
+}
+LSTM: dict[str, Any] = {
+    "kind": "rnn",
+    "layers": 2,
+    "hidden": 1024,
+    "inputs": 64,
+    "outputs": 4,
+    "seq": 104,
+    "batch": 256,
+    "optimizer": "adam",
+}
+GNN: dict[str, Any] = {
+    "kind": "gnn",
+    "nodes": 80,
+    "edges": 3200,
+    "hidden": 256,
+    "layers": 4,
+    "inputs": 128,
+    "batch": 256,
+}
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("accuracy_scaling", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["accuracy_scaling"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["accuracy_scaling"]
+
+
+@pytest.mark.parametrize(
+    ("said", "parameters"),
+    [
+        (GPT2, 124_439_808),
+        ({**GPT2, "layers": 48, "hidden": 1600, "heads": 25}, 1_557_611_200),
+        (RESNET, 25_557_032),
+        ({**RESNET, "form": "unet", "side": [256, 384], "input_channels": 16, "outputs": 3, "dense": []}, 31_045_251),
+        (LSTM, 12_865_540),
+        (GNN, 558_593),
+        ({"kind": "cnn", "dimensions": 1, "side": [4], "input_channels": 1, "dense": [3, 2], "batch": 1}, 23),
+    ],
+)
+def test_parameters_are_counted_to_the_last_one(said: dict[str, Any], parameters: int) -> None:
+    assert closed_form(said).parameters == parameters
+
+
+def test_grouped_queries_and_gates_change_the_parameters_of_a_block() -> None:
+    plain = Transformer(batch=1, layers=1, hidden=64, heads=8, seq=8, biases=False)
+    assert plain.layer_parameters == 12 * 64 * 64 + 2 * 64
+    grouped = plain.model_copy(update={"kv_heads": 2})
+    assert grouped.layer_parameters == plain.layer_parameters - 2 * 64 * 48
+    gated = plain.model_copy(update={"glu": True, "ffn": 128})
+    assert gated.layer_parameters == (4 * 64 + 3 * 128) * 64 + 2 * 64
+
+
+def test_a_block_keeps_what_korthikanti_counts() -> None:
+    s, b, h, a = 256, 2, 512, 8
+    said = Transformer(batch=b, layers=3, hidden=h, heads=a, seq=s, attention="math", precision="pure_bf16")
+    kept = closed_form(said).footprint.activations_bytes["layer.1"]
+    assert kept == s * b * h * 34 + 5 * a * s * s * b
+
+
+def test_flash_attention_keeps_no_scores() -> None:
+    s, b, h, a = 256, 2, 512, 8
+    said = Transformer(batch=b, layers=3, hidden=h, heads=a, seq=s, precision="pure_bf16")
+    assert closed_form(said).footprint.activations_bytes["layer.1"] == s * b * h * 34 + s * b * a * 4
+
+
+def test_a_block_takes_six_flops_per_parameter_and_token_and_attention_beside() -> None:
+    said = Transformer(batch=2, layers=5, hidden=128, heads=4, seq=64)
+    tokens = 128
+    expected = 3 * 5 * (2 * tokens * said.layer_parameters + 4 * tokens * 64 * 128)
+    assert closed_form(said).flops_per_step == expected
+    full = said.model_copy(update={"recompute": "full"})
+    assert closed_form(full).flops_per_step == pytest.approx(expected * 4 / 3)
+    assert closed_form(said.model_copy(update={"training": False})).flops_per_step == pytest.approx(expected / 3)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "expected"),
+    [
+        ("fp32", "sgd", (4, 4, 0)),
+        ("fp32", "momentum", (4, 4, 4)),
+        ("bf16", "adamw", (4, 4, 8)),
+        ("pure_bf16", "adamw", (2, 2, 12)),
+        ("fp32", "adam_8bit", (4, 4, 2)),
+    ],
+)
+def test_states_take_the_known_bytes_per_parameter(
+    precision: str, optimizer: str, expected: tuple[float, float, float]
+) -> None:
+    form = closed_form({**GPT2, "precision": precision, "optimizer": optimizer})
+    count, footprint = form.parameters, form.footprint
+    parts = (footprint.total_parameters_bytes, footprint.gradients_bytes, footprint.optimizer_bytes)
+    assert tuple(part / count for part in parts) == expected
+
+
+def test_the_breakdown_adds_up_to_the_peak_and_the_context_lies_outside() -> None:
+    form = closed_form(GPT2, context_bytes=123)
+    assert list(form.breakdown) == [
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "temporary",
+        "workspace",
+        "context",
+    ]
+    assert sum(form.breakdown.values()) - 123 == form.peak_allocated_bytes
+    assert form.device_used_bytes == form.peak_allocated_bytes + 123
+
+
+def test_a_large_model_with_few_tokens_peaks_in_the_update_unless_it_is_fused() -> None:
+    few = {**GPT2, "batch": 1, "seq": 8}
+    assert closed_form(few).moment == "optimizer"
+    foreach, fused = closed_form(few), closed_form({**few, "implementation": "fused"})
+    assert foreach.breakdown["temporary"] == 4 * foreach.parameters
+    assert fused.peak_allocated_bytes < foreach.peak_allocated_bytes
+
+
+def test_recomputation_keeps_less_and_selective_lies_between() -> None:
+    peaks = [
+        closed_form({**GPT2, "attention": "math", "recompute": how}).peak_allocated_bytes
+        for how in ("full", "selective", "none")
+    ]
+    assert peaks == sorted(peaks) and len(set(peaks)) == 3
+
+
+def test_inference_holds_weights_and_the_cache_of_keys_and_values() -> None:
+    form = closed_form({**GPT2, "training": False, "precision": "bf16"})
+    cache = 2 * 12 * 4 * 1024 * 768 * 2
+    assert form.breakdown["gradients"] == form.breakdown["optimizer"] == 0
+    assert cache <= form.breakdown["activations"] <= 1.02 * cache
+
+
+def test_a_chain_without_training_holds_what_goes_in_and_what_comes_out() -> None:
+    stage = {"channels": 32, "norm": False, "activation": "leaky_relu", "pool": True}
+    said = {
+        **{"kind": "cnn", "dimensions": 3, "side": [64, 64, 64], "input_channels": 4, "batch": 2, "training": False},
+        "stages": [stage, {**stage, "channels": 64}],
+    }
+    one = 2 * 64**3 * 4
+    form = closed_form(said, workspace_bytes=0)
+    assert form.moment == "forward of stage.0"
+    assert form.peak_allocated_bytes == pytest.approx(4 * form.parameters + one * 4 + 2 * one * 32)
+
+
+def test_a_u_net_holds_its_skips_until_they_are_joined() -> None:
+    said = {"kind": "cnn", "side": [64, 64], "form": "unet", "depth": 2, "batch": 1, "training": False}
+    form = closed_form(said, workspace_bytes=0)
+    first = 64 * 64 * 64 * 4
+    assert form.moment == "forward of up.1"
+    # The first skip is held, what came up and what both are joined into are live.
+    assert form.breakdown["activations"] == 64 * 64 * 3 * 4 + first
+    assert form.breakdown["temporary"] == 3 * first
+
+
+def test_pooling_keeps_an_eight_byte_index_for_each_value() -> None:
+    stage = {"channels": 2, "norm": False, "activation": "relu"}
+    said = {"kind": "cnn", "dimensions": 1, "side": [8], "input_channels": 1, "batch": 1, "stages": [stage]}
+    pooled = {**said, "stages": [{**stage, "pool": True}]}
+    kept = [sum(closed_form(each).footprint.activations_bytes.values()) for each in (said, pooled)]
+    assert kept[1] - kept[0] == 4 * 2 * (4 + 8)
+
+
+def test_three_dimensions_cost_a_kernel_of_three_sides() -> None:
+    stage = {"channels": 2, "kernel": 3, "norm": False}
+    flat = {"kind": "cnn", "side": [4, 4], "input_channels": 1, "batch": 1, "stages": [stage]}
+    deep = {**flat, "dimensions": 3, "side": [4, 4, 4]}
+    assert (closed_form(flat).parameters, closed_form(deep).parameters) == (9 * 2 + 2, 27 * 2 + 2)
+    assert closed_form(flat).flops_per_step == 3 * 2 * 16 * 2 * 9
+
+
+def test_memory_grows_with_the_batch_in_every_kind() -> None:
+    for said in (GPT2, RESNET, LSTM, GNN):
+        small, large = closed_form(said), closed_form({**said, "batch": 4 * said["batch"]})
+        assert large.peak_allocated_bytes > small.peak_allocated_bytes
+        assert large.flops_per_step == pytest.approx(4 * small.flops_per_step)
+
+
+def test_a_gru_keeps_less_than_an_lstm() -> None:
+    lstm, gru = closed_form(LSTM), closed_form({**LSTM, "cell": "gru"})
+    assert gru.peak_allocated_bytes < lstm.peak_allocated_bytes
+
+
+def test_the_footprint_of_a_description_can_be_sharded() -> None:
+    form = closed_form(GPT2)
+    whole = rank_memory(form.footprint, Layout(micro_batch=4))
+    assert whole.allocated_bytes == pytest.approx(form.peak_allocated_bytes, rel=0.1)
+    assert rank_memory(form.footprint, Layout(data=8, zero=3, micro_batch=4)).device_bytes < whole.device_bytes
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({**GPT2, "hiden": 3}, "hiden: Extra inputs"),
+        ({**GPT2, "heads": 7}, "hidden, 768, is no multiple of heads, 7"),
+        ({**GPT2, "kv_heads": 5}, "no multiple of kv_heads"),
+        ({**GPT2, "optimizer": "adan"}, "no optimizer named 'adan'"),
+        ({**GPT2, "batch": 0}, "batch: Input should be greater"),
+        ({"kind": "tree"}, "tree"),
+        ({**RESNET, "side": [224]}, "side has 1 lengths, expected 2"),
+        ({**RESNET, "depths": []}, "a resnet needs depths"),
+        ({"kind": "cnn", "side": [8, 8], "batch": 1}, "a chain needs stages"),
+    ],
+)
+def test_a_wrong_description_is_named_in_a_sentence(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidDocument, match=words) as caught:
+        parse_description(said)
+    assert caught.value.hint
+
+
+def test_a_file_with_a_wrong_description_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: none\n", encoding="utf-8")
+    with pytest.raises(InvalidDocument, match=r"model\.yaml:6 inputs: "):
+        read_description(file)
+    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: 4\n", encoding="utf-8")
+    assert closed_form(read_description(file)).parameters == 4 * 8 * (4 + 8 + 2) + 4 * 8 * (8 + 8 + 2) + 8 + 1
+    with pytest.raises(NotFound, match="cannot read the description"):
+        read_description(tmp_path / "none.yaml")
+
+
+@pytest.mark.skipif(not TRUTH.is_file(), reason=f"measured peaks are not here: {TRUTH}")
+def test_measured_peaks_are_met_within_ten_percent_each_and_three_on_average(script: ModuleType) -> None:
+    rows, without = script.closed_form_rows(TRUTH)
+    assert len(rows) >= 15 and len(rows) + len(without) == len(TRUTH.read_text().splitlines()) - 1
+    summary = script.summarise(rows)
+    assert summary.worst <= 0.10, [(row.name, row.error) for row in rows]
+    assert summary.mean <= 0.03

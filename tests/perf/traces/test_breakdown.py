@@ -1,0 +1,175 @@
+"""The time of a rank is cut into parts that exclude each other and add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from trace_making import MS, Training, steady
+
+from fairmile.perf.traces.activity import activities
+from fairmile.perf.traces.breakdown import StepTime, breakdown
+from fairmile.perf.traces.events import EventTable, Kind, Lane, Process, Rows
+
+MAIN, STREAM, SIDE = Lane(0, "main"), Lane(0, "stream 7", True, device=0), Lane(0, "stream 20", True, device=0)
+
+
+def only(rows: Rows) -> EventTable:
+    return rows.table([Process(0)])
+
+
+def parts(step: StepTime) -> float:
+    return (
+        step.compute_s
+        + step.exposed_communication_s
+        + step.exchange_s
+        + step.copies_s
+        + step.checkpoint_s
+        + step.input_s
+        + step.launch_s
+        + step.idle_s
+    )
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_parts_of_every_step_add_up_to_it(device: bool) -> None:
+    table = Training(device=device, buckets=2, compute_ms=lambda rank, step: 7 + rank + step, shuffled=True).table()
+    found = breakdown(activities(table))
+    assert len(found.steps) == 20
+    for step in found.steps:
+        assert parts(step) == pytest.approx(step.total_s, abs=1e-12)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_training_without_noise_is_cut_exactly_as_it_was_made(device: bool) -> None:
+    found = breakdown(activities(Training(device=device, input_ms=steady(3)).table()))
+    for rank in found.ranks:
+        assert rank.steps == 5 and rank.steps_found_by == "the trace"
+        assert rank.total.compute_s == pytest.approx(5 * 0.011)
+        assert rank.total.input_s == pytest.approx(5 * 0.003)
+        assert rank.total.exposed_communication_s == pytest.approx(5 * 0.002)
+        assert rank.total.idle_s == pytest.approx(0, abs=1e-12)
+    assert found.step_s == pytest.approx(0.016)
+
+
+def test_communication_behind_compute_costs_nothing() -> None:
+    rows = Rows()
+    rows.add(Kind.KERNEL, "gemm", 0, 10 * MS, STREAM)
+    rows.add(Kind.COLLECTIVE, "ncclDevKernel_AllReduce", 4 * MS, 13 * MS, SIDE)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.communication_s == pytest.approx(0.009)
+    assert rank.total.overlap_s == pytest.approx(0.006)
+    assert rank.total.exposed_communication_s == pytest.approx(0.003)
+
+
+def naive_device(table: EventTable) -> dict[str, float]:
+    """What HolisticTraceAnalysis does, moment by moment: kernels merged by kind, idle between first and last."""
+    flags: dict[str, set[int]] = {"compute": set(), "communication": set(), "memory": set()}
+    sorts = {Kind.KERNEL: "compute", Kind.COLLECTIVE: "communication", Kind.MEMCPY: "memory", Kind.MEMSET: "memory"}
+    for row in np.flatnonzero(table.busy_device()).tolist():
+        flags[sorts[Kind(table.kind[row])]] |= set(range(int(table.start_ns[row]), int(table.end_ns[row])))
+    busy = set().union(*flags.values())
+    length = max(busy) + 1 - min(busy)
+    return {
+        "span_s": length,
+        "idle_s": length - len(busy),
+        "compute_s": len(flags["compute"]),
+        "non_compute_s": len(busy) - len(flags["compute"]),
+        "communication_s": len(flags["communication"]),
+        "overlap_s": len(flags["communication"] & flags["compute"]),
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_device_totals_are_those_of_holistic_trace_analysis(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = Rows()
+    for _ in range(40):
+        kind = (Kind.KERNEL, Kind.COLLECTIVE, Kind.MEMCPY, Kind.MEMSET)[int(rng.integers(4))]
+        start = int(rng.integers(0, 900))
+        rows.add(kind, "k", start, start + int(rng.integers(1, 30)), STREAM if kind != Kind.COLLECTIVE else SIDE)
+    rows.add(Kind.KERNEL, "k", 950, 960, STREAM)
+    table = only(rows)
+    (rank,) = breakdown(activities(table)).ranks
+    assert rank.device is not None
+    for name, expected in naive_device(table).items():
+        assert getattr(rank.device, name) * 1e9 == pytest.approx(expected), name
+
+
+def test_an_idle_device_with_a_busy_host_is_launching_and_else_idle() -> None:
+    rows = Rows()
+    rows.add(Kind.KERNEL, "a", 0, MS, STREAM)
+    rows.add(Kind.REGION, "aten::mm", 1 * MS, 4 * MS, MAIN)
+    rows.add(Kind.KERNEL, "b", 9 * MS, 10 * MS, STREAM)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.launch_s == pytest.approx(0.003)
+    assert rank.total.idle_s == pytest.approx(0.005)
+
+
+def test_operators_within_the_loader_are_input_and_not_compute() -> None:
+    rows = Rows()
+    rows.add(Kind.IO, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 4 * MS, MAIN)
+    rows.add(Kind.REGION, "aten::stack", MS, 2 * MS, MAIN)
+    rows.add(Kind.REGION, "aten::mm", 4 * MS, 9 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.input_s == pytest.approx(0.004)
+    assert rank.total.compute_s == pytest.approx(0.005)
+
+
+def test_reading_in_a_thread_of_its_own_is_not_waiting_for_input() -> None:
+    rows = Rows()
+    rows.add(Kind.IO, "next_batch", 0, MS, MAIN)
+    rows.add(Kind.REGION, "aten::mm", MS, 9 * MS, MAIN)
+    rows.add(Kind.IO, "read_batch", MS, 9 * MS, Lane(0, "loader", number=5))
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.input_s == pytest.approx(0.001)
+
+
+def test_an_mpi_program_computes_wherever_it_is_not_in_mpi() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "main", 0, 20 * MS, MAIN)
+    rows.add(Kind.COLLECTIVE, "MPI_Allreduce", 5 * MS, 8 * MS, MAIN)
+    rows.add(Kind.IO, "MPI_File_write_all", 10 * MS, 14 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.compute_s == pytest.approx(0.013)
+    assert rank.total.exposed_communication_s == pytest.approx(0.003)
+    assert rank.total.checkpoint_s == pytest.approx(0.004)
+
+
+def test_a_frame_around_finer_blocks_is_no_work() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "train", 0, 20 * MS, MAIN)
+    rows.add(Kind.REGION, "forward", 0, 7 * MS, MAIN)
+    rows.add(Kind.REGION, "backward", 9 * MS, 14 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.compute_s == pytest.approx(0.012)
+    assert rank.total.idle_s == pytest.approx(0.008)
+
+
+def test_recomputed_activations_are_no_checkpoint() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "aten::mm", 0, MS, MAIN)
+    rows.add(Kind.REGION, "CheckpointFunctionBackward", MS, 2 * MS, MAIN)
+    rows.add(Kind.REGION, "torch.save", 2 * MS, 5 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.checkpoint_s == pytest.approx(0.003)
+    assert rank.total.compute_s == pytest.approx(0.002)
+
+
+def test_without_marks_steps_are_found_by_the_loader() -> None:
+    table = Training().table()
+    found = breakdown(activities(table.select(table.kind != Kind.PHASE)))
+    assert {rank.steps_found_by for rank in found.ranks} == {"the data loader"}
+    assert {rank.steps for rank in found.ranks} == {5}
+    assert found.step_s == pytest.approx(0.014)
+
+
+def test_a_trace_without_any_step_is_one_window() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "aten::mm", 0, 10 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.steps == 1 and rank.steps_found_by == "nothing"
+    assert rank.total.total_s == pytest.approx(0.010)
+
+
+def test_an_empty_table_has_no_ranks() -> None:
+    assert breakdown(activities(EventTable.of())).ranks == ()

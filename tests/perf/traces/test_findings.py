@@ -1,0 +1,215 @@
+"""Findings name exactly what was planted, and its seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from trace_making import MS, Training, coupled, steady
+
+from fairmile.base.errors import NotFound
+from fairmile.perf.traces.analyze import TraceAnalysis, analyze
+from fairmile.perf.traces.events import EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.perf.traces.findings import Finding
+
+
+@dataclass(frozen=True)
+class Even:
+    """A model by which every call takes the same time."""
+
+    seconds: float
+
+    def time_s(self, collective: str, size_bytes: float, ranks: int, /, *, nodes: int = 1) -> float:
+        return self.seconds
+
+
+def of_kind(analysis: TraceAnalysis, kind: str) -> Finding:
+    found = [each for each in analysis.findings if each.kind == kind]
+    assert len(found) == 1, [each.title for each in analysis.findings]
+    return found[0]
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_straggler_is_named_with_what_it_costs(device: bool) -> None:
+    found = analyze(Training(device=device, compute_ms=lambda rank, step: 15 if rank == 3 else 10).table())
+    first = found.findings[0]
+    assert first.kind == "straggler" and first.title.startswith("Rank 3 ")
+    assert first.seconds == pytest.approx(5 * 0.005, rel=1e-6)
+    assert first.share == pytest.approx(0.025 / 0.095, rel=1e-6)
+    assert "16 ms a step" in first.why and "11 ms" in first.why
+    assert "straggler" not in [each.kind for each in found.findings[1:]]
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_rank_whose_input_comes_late_is_named_for_its_input(device: bool) -> None:
+    found = analyze(Training(device=device, input_ms=lambda rank, step: 8 if rank == 1 else 1).table())
+    first = found.findings[0]
+    assert first.kind == "input starvation" and first.title.startswith("Rank 1 ")
+    assert first.seconds == pytest.approx(5 * 0.007, rel=1e-6)
+    assert "straggler" not in {each.kind for each in found.findings}
+
+
+def test_input_that_all_wait_for_is_one_finding_of_all() -> None:
+    found = analyze(Training(input_ms=steady(20)).table())
+    first = found.findings[0]
+    assert (first.kind, first.where) == ("input starvation", "all ranks")
+    assert first.seconds == pytest.approx(5 * 0.020)
+
+
+def test_a_straggler_costs_its_whole_delay_also_where_transfers_overlap() -> None:
+    def made(slow: float) -> EventTable:
+        return Training(
+            ranks=8, device=True, kernels=12, buckets=4, transfer_ms=lambda step: 5.5,
+            compute_ms=lambda rank, step: slow if rank == 3 else 24,
+        ).table()  # fmt: skip
+
+    found = analyze(made(29))
+    truth = (found.step_s - analyze(made(24)).step_s) * 5
+    assert truth == pytest.approx(0.025)
+    assert of_kind(found, "straggler").seconds == pytest.approx(truth, rel=1e-6)
+
+
+def test_imbalance_without_one_slow_rank_is_told_as_such() -> None:
+    found = analyze(Training(steps=8, compute_ms=lambda rank, step: 15 if (rank + step) % 4 == 0 else 10).table())
+    finding = of_kind(found, "imbalance")
+    assert finding.seconds == pytest.approx(8 * 0.005 * 3 / 4, rel=1e-6)
+    assert "16 ms on its slowest rank and 11 ms on its fastest" in finding.why
+    assert "straggler" not in {each.kind for each in found.findings}
+
+
+def test_a_link_slower_than_its_model_is_told_with_the_excess() -> None:
+    found = analyze(Training(transfer_ms=lambda step: 12).table(), model=Even(0.002))
+    finding = of_kind(found, "slow link")
+    assert finding.seconds == pytest.approx(5 * 0.010, rel=1e-6)
+    assert "12 ms" in finding.why and "2 ms" in finding.why
+    assert "exposed communication" not in {each.kind for each in found.findings}
+
+
+def test_a_link_that_keeps_up_with_its_model_is_no_finding() -> None:
+    found = analyze(Training(transfer_ms=lambda step: 2.5).table(), model=Even(0.002))
+    assert "slow link" not in {each.kind for each in found.findings}
+
+
+def test_without_a_model_a_slow_pair_stands_out_among_equal_pairs() -> None:
+    rows, now = Rows(), 0
+    for _ in range(4):
+        for source, target in ((0, 1), (2, 3), (4, 5)):
+            length = (9 if source == 2 else 3) * MS
+            for rank, name, peer in ((source, "MPI_Send", target), (target, "MPI_Recv", source)):
+                lane = Lane(rank, "main")
+                rows.add(Kind.REGION, "aten::mm", now, now + 10 * MS, lane)
+                told = {"peer": peer}
+                rows.add(Kind.P2P, name, now + 10 * MS, now + 10 * MS + length, lane, bytes=1 << 20, with_=told)
+        now += 30 * MS
+    found = analyze(rows.table(Process(rank) for rank in range(6)))
+    assert of_kind(found, "slow link").title == "Slow link between ranks 2→3"
+
+
+def test_exposed_communication_says_how_much_is_hidden() -> None:
+    found = analyze(Training(transfer_ms=lambda step: 30).table())
+    finding = found.findings[0]
+    assert finding.kind == "exposed communication"
+    assert finding.seconds == pytest.approx(5 * 0.030)
+    assert "0 % of all communication is hidden" in finding.why
+
+
+def test_many_small_collectives_are_told_as_latency() -> None:
+    table = Training(buckets=4, size_bytes=2048, transfer_ms=lambda step: 3).table()
+    finding = of_kind(analyze(table), "small collectives")
+    assert finding.title.startswith("4 small collectives a step")
+    assert finding.seconds > 0
+
+
+def device_trace(add: Callable[[Rows, Lane, Lane, int], None], length_ms: float = 10) -> EventTable:
+    """Five steps of a device, each made by `add(rows, main, stream, start)`."""
+    rows, main, stream = Rows(), Lane(0, "main"), Lane(0, "stream 7", True, device=0)
+    for step in range(5):
+        start = round(step * length_ms * MS)
+        add(rows, main, stream, start)
+        rows.add(Kind.PHASE, f"ProfilerStep#{step}", start, start + round(length_ms * MS), main, step=step)
+    return rows.table([Process(0)]).with_steps()
+
+
+def test_tiny_kernels_behind_a_busy_host_are_launch_bound() -> None:
+    def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
+        for kernel in range(100):
+            at = start + kernel * MS // 10
+            rows.add(Kind.REGION, "aten::add", at, at + 90_000, main)
+            rows.add(Kind.KERNEL, "add", at + 90_000, at + 95_000, stream)
+
+    finding = of_kind(analyze(device_trace(add)), "launch-bound")
+    assert finding.seconds == pytest.approx(5 * 0.009, rel=0.02)
+    assert "100 kernels a step" in finding.where and "CUDA graphs" in finding.what_to_try
+
+
+def test_copies_that_hold_up_the_device_are_told() -> None:
+    def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
+        rows.add(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", start, start + 3 * MS, stream)
+        rows.add(Kind.KERNEL, "gemm", start + 3 * MS, start + 10 * MS, stream)
+
+    finding = of_kind(analyze(device_trace(add)), "copies")
+    assert finding.seconds == pytest.approx(5 * 0.003)
+    assert "pageable" in finding.why and "pin_memory" in finding.what_to_try
+
+
+def test_synchronising_calls_that_drain_the_device_are_told() -> None:
+    def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
+        rows.add(Kind.KERNEL, "gemm", start, start + 6 * MS, stream)
+        rows.add(Kind.SYNC, "cudaStreamSynchronize", start + MS, start + 6 * MS + 1000, main)
+        rows.add(Kind.KERNEL, "gemm", start + 8 * MS, start + 10 * MS, stream)
+
+    finding = of_kind(analyze(device_trace(add)), "synchronisation")
+    assert finding.seconds == pytest.approx(5 * 0.002, rel=1e-3)
+
+
+def test_an_idle_device_without_a_busy_host_is_told() -> None:
+    def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
+        rows.add(Kind.KERNEL, "gemm", start, start + 6 * MS, stream)
+
+    assert of_kind(analyze(device_trace(add)), "idle device").seconds == pytest.approx(5 * 0.004)
+
+
+def test_a_checkpoint_of_one_rank_is_what_the_others_wait_for() -> None:
+    rows, group = Rows(), Group("all", (0, 1))
+    for rank in (0, 1):
+        main, now = Lane(rank, "main"), 0
+        for step in range(4):
+            begin = now
+            rows.add(Kind.REGION, "aten::mm", now, now + 10 * MS, main)
+            if rank == 0 and step == 2:
+                rows.add(Kind.REGION, "torch.save", now + 10 * MS, now + 40 * MS, main)
+            enter = now + (40 if rank == 0 and step == 2 else 10) * MS
+            leave = begin + (41 if step == 2 else 11) * MS
+            rows.add(Kind.COLLECTIVE, "gloo:all_reduce", enter, leave, main, group=group, sequence=step)
+            rows.add(Kind.PHASE, f"ProfilerStep#{step}", begin, leave, main, step=step)
+            now = leave
+    finding = of_kind(analyze(rows.table([Process(0), Process(1)])), "checkpoint")
+    assert finding.title.startswith("Rank 0 writes a checkpoint")
+    assert finding.seconds == pytest.approx(0.030, rel=1e-6)
+
+
+def test_a_trainer_that_waits_for_its_solver_is_told() -> None:
+    finding = of_kind(analyze(coupled()), "coupling")
+    assert finding.title == "The trainer waits for the solver"
+    assert finding.seconds == pytest.approx(0.010 + 5 * 0.006)
+    assert "field" in finding.where
+
+
+def test_findings_come_with_the_dearest_first_and_shares_of_the_whole() -> None:
+    found = analyze(Training(compute_ms=lambda rank, step: 10 + rank, input_ms=steady(4)).table())
+    seconds = [each.seconds for each in found.findings]
+    assert len(seconds) >= 3 and seconds == sorted(seconds, reverse=True)
+    for each in found.findings:
+        assert each.share == pytest.approx(each.seconds / found.total_s)
+        assert each.why and each.where and each.what_to_try
+
+
+def test_a_perfect_training_has_no_finding_but_what_it_must_pay() -> None:
+    found = analyze(Training(input_ms=steady(0), transfer_ms=lambda step: 0.05).table())
+    assert found.findings == ()
+
+
+def test_a_trace_without_events_is_said_to_be_empty() -> None:
+    with pytest.raises(NotFound, match="the trace has no events"):
+        analyze(EventTable.of())

@@ -1,0 +1,31 @@
+"""An MPI program that times itself with the meter: rank 0 works longer, the other waits for it in MPI_Allreduce."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from fairmile.meter import flush, span
+
+STEPS = 5
+LONGER_S = 0.05
+
+
+def main() -> None:
+    """Take a few steps and leave the spans in the log of the run."""
+    world = MPI.COMM_WORLD
+    mine, all_ = np.ones(1024), np.empty(1024)
+    world.Barrier()
+    for step in range(STEPS):
+        with span("step", n=step):
+            with span("work"):
+                time.sleep(0.002 + (LONGER_S if world.rank == 0 else 0))
+            with span("MPI_Allreduce", bytes=mine.nbytes):
+                world.Allreduce(mine, all_)
+    flush()
+
+
+if __name__ == "__main__":
+    main()
