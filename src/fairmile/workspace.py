@@ -376,7 +376,6 @@ class Workspace:
             self.home / "perf",
             step_of=lambda name: self.benchmarks.step_of(name),
             partition_of=lambda name: self.systems.partition(name),
-            runs=lambda: self.ledger,
         )
 
     @property

@@ -648,6 +648,22 @@ def test_a_library_in_c_and_the_python_that_loads_it_are_one_writer(tmp_path: Pa
     assert len(log.writers) == 1
 
 
+def test_a_library_can_be_unloaded_while_threads_that_used_it_go_on(tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-pthread", INCLUDE / "fairmile_meter.c", "-o", library], check=True)
+    text = (
+        "import _ctypes, ctypes, sys, threading\n"
+        "lib = ctypes.CDLL(sys.argv[1])\nused, unloaded = threading.Event(), threading.Event()\n"
+        "def work():\n    lib.fairmile_event(b'c')\n    used.set()\n    unloaded.wait()\n"
+        "thread = threading.Thread(target=work)\nthread.start()\nused.wait()\n_ctypes.dlclose(lib._handle)\n"
+        "assert sys.argv[1] not in open('/proc/self/maps').read()\nunloaded.set()\nthread.join()\n"
+    )
+    env = QUIET | {"FAIRMILE_EVENTS": str(tmp_path / "e.jsonl")}
+    done = subprocess.run([sys.executable, "-c", text, library], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [event.name for event in read_log([tmp_path / "e.jsonl"]).events] == ["c"]
+
+
 def test_the_folder_of_the_header_is_printed() -> None:
     words = [sys.executable, "-m", "fairmile.meter"]
     done = subprocess.run([*words, "--include"], capture_output=True, text=True, check=True)

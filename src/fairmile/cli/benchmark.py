@@ -14,11 +14,13 @@ import click
 
 from fairmile.base.commands import Here
 from fairmile.base.files import write_atomic
-from fairmile.base.units import format_duration, format_size, parse_size
+from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
 from fairmile.benchmarks.benchmarks import KINDS, Benchmark
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_option
+from fairmile.perf.collectives.measure import measure_collectives, plan_collectives, write_measured
+from fairmile.perf.collectives.ranks import BACKENDS
 from fairmile.runs import storage as storages
 from fairmile.runs.model import Run
 from fairmile.runs.targets import parse_params
@@ -263,6 +265,59 @@ def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_
         write_atomic(run.folder / storages.FILE, report.text())
     _tell(out, report, run.id)
     return 3 if any(each.problem for each in report.measured) else 0
+
+
+@benchmark.command()
+@click.option(
+    "--backend", type=click.Choice(BACKENDS), default="gloo", show_default=True, help="What the ranks talk by."
+)
+@click.option("--ranks", default="2", show_default=True, metavar="COUNTS", help="Ranks on this machine, as 2,4.")
+@click.option(
+    "--sizes", default="", metavar="SIZES", help="Bytes of each rank, as 1KiB,1MiB.  [default: 4 B to 64 MiB]"
+)
+@click.option("--collectives", "named", default="", metavar="NAMES", help="Only these, as all_reduce,broadcast.")
+@click.option("--for", "lasting", default="300ms", show_default=True, metavar="TIME", help="How long for each size.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Keep points and fits in this file.")
+@click.option("--dry-run", is_flag=True, help="Say which commands would run; measure nothing.")
+@json_option
+def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_run: bool, **options: Any) -> None:
+    """Measure collectives between ranks and set a model beside them.
+
+    With torch over gloo or NCCL, or with MPI. The fit tells latency and bandwidth, and which algorithm's
+    formula explains the times best.
+
+    \b
+    Examples:
+      fairmile benchmark collectives --sizes 1KiB,64KiB,1MiB --for 20ms --collectives all_reduce
+      fairmile benchmark collectives --backend mpi --ranks 2,4 --dry-run
+    """
+    counts = [int(each) if each.isdigit() else 0 for each in _words(ranks)]
+    asked: dict[str, Any] = {
+        "sizes": _words(sizes),
+        "collectives": _words(named),
+        "seconds": parse_duration(options["lasting"]),
+    }
+    if dry_run:
+        out.data({"commands": [" ".join(each) for each in plan_collectives(backend, counts, **asked)]})
+        return
+    found = measure_collectives(backend, counts, **asked)
+    if options["output"] is not None:
+        write_measured(options["output"], found)
+    if out.as_json:
+        out.data(found.document())
+        return
+    rows = [
+        (each.collective.replace("_", " "), each.ranks, format_size(round(each.size_bytes)), format_duration(each.measured_s),
+         f"{each.bus_bytes_per_s / 1e9:.3g} GB/s", format_duration(each.model_s), f"{each.error:+.1%}", each.algorithm)
+        for each in found.compared()
+    ]  # fmt: skip
+    out.table(("collective", "ranks", "size", "measured", "bus", "model", "error", "like"), rows)
+    for name, reason in found.left_out.items():
+        out.say(f"note: {name} was left out: {reason}")
+
+
+def _words(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def _tell_plan(out: Out, places: tuple[storages.Place, ...]) -> None:

@@ -74,8 +74,8 @@ def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_w
 
     \b
     Examples:
-      fairmile trace record -o first -- python train.py
-      fairmile trace record --steps 3 -o second -- torchrun --nproc-per-node 2 train.py
+      fairmile trace record -o first -- python docs/examples/predict/train.py
+      fairmile trace record --steps 3 -o second -- torchrun --nproc-per-node 2 docs/examples/predict/train.py
     """
     settings = Settings(
         skip=options["skip"], steps=options["steps"], every=options["every"], after_s=parse_duration(options["after"]),
@@ -142,9 +142,8 @@ def _tell_analysis(out: Out, found: TraceAnalysis) -> None:
     ]
     out.table(("rank", *(name.removesuffix("_s").replace("_", " ") for name in parts)), rows)
     for each in found.findings[:_SHOWN]:
-        out.say(f"\n{format_duration(each.seconds)} ({each.share:.0%})  {each.title}")
-        out.say(f"    {each.why}")
-        out.say(f"    try: {each.what_to_try}")
+        costs = f"{format_duration(each.seconds)} ({each.share:.0%})"
+        out.items([(costs, each.title), ("", each.why), ("", f"Try: {each.what_to_try}")])
     if not found.findings:
         out.say("nothing stands out")
     for note in found.notes:

@@ -7,8 +7,8 @@
     log(loss=0.25, step=3)
 
 They go to the log of the run that the process is part of, which FAIRMILE_EVENTS names. Outside of a run spans are
-kept in memory for `current().summary()`. Programs that exchange data say so with `component`, `exchange`, `sample` and
-`metadata` (see coupling.py); `include()` is where the same for C, C++ and Fortran lies.
+kept in memory for `current().summary()`. Programs that exchange data say so with `component`, `exchange`, `phase`,
+`sample` and `metadata` (see coupling.py); `include()` is where the same for C, C++ and Fortran lies.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     component = _COUPLING.component
     exchange = _COUPLING.exchange
     metadata = _COUPLING.metadata
+    phase = _COUPLING.phase
     sample = _COUPLING.sample
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "include",
     "log",
     "metadata",
+    "phase",
     "sample",
     "span",
     "start",
@@ -66,6 +68,7 @@ class _ProcessMeter(Meter):
         return f"{stem}.{slug(self.host, keep_case=True)}{suffix}"
 
 
+_COUPLED = ("component", "exchange", "metadata", "phase", "sample")
 _METER = _ProcessMeter()
 # The bound methods themselves, so that a span costs no second call.
 span = _METER.span
@@ -89,12 +92,12 @@ def include() -> str:
 
 def __getattr__(name: str) -> Callable[..., Any]:
     # Most programs exchange nothing and need not wait for what does.
-    if name not in ("component", "exchange", "metadata", "sample"):
+    if name not in _COUPLED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairmile.meter.coupling import Coupling
 
     coupling = Coupling(_METER)
-    for each in ("component", "exchange", "metadata", "sample"):
+    for each in _COUPLED:
         globals()[each] = getattr(coupling, each)
     found: Callable[..., Any] = globals()[name]
     return found

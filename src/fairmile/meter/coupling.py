@@ -1,9 +1,9 @@
 """What programs that work together tell of each other: who they are, what they exchange, how long they wait for it.
 
-    from fairmile.meter import component, exchange, sample, span
+    from fairmile.meter import component, exchange, phase, sample
 
     component("trainer")
-    with span("step", n=17):
+    with phase("step", 17):
         with exchange("get", "field", peer="solver", version=17) as got:
             data = receive()          # begins when the data is asked for
             got.bytes = data.nbytes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Literal, Self
 
-    from fairmile.meter.meter import Meter
+    from fairmile.meter.meter import Block, Meter
 
 _MOST_LISTS = 256  # exchanges and counters of a thread that have lists: a key may have the number of a step in it
 _FEW = 64  # entries of a column that a line tells as numbers
@@ -54,13 +54,28 @@ class _Exchanges(_Calls):
 
     def line(self, packed: bytes) -> str:
         numbers = array("q", packed)
-        pairs = array("q", bytes(16 * (len(numbers) // 5)))
-        pairs[0::2], pairs[1::2] = numbers[0::5], numbers[1::5]
-        told = pairs.tobytes()
+        told = _pairs(numbers, self.width)
         self.tally.add_pairs(told)
         waits, sizes, versions = (_column(numbers[place::5]) for place in (2, 3, 4))
         columns = f', "bytes": {sizes}, "version": {versions}, "wait": {waits}'
         return f"{self.head}{_numbers(told)}{self.about}{columns}{self.tail}"
+
+
+class _Phases(_Calls):
+    """The turns of one loop in one thread that no line tells yet: start, end, iteration, …"""
+
+    __slots__ = ()
+
+    width = 3
+
+    def __init__(self, meter: Meter, prefix: str) -> None:
+        super().__init__(meter, prefix, f'{{"spans": {_quote(prefix)}, "at": ', meter.line_end())
+
+    def line(self, packed: bytes) -> str:
+        numbers = array("q", packed)
+        told = _pairs(numbers, self.width)
+        self.tally.add_pairs(told)
+        return f'{self.head}{_numbers(told)}, "n": {_column(numbers[2::3])}{self.tail}'
 
 
 class _Counts(_Calls):
@@ -87,6 +102,29 @@ class _Counts(_Calls):
         else:
             said = f"[{', '.join(_number(self.name, value) for value in values)}]"
         return f'{self.head}{_column(numbers[0::2])}, "is": {said}{self.tail}'
+
+
+class _Turn:
+    """One turn of a loop."""
+
+    __slots__ = ("_calls", "_iteration", "_start_ns")
+
+    def __init__(self, calls: _Phases) -> None:
+        self._calls = calls
+        self._iteration = 0
+        self._start_ns = 0  # 0 while it is not entered
+
+    def __enter__(self) -> None:
+        self._start_ns = _clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        calls = self._calls
+        calls += (self._start_ns, _clock(), self._iteration)
+        self._start_ns = 0
+        if len(calls) >= _BATCH:
+            calls.meter._spill(calls)
 
 
 class Exchanging:
@@ -162,6 +200,19 @@ class Coupling:
         if len(counts) >= _BATCH:
             self._meter._spill(counts)
 
+    def phase(self, prefix: str, iteration: int, /) -> Block:
+        """Return a context manager for one turn of a loop: `span(prefix, n=iteration)` for half the cost."""
+        if type(iteration) is not int or not _LEAST <= iteration <= _MOST:
+            iteration = _whole("iteration", iteration)
+        try:
+            found: _Turn = self._meter._local.phases[prefix]
+        except (AttributeError, KeyError):
+            found = self._turn(prefix)
+        if found._start_ns:  # a call further up is in it
+            found = _Turn(found._calls)
+        found._iteration = iteration
+        return found
+
     def exchange(
         self,
         how: Literal["put", "get"],
@@ -200,6 +251,16 @@ class Coupling:
             kept[how, key, peer] = found
         return found
 
+    def _turn(self, prefix: str) -> _Turn:
+        if not isinstance(prefix, str):
+            raise _usage_error(f"{prefix!r} is no name for a phase", "a name is a text")
+        meter = self._meter
+        meter._started()
+        found = _Turn(_Phases(meter, prefix))
+        meter._keep(found._calls)
+        meter._local.__dict__.setdefault("phases", {})[prefix] = found
+        return found
+
     def _counts(self, name: str) -> _Counts:
         if not isinstance(name, str):
             raise _usage_error(f"{name!r} is no name for a counter", "a name is a text")
@@ -211,15 +272,22 @@ class Coupling:
         return counts
 
 
+def _pairs(numbers: array[int], width: int) -> bytes:
+    """Return starts and ends alone."""
+    pairs = array("q", bytes(16 * (len(numbers) // width)))
+    pairs[0::2], pairs[1::2] = numbers[0::width], numbers[1::width]
+    return pairs.tobytes()
+
+
 def _column(numbers: array[int]) -> str:
     return repr(numbers.tolist()) if len(numbers) <= _FEW else _in_base64(numbers)
 
 
 def _whole(name: str, value: object) -> int:
     try:
-        return -1 if value is None else index(value)  # type: ignore[arg-type]
+        return -1 if value is None else min(max(index(value), _LEAST), _MOST)  # type: ignore[arg-type]
     except TypeError:
-        raise _usage_error(f"{name} of an exchange is {value!r}", "it is a whole number") from None
+        raise _usage_error(f"{name} is {value!r}", "it is a whole number") from None
 
 
 def _real(name: str, value: Any) -> float:

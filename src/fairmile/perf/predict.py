@@ -2,28 +2,343 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.perf.compute.calibrate import Calibrated, calibrate
 from fairmile.perf.compute.devices import Device, device
+from fairmile.perf.compute.grid import generic_candidates
+from fairmile.perf.compute.loading import Loading, loading
 from fairmile.perf.compute.op_times import OpTimes, read_op_times
 from fairmile.perf.compute.power import Energy, energy_of
-from fairmile.perf.compute.refine import read_correction
+from fairmile.perf.compute.refine import Correction, MeasuredStep, read_correction, refined, write_correction
+from fairmile.perf.compute.signatures import candidates_of, merged
 from fairmile.perf.compute.step_time import StepTime, step_time
+from fairmile.perf.foresight import Foreseen
 from fairmile.perf.memory.account import MemoryAccount, account
 from fairmile.perf.memory.closed_forms import ClosedForm, Transformer, closed_form
 from fairmile.perf.memory.footprints import batch_of, footprint_of
 from fairmile.perf.memory.largest_batch import LargestBatch, largest_batch
-from fairmile.perf.memory.options import AllocatorOptions, parse_allocator_options
+from fairmile.perf.memory.options import parse_allocator_options
 from fairmile.perf.memory.sharding import Layout, ModelFootprint, RankMemory, rank_memory
-from fairmile.perf.scaling.curves import Goal, ScalingPrediction, predict_scaling, predict_transformer_scaling
+from fairmile.perf.scaling.curves import Goal, Mode, ScalingPrediction, predict_scaling, predict_transformer_scaling
 from fairmile.perf.scaling.data_parallel import OneGpuStep
+from fairmile.perf.scaling.step import device_of
 from fairmile.perf.steps import Trace
 from fairmile.perf.targets import Target, find_target
 from fairmile.perf.tracing.trace import TraceRequest, trace_target
+from fairmile.runs.machine import hardware
+from fairmile.systems.model import Partition
+
+GPU = "h200"
+BATCH_NAMES = ("batch_size", "batch")
+_SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """What one GPU holds: of a traced step with the allocator's own doings, of a description the sum of its parts."""
+
+    target: str
+    gpu: Device
+    batch: int
+    found: MemoryAccount | ClosedForm
+    layout: Layout | None = None
+    rank: RankMemory | None = None  # of the fullest rank, where the model is spread as `layout` says
+
+    @property
+    def device_used_bytes(self) -> int:
+        """All that the device then shows as used."""
+        return round(self.rank.device_bytes) if self.rank is not None else self.found.device_used_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU has room for it."""
+        if self.rank is None and isinstance(self.found, MemoryAccount):
+            return self.found.fits
+        return self.device_used_bytes <= self.gpu.memory_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for `--json`."""
+        found = asdict(self.found) if isinstance(self.found, MemoryAccount) else _described(self.found)
+        whole = {"target": self.target, "gpu": self.gpu.slug, "batch": self.batch, **found}
+        if self.rank is not None and self.layout is not None:
+            whole |= {"layout": asdict(self.layout), "rank": asdict(self.rank)}
+        return whole | {"device_used_bytes": self.device_used_bytes, "fits": self.fits}
+
+
+@dataclass(frozen=True)
+class TimePrediction:
+    """How long a step takes, what it costs in energy, and whether its input can keep up, where that was asked."""
+
+    target: str
+    batch: int
+    step: StepTime
+    energy: Energy | None
+    input: Loading | None = None
+
+    @property
+    def step_time_s(self) -> float:
+        return self.input.step_time_s if self.input is not None else self.step.step_time_s
+
+    @property
+    def bound(self) -> str:
+        """What limits the step: compute, memory, launch or input."""
+        return "input" if self.input is not None and self.input.is_input_bound else self.step.bound
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for `--json`."""
+        return {
+            "target": self.target,
+            "batch": self.batch,
+            **asdict(self.step),
+            "step_time_s": self.step_time_s,
+            "samples_per_s": self.batch / self.step_time_s,
+            "bound": self.bound,
+            "energy": asdict(self.energy) if self.energy is not None else None,
+            "input": asdict(self.input) if self.input is not None else None,
+        }
+
+
+class Predict:
+    """Predictions of a workspace; `folder` holds what was measured on its own devices.
+
+    `step_of` finds the file that builds a step of a benchmark or model, `partition_of` knows machines.
+    """
+
+    def __init__(
+        self, folder: Path, *, step_of: Callable[[str], Path], partition_of: Callable[[str], Partition]
+    ) -> None:
+        self._folder = folder
+        self._step_of = step_of
+        self._partition_of = partition_of
+
+    def trace(self, target: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> Trace:
+        """Return what a step does, operator by operator, without a GPU; `how` are fields of a TraceRequest."""
+        return self._trace(self._target(target), arguments or {}, how)
+
+    def memory(
+        self,
+        target: str,
+        *,
+        gpu: str = GPU,
+        arguments: Mapping[str, Any] | None = None,
+        allocator: str = "",
+        layout: Layout | None = None,
+        **how: Any,
+    ) -> MemoryPrediction:
+        """Tell what a step needs on a GPU, and where it is spread over several, what the fullest rank needs.
+
+        `allocator` is what PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`.
+        """
+        asked, on = self._target(target), device(gpu)
+        if asked.description is not None:
+            found = closed_form(_changed(asked, arguments or {}, how))
+            rank = rank_memory(found.footprint, layout) if layout is not None else None
+            return MemoryPrediction(target, on, found.footprint.batch, found, layout, rank)
+        trace = self._trace(asked, arguments or {}, how)
+        taken = account(trace, on, parse_allocator_options(allocator))
+        batch = batch_of(trace)
+        rank = None
+        if layout is not None:
+            rank = rank_memory(_footprint(trace, taken, batch), layout)
+        return MemoryPrediction(target, on, batch, taken, layout, rank)
+
+    def largest_batch(
+        self,
+        target: str,
+        *,
+        gpu: str = GPU,
+        arguments: Mapping[str, Any] | None = None,
+        batch_argument: str = "",
+        allocator: str = "",
+        **how: Any,
+    ) -> LargestBatch:
+        """Find the largest batch that fits, by looking at the model alone."""
+        asked, on, given = self._target(target), device(gpu), dict(arguments or {})
+        name = batch_argument or _batch_name(asked, given)
+        options = parse_allocator_options(allocator)
+
+        def at(batch: int) -> MemoryAccount:
+            return account(self._trace(asked, {**given, name: batch}, how), on, options)
+
+        said = given.get(name)
+        return largest_batch(at, start=said if isinstance(said, int) else 1)
+
+    def time(
+        self,
+        target: str,
+        *,
+        gpu: str = GPU,
+        arguments: Mapping[str, Any] | None = None,
+        storage: Mapping[str, float] | None = None,
+        sample_bytes: float = 0.0,
+        workers: int = 1,
+        decode_s: float = 0.0,
+        **how: Any,
+    ) -> TimePrediction:
+        """Tell how long a step takes on a GPU, what bounds it, and its energy.
+
+        With what a storage evaluation measured, also whether samples of `sample_bytes` arrive in time.
+        """
+        asked, on = self._target(target), device(gpu)
+        trace = self._trace(asked, arguments or {}, how)
+        step, batch = self._step_time(trace, on), batch_of(trace)
+        fed = None
+        if storage is not None or decode_s:
+            fed = loading(step.step_time_s, batch, sample_bytes, storage or {}, workers=workers, decode_s=decode_s)
+        return TimePrediction(target, batch, step, energy_of(step, on) if on.max_w else None, fed)
+
+    def scaling(
+        self,
+        target: str,
+        on: str,
+        gpus: Sequence[int],
+        *,
+        mode: Mode = "strong",
+        batch: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        batch_argument: str = "",
+        goal: Goal | None = None,
+        **how: Any,
+    ) -> ScalingPrediction:
+        """Tell how a target scales on a system, with the best way to spread it at each number of GPUs.
+
+        `batch` is that of the whole step (strong scaling) or of one GPU (weak).
+        """
+        asked, partition = self._target(target), self._partition_of(on)
+        if partition.gpu is None:
+            raise UsageError(f"{on} has no GPUs", hint="name a partition that has some: SYSTEM:PARTITION")
+        curve: dict[str, Any] = {"mode": mode, "batch": batch, "goal": goal}
+        if asked.description is not None:
+            described = _changed(asked, arguments or {}, how)
+            if not isinstance(described, Transformer):
+                raise UsageError(
+                    f"{target}: of descriptions only transformers are spread over GPUs", hint="give FILE.py:FUNCTION"
+                )
+            return predict_transformer_scaling(described, partition, gpus, **curve)
+        where, given = device_of(partition) or device(partition.gpu.model), dict(arguments or {})
+        trace = self._trace(asked, given, how)
+        many = batch_of(trace)
+        steps = [self._one_gpu(trace, where, many)]
+        name = batch_argument or next((each for each in BATCH_NAMES if each in given), "")
+        if mode == "strong" and name and many >= _SMALLER:
+            fewer = self._trace(asked, {**given, name: many // _SMALLER}, how)
+            steps.append(self._one_gpu(fewer, where, many // _SMALLER))
+        return predict_scaling(
+            _footprint(trace, account(trace, where), many), steps, partition, gpus, device=where, **curve
+        )
+
+    def _target(self, text: str) -> Target:
+        return find_target(text, self._step_of)
+
+    def _trace(self, target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Trace:
+        if target.file is None:
+            raise UsageError(
+                f"{target.name} is a description: its operators are not known", hint="give FILE.py:FUNCTION"
+            )
+        request = TraceRequest(str(target.file), target.function, dict(arguments), **how)
+        with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
+            return trace_target(request, folder=Path(folder))
+
+    def _step_time(self, trace: Trace, on: Device) -> StepTime:
+        return step_time(trace, on, self._table(on), correction=self._correction(on).factors)
+
+    def _one_gpu(self, trace: Trace, on: Device, batch: int) -> OneGpuStep:
+        found = self._step_time(trace, on)
+        return OneGpuStep.of_phases(found.step_time_s, batch, found.by_phase)
+
+    def calibrate(
+        self,
+        targets: Sequence[str] = (),
+        *,
+        for_s: float = 120.0,
+        device_name: str = "cuda",
+        gpu: str = "",
+        file: Path | None = None,
+        dry_run: bool = False,
+    ) -> Calibrated:
+        """Measure operators on a device of this machine; predictions for that kind of GPU use the table from then on.
+
+        Those of the targets come first, then a general list. `gpu` names the kind where the machine cannot.
+        """
+        wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
+        wanted = merged([*wanted, *generic_candidates()])
+        if dry_run:
+            return Calibrated(0, 0, 0, len(wanted))
+        return calibrate(wanted, file or self.table_file(gpu or _own_gpu()), for_s=for_s, device=device_name)
+
+    def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]]) -> Correction:
+        """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was."""
+        seen = [MeasuredStep(took_s, each.step_s[0], each.by_kind, run) for each, took_s, run in steps]
+        found = refined(Correction(device(gpu).slug), seen)
+        write_correction(found, self._correction_file(found.device))
+        return found
+
+    def table_file(self, gpu: str) -> Path:
+        """Return where the operator times of a GPU that were measured here are kept."""
+        return self._folder / "op_times" / f"{device(gpu).slug}.csv"
+
+    def _table(self, on: Device) -> OpTimes | None:
+        file = self.table_file(on.slug)
+        return read_op_times(file, on) if file.is_file() else None
+
+    def _correction(self, on: Device) -> Correction:
+        file = self._correction_file(on.slug)
+        return read_correction(file) if file.is_file() else Correction(on.slug)
+
+    def _correction_file(self, slug: str) -> Path:
+        return self._folder / "corrections" / f"{slug}.json"
+
+
+def _own_gpu() -> str:
+    models = [str(each.get("model") or "") for each in hardware().get("gpus") or ()]
+    if not models:
+        raise NotFound("this machine has no GPU to measure", hint="name a file for the table of another device")
+    return models[0]
+
+
+def _footprint(trace: Trace, taken: MemoryAccount, batch: int) -> ModelFootprint:
+    return footprint_of(
+        trace,
+        batch=batch,
+        peak_bytes=taken.peak_allocated_bytes,
+        workspace_bytes=taken.breakdown.get("workspace", 0),
+        context_bytes=taken.breakdown.get("context", 0),
+    )
+
+
+def _batch_name(target: Target, given: Mapping[str, Any]) -> str:
+    found = next((each for each in BATCH_NAMES if each in given), "")
+    if not found and target.file is not None and target.file.name == "step.py":
+        found = BATCH_NAMES[0]  # as all benchmarks call it
+    if not found:
+        raise UsageError(
+            f"which argument of {target.name} is the batch?", hint="name it, such as batch_argument='batch', or give it"
+        )
+    return found
+
+
+def _changed(target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Any:
+    """Return a description with other values."""
+    described = target.description
+    if described is None:
+        raise NotFound(f"{target.name} is no description")
+    known = {name: value for name, value in how.items() if value is not None and name in ("precision", "training")}
+    said = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments, **known}
+    return type(described).model_validate(said)
+
+
+def _described(found: ClosedForm) -> dict[str, Any]:
+    return {
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": None,
+        "parameters": found.parameters,
+        "flops_per_step": found.flops_per_step,
+        "breakdown": dict(found.breakdown),
+        "moment": found.moment,
+    }

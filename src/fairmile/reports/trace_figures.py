@@ -206,23 +206,21 @@ def wait_matrix(labels: Sequence[str], matrix: Sequence[Sequence[float]], *, nam
     highest = float(values.max()) / size
 
     def draw(figure: Figure) -> None:
-        from matplotlib.colors import ListedColormap
-        from matplotlib.patches import Rectangle
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import ListedColormap, Normalize
 
         axis = figure.subplots()
-        for row in range(len(values)):
-            for column in range(len(values)):
-                value = values[row, column] / size
-                shade = min(len(SHADES) - 1, int(value / highest * len(SHADES)))
-                # From light for little to dark for much; white where nobody waited.
-                colour = SHADES[len(SHADES) - 1 - shade] if value > 0 else PAPER
-                box = Rectangle(
-                    (column - 0.47, row - 0.47), 0.94, 0.94, facecolor=colour, edgecolor=GRID, linewidth=0.5
-                )
-                axis.add_patch(box)
-                if value > 0 and len(values) <= 12:
-                    ink = INK if shade < 4 else PAPER
-                    axis.text(column, row, short_number(value), ha="center", va="center", color=ink, fontsize=8)
+        shades = np.where(values > 0, np.minimum(len(SHADES) - 1, values / size / highest * len(SHADES)), -1).astype(
+            int
+        )
+        for shade in sorted(set(shades.ravel().tolist())):
+            # From light for little to dark for much; white where nobody waited.
+            colour = SHADES[len(SHADES) - 1 - shade] if shade >= 0 else PAPER
+            axis.add_patch(_squares(np.argwhere(shades == shade).tolist(), colour))
+        if len(values) <= 12:
+            for row, column in np.argwhere(values > 0).tolist():
+                ink, text = INK if shades[row, column] < 4 else PAPER, short_number(values[row, column] / size)
+                axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
         axis.set_xticks(range(len(names)), names, rotation=0 if len(names) <= 8 else 90)
         axis.set_yticks(range(len(names)), names)
         axis.set_xlim(-0.5, len(names) - 0.5)
@@ -232,15 +230,11 @@ def wait_matrix(labels: Sequence[str], matrix: Sequence[Sequence[float]], *, nam
         axis.set_aspect("equal")
         axis.grid(False)
         axis.tick_params(length=0)
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
         scale = ScalarMappable(Normalize(0, highest), ListedColormap(SHADES[::-1]))
-        bar = figure.colorbar(scale, ax=axis, shrink=0.8, pad=0.02)
+        bar: Any = figure.colorbar(scale, ax=axis, shrink=0.8, pad=0.02)
         bar.set_label(f"waited ({unit})")
-        bar.outline.set_visible(False)  # type: ignore[operator]
-        # The map is drawn as boxes of the same colours, so that a page can recolour both.
-        bar.solids.set_rasterized(False)
+        bar.outline.set_visible(False)
+        bar.solids.set_rasterized(False)  # shapes, so that a page can recolour them as it does the boxes
 
     height = min(6.0, 1.6 + 0.42 * len(names))
     return Picture(name, title, draw, height, more_note(len(labels) - len(names)).strip())
@@ -403,6 +397,17 @@ def _boxes(rows: Sequence[Sequence[tuple[float, float]]], size: float, colour: s
     return PathPatch(Path(corners, codes), facecolor=colour, edgecolor="none", linewidth=0, snap=False)
 
 
+def _squares(places: Sequence[Sequence[int]], colour: str) -> Any:
+    """Return the boxes of a map at (row, column), as one shape."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    around = ((-0.47, -0.47), (0.47, -0.47), (0.47, 0.47), (-0.47, 0.47), (-0.47, -0.47))
+    corners = [(column + x, row + y) for row, column in places for x, y in around]
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(places)
+    return PathPatch(Path(corners, codes), facecolor=colour, edgecolor=GRID, linewidth=0.5, snap=False)
+
+
 def _ticks(rows: Sequence[Sequence[float]], size: float) -> Any:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -416,9 +421,7 @@ def _inside(axis: Axes, left: Any, values: Sequence[float], widest: float, ink: 
     """Write a number into bars that have room for it."""
     for at, value in enumerate(values):
         if value > 0.09 * widest:
-            axis.text(
-                left[at] + value / 2, at, short_number(value), ha="center", va="center", color=ink, fontsize=7.5
-            )
+            axis.text(left[at] + value / 2, at, short_number(value), ha="center", va="center", color=ink, fontsize=7.5)
 
 
 def _part(total: Any, part: str) -> float:

@@ -55,7 +55,10 @@ class Judged(NamedTuple):
 # What was measured goes before what is computed: the table's `history` is asked first.
 PREDICTORS: Registry[type[Predictor]] = Registry(
     "predictor",
-    {"history": Plugin("fairmile.runs.prediction:FromHistory", summary="earlier runs of the same thing")},
+    {
+        "history": Plugin("fairmile.runs.prediction:FromHistory", summary="earlier runs of the same thing"),
+        "step": Plugin("fairmile.benchmarks.foresight:FromStep", summary="one step of a benchmark, traced"),
+    },
     entry_points="fairmile.predictors",
 )
 

@@ -821,6 +821,13 @@ static void fmm_in_child(void) {
   fmm_after_fork();
 }
 
+/* Also when a library that holds this code is unloaded: a thread that ends later must not come back to it. */
+static void fmm_at_exit(void) {
+  fairmile_finalise();
+  pthread_key_delete(fmm_key);
+  fmm_registered = -1;
+}
+
 static int fmm_begin(void) {
   int state;
   pthread_mutex_lock(&fmm_lists);
@@ -836,9 +843,9 @@ static int fmm_begin(void) {
     if (fmm_path && !fmm_registered) {
       fmm_registered = pthread_key_create(&fmm_key, fmm_thread_ends) == 0;
       pthread_atfork(fmm_before_fork, fmm_after_fork, fmm_in_child);
-      atexit(fairmile_finalise);
+      atexit(fmm_at_exit);
     }
-    fmm_set(fmm_path && fmm_registered ? FMM_IDLE : FMM_OFF);
+    fmm_set(fmm_path && fmm_registered > 0 ? FMM_IDLE : FMM_OFF);
   }
   state = fmm_state;
   pthread_mutex_unlock(&fmm_lists);

@@ -70,9 +70,11 @@ class Measured:
         return tuple(_compared(point, models[point.collective]) for point in self.points)
 
     def model(self) -> CollectiveModel:
-        """Return what predicts collectives on this machine; between nodes only as far as several were measured."""
-        fits = self.fits()
-        return CollectiveModel.from_fit(fits, topology_of(fits), notes=(f"measured with {self.library}",))
+        """Return what predicts collectives on this machine, on one node and between several as far as measured."""
+        here = fit_points([point for point in self.points if point.nodes == 1])
+        between = fit_points([point for point in self.points if point.nodes > 1])
+        notes = (f"measured with {self.library}",)
+        return CollectiveModel.from_fit(here, topology_of(here or between), between=between, notes=notes)
 
     def document(self, fits: Mapping[str, CollectiveFit] | None = None) -> dict[str, Any]:
         """Return it as JSON can say it; `read_points` reads it back."""

@@ -40,13 +40,20 @@ class Fitted(Protocol):
 class CollectiveModel:
     """Predicts the time of collectives; `notes` say what the figures rest on.
 
-    What was fitted on one node is used there. Otherwise NCCL's own model answers for NVIDIA's accelerators, and
+    What was fitted on one node is used there, and what was fitted between nodes for several. Otherwise NCCL's own model answers for NVIDIA's accelerators, and
     formulas over the topology for all others: the algorithm that takes least time, as libraries choose.
     """
 
-    def __init__(self, wiring: Wiring, *, fits: Mapping[str, Fitted] | None = None) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        fits: Mapping[str, Fitted] | None = None,
+        between: Mapping[str, Fitted] | None = None,
+    ) -> None:
         self.wiring = wiring
         self.fits = {collective_name(name): fit for name, fit in (fits or {}).items()}
+        self.between = {collective_name(name): fit for name, fit in (between or {}).items()}
 
     @classmethod
     def from_partition(cls, partition: Partition) -> CollectiveModel:
@@ -55,11 +62,19 @@ class CollectiveModel:
 
     @classmethod
     def from_fit(
-        cls, fits: Mapping[str, Fitted], wiring: Wiring | Topology, *, notes: tuple[str, ...] = ()
+        cls,
+        fits: Mapping[str, Fitted],
+        wiring: Wiring | Topology,
+        *,
+        between: Mapping[str, Fitted] | None = None,
+        notes: tuple[str, ...] = (),
     ) -> CollectiveModel:
-        """Return the model of a machine where collectives were measured; `wiring` serves for what was not."""
+        """Return the model of a machine where collectives were measured, on one node and `between` several.
+
+        `wiring` serves for what was not measured.
+        """
         known = wiring if isinstance(wiring, Wiring) else Wiring(wiring)
-        return cls(replace(known, notes=(*notes, *known.notes)), fits=fits)
+        return cls(replace(known, notes=(*notes, *known.notes)), fits=fits, between=between)
 
     @property
     def topology(self) -> Topology:
@@ -80,8 +95,9 @@ class CollectiveModel:
             raise UsageError(f"{ranks} ranks cannot be spread over {nodes} nodes")
         if ranks == 1:
             return Choice("none", 0.0)
-        if name in self.fits and nodes == 1:
-            return Choice("fit", self.fits[name].time_s(size_bytes, ranks))
+        fitted = (self.fits if nodes == 1 else self.between).get(name)
+        if fitted is not None:
+            return Choice("fit", fitted.time_s(size_bytes, ranks))
         topology = self.topology.spread(ranks, nodes)
         architecture = self.wiring.architecture
         if architecture is not None and name in nccl.COLLECTIVES:

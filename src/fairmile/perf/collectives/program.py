@@ -35,7 +35,8 @@ DEFAULT_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast"
 _ONE_SIDED = ("broadcast", "reduce")  # whose root would run ahead if calls followed each other at once
 _SAMPLE_S = 1e-3  # a sample is at least so long, so that clocks and the start of all ranks do not count
 _WARM_UP = 3
-_FEWEST, _MOST = 5, 40
+_PASSES = 5
+_FEWEST, _MOST = 1, 12  # samples of one pass
 _MOST_CALLS = 200
 _REFUSAL = re.compile(r"not? (currently )?support|unsupported|not (yet )?implemented|has no", re.IGNORECASE)
 
@@ -63,47 +64,63 @@ def measure(
     rows: list[Row] = []
     left_out: list[dict[str, str]] = []
     for name in collectives:
-        for size in (0,) if name == "barrier" else sizes:
-            try:
-                call = ranks.call(name, size)
-                problem = _checked(ranks, call)
-            except (Unsupported, RuntimeError) as error:
-                # Each rank's library refuses the same call, so that none waits for another; anything else is a failure.
-                if not _REFUSAL.search(str(error)):
-                    raise
-                left_out.append({"collective": name, "reason": " ".join(str(error).split())[:300]})
-                break
-            if problem:
-                raise RunFailed(f"{name} of {size} bytes gave a wrong result: {problem}")
-            row = _timed(ranks, name, call, nodes, seconds)
-            if not rows or (row.collective, row.size_bytes) != (rows[-1].collective, rows[-1].size_bytes):
-                rows.append(row)  # small sizes that ranks share can come to the same bytes
+        try:
+            calls = _prepared(ranks, name, (0,) if name == "barrier" else sizes)
+        except (Unsupported, RuntimeError) as error:
+            # Each rank's library refuses the same call, so that none waits for another; anything else is a failure.
+            if isinstance(error, RunFailed) or not _REFUSAL.search(str(error)):
+                raise
+            left_out.append({"collective": name, "reason": " ".join(str(error).split())[:300]})
+            continue
+        rows += _timed(ranks, name, calls, nodes, seconds)
     return rows, left_out
 
 
-def _checked(ranks: Ranks, call: Call) -> str:
-    problem = call.check()
-    return next(filter(None, ranks.gather(problem)), "")
+def _prepared(ranks: Ranks, name: str, sizes: Sequence[int]) -> list[Call]:
+    """Return a call of each size that was seen to give the right result."""
+    calls: dict[int, Call] = {}
+    for size in sizes:
+        call = ranks.call(name, size)
+        problem = next(filter(None, ranks.gather(call.check())), "")
+        if problem:
+            raise RunFailed(f"{name} of {size} bytes gave a wrong result: {problem}")
+        calls.setdefault(call.size_bytes, call)  # small sizes that ranks share can come to the same bytes
+    return list(calls.values())
 
 
-def _timed(ranks: Ranks, name: str, call: Call, nodes: int, seconds: float) -> Row:
-    for _ in range(_WARM_UP):
-        once = _sample(ranks, call, 1)
+def _timed(ranks: Ranks, name: str, calls: Sequence[Call], nodes: int, seconds: float) -> list[Row]:
+    """Go over all sizes several times, so that what else the machine does for a while spoils no size alone."""
+    plans = [_plan(ranks, name, call, seconds) for call in calls]
+    samples: list[list[float]] = [[] for _ in calls]
+    for _ in range(_PASSES):
+        for at, (call, (together, repeats)) in enumerate(zip(calls, plans, strict=True)):
+            _sample(ranks, call, 1)
+            samples[at] += [_sample(ranks, call, together) for _ in range(repeats)]
+    return [_row(name, call, ranks, nodes, ranks.slowest(times)) for call, times in zip(calls, samples, strict=True)]
+
+
+def _plan(ranks: Ranks, name: str, call: Call, seconds: float) -> tuple[int, int]:
+    """Return how many calls make a sample, and how many samples one pass takes."""
+    once = min(_sample(ranks, call, 1) for _ in range(_WARM_UP))
     [once] = ranks.slowest([max(once, 1e-7)])
-    calls = 1 if name in _ONE_SIDED else min(_MOST_CALLS, max(1, math.ceil(_SAMPLE_S / once)))
-    repeats = min(_MOST, max(_FEWEST, int(seconds / (once * calls))))
-    times = sorted(ranks.slowest([_sample(ranks, call, calls) for _ in range(repeats)]))
-    per_message = [each / call.count for each in times]
+    together = 1 if name in _ONE_SIDED else min(_MOST_CALLS, max(1, math.ceil(_SAMPLE_S / once)))
+    repeats = int(seconds / (once * together) / _PASSES)
+    return together, min(_MOST, max(_FEWEST, repeats))
+
+
+def _row(name: str, call: Call, ranks: Ranks, nodes: int, slowest: Sequence[float]) -> Row:
+    times = sorted(each / call.count for each in slowest)
+    count = len(times)
     return Row(
         name,
         call.size_bytes,
         2 if name == "point_to_point" else ranks.size,
         nodes,
-        per_message[repeats // 2],
-        per_message[0],
-        per_message[repeats // 4],
-        per_message[3 * repeats // 4],
-        repeats,
+        times[count // 2],
+        times[0],
+        times[count // 4],
+        times[3 * count // 4],
+        count,
     )
 
 

@@ -91,7 +91,12 @@ def _gemm(op: Op, work: Work) -> Features:
         "t" if b.strides[-1] != 1 and b.shape[-1] > 1 else "n"
     )
     family = f"{'bmm' if batch > 1 else 'mm'} {compute_dtype(op)}"
-    numbers = (_log(m), _log(n), _log(k), _log(batch), _alignment(n, k) * 0.7)
+    apart = [
+        max((s for s, length in zip(each.strides[-2:], each.shape[-2:], strict=True) if length > 1), default=8)
+        for each in (a, b)
+    ]
+    aligned = _alignment(*apart, n)
+    numbers = (_log(m), _log(n), _log(k), _log(batch), 1.5 * min(aligned, 2 if compute_dtype(op) == "float32" else 3))
     return Features(family, numbers, (turned, "bias" if first else ""))
 
 
@@ -133,9 +138,12 @@ def _attention(op: Op, work: Work) -> Features:
     masked = any(
         each.shape and len(each.shape) == 4 and each.shape[-2:] == (q.shape[2], k.shape[2]) for each in op.inputs
     )
-    return Features(
-        f"{base_name(op)} {compute_dtype(op)}", numbers, ("causal" if is_causal(op) else "", "mask" if masked else "")
-    )
+    marks = ("causal" if is_causal(op) else "", "mask" if masked else "", "dropout" if _drops(op) else "")
+    return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks)
+
+
+def _drops(op: Op) -> bool:
+    return any(isinstance(each, float) and 0 < each < 1 for each in op.arguments)
 
 
 def _recurrent(op: Op, work: Work) -> Features:
@@ -155,7 +163,8 @@ def _normal(op: Op, work: Work) -> Features:
     kept = min((each.elements for each in op.outputs), default=1)
     width = largest.shape[-1] if largest.shape else 1
     numbers = (_log(largest.elements), _log(kept), 0.5 * _log(width), _log(work.bytes))
-    return Features(work.kind, numbers, (op.name, compute_dtype(op), layout(largest)))
+    trains = "apply" if base_name(op) == "native_batch_norm" and op.arguments[5] is False else ""
+    return Features(work.kind, numbers, (op.name + trains, compute_dtype(op), layout(largest)))
 
 
 def _gathered(op: Op, work: Work) -> Features:
@@ -163,7 +172,11 @@ def _gathered(op: Op, work: Work) -> Features:
     places = [each for each in op.inputs if each.dtype in ("int64", "int32")]
     count = max((each.elements for each in places), default=1)
     width = largest.shape[-1] if largest is not None and largest.shape else 1
-    return Features("gather", (_log(work.bytes), _log(count), 0.5 * _log(width)), (base_name(op), compute_dtype(op)))
+    return Features(
+        "gather",
+        (_log(work.bytes), _log(count), 0.5 * _log(width)),
+        (_ALIKE.get(base_name(op), base_name(op)), compute_dtype(op)),
+    )
 
 
 def _optimizer(op: Op, work: Work) -> Features:
@@ -188,6 +201,7 @@ def _plain(op: Op, work: Work) -> Features:
     return Features("plain", numbers, (name, pattern, types))
 
 
+_ALIKE = {"_index_put_impl": "index_put", "_unsafe_index_put": "index_put", "_unsafe_index": "index"}
 _BY_KIND: dict[str, Callable[[Op, Work], Features]] = {
     "gemm": _gemm,
     "conv": _convolution,

@@ -31,7 +31,7 @@ def generic_candidates() -> list[Candidate]:
     found: list[Candidate] = []
     for part in (_linear, _elementwise, _norms, _convolutions, _attention, _batched, _copies, _optimizers, _indexed):
         found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
-    for part in (_pools, _losses, _recurrent):
+    for part in (_pools, _losses, _recurrent, _others):
         found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
     return merged(found)
 
@@ -141,6 +141,10 @@ def _linear() -> Iterator[Op]:
         for m, n, k in _spread(90, (16, 140_000), (24, 18_000), (24, 18_000))
     ]
     shapes += [(m, n, k) for m in (1024, 8192, 16384) for n, k in ((30522, 768), (50257, 1024), (1000, 2048))]
+    shapes += [  # lengths that no wide load divides
+        (_round(m, 64), round(n) | 1 if n > 300 else round(n) * 2, _round(k, 64))
+        for m, n, k in _spread(18, (256, 40_000), (40, 60_000), (96, 4096))
+    ]
     shapes += [(m, k * 4, k) for m in (4096, 16384, 65536) for k in (768, 1024, 1600, 4096)]
     shapes += [(m, k, k) for m in (2048, 8192, 32768) for k in (512, 768, 1280, 2048)]
     shapes += [
@@ -258,6 +262,7 @@ def _batch_norm(x: TensorSpec) -> Iterator[Op]:
     c = tensor((x.shape[1],))
     mask = [True, True, True]
     yield call("aten.native_batch_norm.default", x, c, c, c, c, True, 0.1, 1e-5)
+    yield call("aten.native_batch_norm.default", x, c, c, c, c, False, 0.1, 1e-5)
     yield call("aten.native_batch_norm_backward.default", x, x, c, c, c, c, c, True, 1e-5, mask)
 
 
@@ -348,10 +353,12 @@ def _attention() -> Iterator[Op]:
     for b, h, s, width in _spread(24, (1, 64), (4, 32), (96, 4096), (40, 160)):
         shape = (_round(b, 1), _round(h, 1), _round(s, 1 if s < 300 else 64), 64 if width < 90 else 128)
         for causal in (False, True):
+            for dropout in (0.0, 0.1):
+                for dtype in ("bfloat16", "float16"):
+                    yield from _by_library(tensor(shape, dtype, _heads_inside(shape)), causal, dropout)
+                yield from _efficient(tensor(shape, "float32", _heads_inside(shape)), causal, dropout)
             for dtype in ("bfloat16", "float16"):
-                yield from _by_library(tensor(shape, dtype, _heads_inside(shape)), causal)
                 yield from _flash(tensor(shape, dtype, _heads_inside(shape)), causal)
-            yield from _efficient(tensor(shape, "float32", _heads_inside(shape)), causal)
 
 
 def _heads_inside(shape: Sequence[int]) -> tuple[int, ...]:
@@ -372,26 +379,26 @@ def _flash(q: TensorSpec, causal: bool) -> Iterator[Op]:
     )
 
 
-def _by_library(q: TensorSpec, causal: bool) -> Iterator[Op]:
+def _by_library(q: TensorSpec, causal: bool, dropout: float) -> Iterator[Op]:
     batch, heads, length, _ = q.shape
     name = "aten._scaled_dot_product_cudnn_attention"
-    yield call(f"{name}.default", q, q, q, None, True, 0.0, causal, scale=None)
+    yield call(f"{name}.default", q, q, q, None, True, dropout, causal, scale=None)
     sums, seed = tensor((batch, heads, length, 1)), tensor((), "int64")
     none = (None, None, None)
     backward = _described(
-        f"{name}_backward.default", q, q, q, q, q, sums, seed, seed, *none, length, length, 0.0, causal, scale=None
+        f"{name}_backward.default", q, q, q, q, q, sums, seed, seed, *none, length, length, dropout, causal, scale=None
     )
     yield replace(backward, outputs=(q, q, q))
 
 
-def _efficient(q: TensorSpec, causal: bool) -> Iterator[Op]:
+def _efficient(q: TensorSpec, causal: bool, dropout: float) -> Iterator[Op]:
     batch, heads, length, _ = q.shape
     name = "aten._scaled_dot_product_efficient_attention"
-    yield call(f"{name}.default", q, q, q, None, True, 0.0, causal, scale=None)
+    yield call(f"{name}.default", q, q, q, None, True, dropout, causal, scale=None)
     sums = tensor((batch, heads, -(-length // 32) * 32))
     seed = tensor((), "int64")
     mask = [True, True, True, False]
-    yield call(f"{name}_backward.default", q, q, q, q, None, q, sums, seed, seed, 0.0, mask, causal, scale=None)
+    yield call(f"{name}_backward.default", q, q, q, q, None, q, sums, seed, seed, dropout, mask, causal, scale=None)
 
 
 # ---- movement
@@ -518,3 +525,42 @@ def _lstm(length: int, batch: int, wide: int, hidden: int, layers: int, dtype: s
     kept = tensor((1,), "uint8")  # its size is the library's matter: a calibration makes it by the forward call
     backward = _described("aten._cudnn_rnn_backward.default", *given, *rest, kept, [True, True, True, True])
     yield replace(backward, outputs=(x, state, state, *weights))
+
+
+def _others() -> Iterator[Op]:
+    """A few sizes of what some models use."""
+    for dtype in ("float32", "bfloat16"):
+        for n, c, h in _spread(6, (2, 64), _PART, _PART):
+            side = _one_of(_SIDES[2:18], h)
+            shape = (_round(n, 2), _one_of(_WIDTHS[1:12], c), side, side)
+            x, twice = tensor(shape, dtype), tensor((*shape[:2], 2 * side, 2 * side), dtype)
+            yield call("aten.roll.default", x, [-3, -3], [2, 3])
+            yield call("aten.constant_pad_nd.default", x, [1, 1, 1, 1], 0.0)
+            yield call("aten.avg_pool2d.default", x, [2, 2], [2, 2])
+            yield call("aten._adaptive_avg_pool2d.default", x, [1, 1])
+            yield call("aten.upsample_nearest2d.default", x, [2 * side, 2 * side], 2.0, 2.0)
+            yield call("aten.upsample_bilinear2d.default", x, [2 * side, 2 * side], False, 2.0, 2.0)
+            yield call("aten.upsample_bilinear2d_backward.default", twice, [2 * side] * 2, list(shape), False, 2.0, 2.0)
+            groups, count, places = 8, shape[0], side * side
+            scale, kept = tensor((shape[1],), dtype), tensor((count, groups), dtype)
+            yield call("aten.native_group_norm.default", x, scale, scale, count, shape[1], places, groups, 1e-5)
+            yield call(
+                "aten.native_group_norm_backward.default",
+                *(x, x, kept, kept, scale, count, shape[1], places, groups, [True, True, True]),
+            )
+        for size in (4**power for power in range(6, 14)):
+            x = tensor((size,), dtype)
+            yield call("aten.hardswish.default", x)
+            yield call("aten.hardswish_backward.default", x, x)
+            yield call("aten.sigmoid_backward.default", x, x)
+            yield call("aten.rsqrt.default", x)
+            yield call("aten.exp.default", x)
+            yield call("aten.masked_fill.Scalar", x, tensor((size,), "bool"), 0.0)
+            yield call("aten.cumsum.default", x, 0)
+            yield call("aten.mean.default", x)
+    for rows, length in ((64, 256), (256, 1024), (1024, 1024), (4096, 4096), (256, 65536)):
+        x = tensor((rows, length))
+        yield call("aten.topk.default", x, 8, 1)
+        yield call("aten.sort.default", x, 1)
+        yield call("aten._fft_r2c.default", x, [1], 0, True)
+        yield call("aten._fft_c2c.default", tensor((rows, length), "complex64"), [0, 1], 0, True)

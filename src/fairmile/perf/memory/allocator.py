@@ -135,6 +135,10 @@ class Allocator:
         pool.add(block)
         return size
 
+    def rename(self, key: int, new: int) -> None:
+        """Let a block go by another key."""
+        self._live[new] = self._live.pop(key)
+
     def rounded(self, size_bytes: int) -> int:
         """Return the bytes that a request takes."""
         if size_bytes < _SMALLEST:

@@ -84,7 +84,9 @@ def _bytes(call: ConvolutionCall, row: _Row) -> int:
     channels, outputs = call.input[1], call.output[1]
     if multiple == 1 and size == 2 and "x" in letters and _aligned(row):
         multiple = 8  # half precision wants channels in eights where the measured call had them so anyway
-    wide, wide_out = (-(-each // multiple) * multiple for each in (channels, outputs)) if call.groups == 1 else (channels, outputs)
+    wide, wide_out = (
+        (-(-each // multiple) * multiple for each in (channels, outputs)) if call.groups == 1 else (channels, outputs)
+    )
     total = row.rest
     if "x" in letters:
         total += prod(call.input) // channels * wide * size
@@ -101,19 +103,48 @@ def _aligned(row: _Row) -> bool:
 
 
 def _distance(call: ConvolutionCall, row: _Row) -> float:
-    """How unlike a measured call is: channels and alignment decide which kernel is chosen, the batch hardly."""
+    """How unlike a measured call is; weights are those that foretold whole models best from all others."""
     in_positions, out_positions = prod(call.input[2:]), prod(call.output[2:])
-    apart = abs(log(call.input[1] / row.channels)) + abs(log(call.output[1] / row.outputs))
-    apart += 0.7 * abs(log(prod(call.weight[2:]) / row.taps)) + 0.4 * abs(log(in_positions / row.in_positions))
-    apart += 0.15 * abs(log(call.input[0] / row.batch)) + (0.8 if (call.stride > 1) != (row.stride > 1) else 0.0)
-    apart += 0.5 * (len(call.input) - 2 != row.rank)
-    for mine, other in ((call.input[1], row.channels), (call.output[1], row.outputs), (out_positions, row.out_positions)):
-        apart += 0.6 * (_alignment(mine) != _alignment(other))
+    taps = prod(call.weight[2:])
+    apart = 0.5 * abs(log(call.input[1] / row.channels)) + 1.35 * abs(log(call.output[1] / row.outputs))
+    apart += 3.4 * abs(log(taps / row.taps)) + 0.3 * abs(log(in_positions / row.in_positions))
+    apart += 0.24 * abs(log(call.input[0] / row.batch))
+    mine = _tiles(
+        call.direction, call.input[0], call.input[1], call.output[1], in_positions, out_positions, taps, call.groups
+    )
+    other = _tiles(
+        call.direction, row.batch, row.channels, row.outputs, row.in_positions, row.out_positions, row.taps, row.groups
+    )
+    apart += 0.57 * abs(log(mine / other)) + 1.25 * ((call.stride > 1) != (row.stride > 1))
+    apart += 0.2 * (len(call.input) - 2 != row.rank)
+    # Kernels read 16 bytes at once: whether lengths are multiples of that decides between them.
+    most = 16 // _ELEMENT.get(call.dtype, 4)
+    for weight, length, measured in (
+        (2.8, call.input[1], row.channels),
+        (0.5, call.output[1], row.outputs),
+        (5.0, in_positions, row.in_positions),
+        (2.5, out_positions, row.out_positions),
+    ):
+        apart += weight * (min(length & -length, most) != min(measured & -measured, most))
     return apart
 
 
-def _alignment(count: int) -> int:
-    return min(count & -count, 8)
+def _tiles(
+    direction: str,
+    batch: int,
+    channels: int,
+    outputs: int,
+    in_positions: int,
+    out_positions: int,
+    taps: int,
+    groups: int,
+) -> float:
+    """How many tiles of 128 by 128 the result has: few of them are shared out in slices."""
+    if direction == "fwd":
+        return batch * out_positions * outputs / 16384
+    if direction == "dgrad":
+        return batch * in_positions * channels / 16384
+    return max(outputs * channels * taps / groups / 16384, 0.01)
 
 
 def _half(dtype: str) -> bool:

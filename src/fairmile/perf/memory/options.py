@@ -42,7 +42,8 @@ def parse_allocator_options(text: str) -> AllocatorOptions:
     backend = found.pop("backend", "native")
     if backend != "native":
         raise Unsupported(
-            f"{_VARIABLE}: the allocator of backend {backend!r} cannot be replayed", hint="leave out backend, or say native"
+            f"{_VARIABLE}: the allocator of backend {backend!r} cannot be replayed",
+            hint="leave out backend, or say native",
         )
     for name in _WITHOUT_EFFECT:
         found.pop(name, None)

@@ -28,7 +28,11 @@ class _Dim:
 
 
 def reduction_bytes(
-    shape: Sequence[int], strides: Sequence[int], dims: Sequence[int], processors: Multiprocessors, element_bytes: int = 4
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dims: Sequence[int],
+    processors: Multiprocessors,
+    element_bytes: int = 4,
 ) -> tuple[int, int]:
     """Return the bytes of the partial results and of the counters of a reduction over `dims`; (0, 0) for none."""
     merged = _merge(shape, strides, {each % len(shape) if shape else 0 for each in dims})
@@ -87,7 +91,11 @@ def _launch(
 
 def _merge(shape: Sequence[int], strides: Sequence[int], reduced: set[int]) -> list[_Dim]:
     """Order dimensions as the iterator does, those reduced first, and join neighbours that are one run of memory."""
-    dims = [(size, stride, number in reduced, -number) for number, (size, stride) in enumerate(zip(shape, strides, strict=True)) if size != 1]
+    dims = [
+        (size, stride, number in reduced, -number)
+        for number, (size, stride) in enumerate(zip(shape, strides, strict=True))
+        if size != 1
+    ]
     inner = sorted((each for each in dims if each[2]), key=lambda each: (each[1], each[3]))
     outer = sorted((each for each in dims if not each[2]), key=lambda each: each[3])
     merged: list[_Dim] = []

@@ -53,13 +53,14 @@ class _Scheduler:
         self._held: list[int] = []
         self._epilogues: set[str] = set()
         self._copies: dict[int, tuple[int, ...]] = {}
+        self._kept: dict[int, int] = {}
 
     def run(self) -> Schedule:
         storages = self._trace.storages
         for kind, number, _ in self._trace.events[: _length(self._trace)]:
             if kind == Kind.ALLOC:
                 storage = storages[number]
-                self._ask(number, storage.size_bytes, storage.category, storage.module)
+                self._ask(number, self._kept.get(number, storage.size_bytes), storage.category, storage.module)
                 if self._groups and storage.op == (self._running[-1] if self._running else -1):
                     self._made += 1
                     self._take()
@@ -79,8 +80,8 @@ class _Scheduler:
         if len(self._running) > 1:
             return
         op = self._seen(self._trace.ops[number])
-        self._handles(op)
-        self._groups = list(self._workspaces.of(op))
+        self._kept = self._workspaces.kept_bytes(op)
+        self._groups = sorted((*self._handles(op), *self._workspaces.of(op)), key=lambda each: each.after)
         self._made = 0
         self._take()
 
@@ -109,26 +110,28 @@ class _Scheduler:
         while self._groups and self._groups[0].after <= self._made:
             group = self._groups.pop(0)
             keys = [self._ask(None, size, WORKSPACE, "") for size in group.sizes_bytes if size]
-            if group.held:
+            if group.until == "end":
                 self._held += keys
-            else:
+            elif group.until == "now":
                 for key in reversed(keys):
                     self._give(key)
 
-    def _handles(self, op: Op) -> None:
+    def _handles(self, op: Op) -> list[Group]:
         """The first product of a thread makes a handle with a workspace, the first with a bias one more."""
         name = op.name.removeprefix("aten.").split(".")[0]
         thread = "backward" if op.phase == "backward" else "forward"
         rules = self._workspaces.rules
+        sizes: list[int] = []
         if name in PRODUCTS and op.inputs and op.inputs[0].storage >= 0:
             if thread not in self._result.products:
                 self._result.products.add(thread)
-                self._ask(None, rules.blas_handle_bytes, WORKSPACE, "")
+                sizes.append(rules.blas_handle_bytes)
             if name == "addmm" and thread not in self._epilogues and len(op.inputs[0].shape) == 1:
                 self._epilogues.add(thread)
-                self._ask(None, rules.blas_epilogue_bytes, WORKSPACE, "")
+                sizes.append(rules.blas_epilogue_bytes)
         elif name in ("convolution", "convolution_backward", "_cudnn_rnn") or "cudnn" in name:
             self._result.networks.add(thread)
+        return [Group(1, tuple(sizes), until="never")] if sizes else []
 
     def _ask(self, key: int | None, size: int, category: str, module: str) -> int:
         if key is None:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from fairmile.base.yaml import load
 from fairmile.perf.memory.convolutions import ConvolutionCall, ConvolutionTable, channels_last_strides
+from fairmile.perf.memory.recurrent import RecurrentCall, recurrent_workspace_bytes, reserve_bytes
 from fairmile.perf.memory.reductions import Multiprocessors, reduction_bytes
 from fairmile.perf.steps import Op, TensorSpec
 
@@ -37,11 +38,11 @@ _ELEMENT = {
 
 @dataclass(frozen=True)
 class Group:
-    """Blocks taken together once the operator made `after` of its own; given back at once, or `held` to its end."""
+    """Blocks taken together once the operator made `after` of its own; given back at once unless `until` says later."""
 
     after: int
     sizes_bytes: tuple[int, ...]
-    held: bool = False
+    until: Literal["now", "end", "never"] = "now"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class LibraryRules:
     blas_epilogue_bytes: int
     processor_threads: int
     convolutions: str
+    recurrent: str
     verified: bool
     source: str
     date: str
@@ -87,6 +89,12 @@ class Workspaces:
             found = self._known[key] = tuple(each for each in rule(self, op) if sum(each.sizes_bytes))
         return found
 
+    def kept_bytes(self, op: Op) -> dict[int, int]:
+        """Return by storage how much a library keeps for the backward pass, where that is not what the trace says."""
+        if op.name != "aten._cudnn_rnn.default" or len(op.outputs) < 4 or op.outputs[3].elements == 0:
+            return {}
+        return {op.outputs[3].storage: reserve_bytes(_recurrent(op, 6))}
+
     def _convolution(self, op: Op) -> list[Group]:
         tensors = _tensors(op)
         x, weight = tensors[0], tensors[1]
@@ -100,7 +108,12 @@ class Workspaces:
 
     def _convolution_backward(self, op: Op) -> list[Group]:
         gradient, x, weight = _tensors(op)[:3]
-        stride, transposed, groups, wanted = op.arguments[4], bool(op.arguments[7]), int(op.arguments[9]), op.arguments[10]
+        stride, transposed, groups, wanted = (
+            op.arguments[4],
+            bool(op.arguments[7]),
+            int(op.arguments[9]),
+            op.arguments[10],
+        )
         last = _is_channels_last(x) or _is_channels_last(weight)
         result: list[Group] = []
         made = 0
@@ -124,7 +137,9 @@ class Workspaces:
 
     def _reduction(self, op: Op) -> list[Group]:
         x = _tensors(op)[0]
-        dims = op.arguments[1] if len(op.arguments) > 1 and not isinstance(op.arguments[1], (dict, bool, float)) else None
+        dims = (
+            op.arguments[1] if len(op.arguments) > 1 and not isinstance(op.arguments[1], (dict, bool, float)) else None
+        )
         if isinstance(dims, int):
             dims = [dims]
         chosen = list(dims) if dims else list(range(len(x.shape)))
@@ -141,7 +156,7 @@ class Workspaces:
         if rows > 65536 and width // 32 < self._processors.count // 2:
             # Tall and narrow: partial sums of blocks of 32 rows, added up afterwards.
             partial = -(-rows // 32)
-            groups.append(Group(3, (partial * width * 4, partial * width * 4), held=True))
+            groups.append(Group(3, (partial * width * 4, partial * width * 4), until="end"))
             groups += [Group(3, reduction_bytes((partial, width), (width, 1), [0], self._processors))] * 2
         return groups
 
@@ -181,7 +196,7 @@ class Workspaces:
         partial = count // 10 + min(count, rows)
         eight = count * 8
         return [
-            Group(0, (eight, eight), held=True),
+            Group(0, (eight, eight), until="end"),
             Group(0, (eight, _sort_bytes(count, 16))),
             Group(1, (eight, eight, partial * 8, partial * width * 4)),
         ]
@@ -207,7 +222,7 @@ class Workspaces:
     def _product(self, op: Op) -> list[Group]:
         """Operands that no layout of a matrix product covers are copied."""
         sizes = tuple(_bytes(each) for each in _tensors(op)[-2:] if not _is_matrix(each))
-        return [Group(0, sizes, held=True)] if sizes else []
+        return [Group(0, sizes, until="end")] if sizes else []
 
     def _loss(self, op: Op) -> list[Group]:
         x = _tensors(op)[0]
@@ -221,13 +236,23 @@ class Workspaces:
         return self._copy_of_input(op) if isinstance(dims, (list, tuple)) and len(dims) > 1 else []
 
     def _rnn(self, op: Op) -> list[Group]:
-        reserve = op.outputs[3] if len(op.outputs) > 3 else None
-        return [Group(3, (reserve.elements,), held=True)] if reserve is not None else []
+        call = _recurrent(op, 6)
+        made = 3 if call.kind == "lstm" else 2
+        turned = Group(0, (_bytes(op.inputs[0]),), until="end")
+        work = Group(made, (self._recurrent_bytes(call),), until="end")
+        return [turned, work] if _is_batch_first(op, 6) else [work]
 
     def _rnn_backward(self, op: Op) -> list[Group]:
-        reserve = _tensors(op)[-1]
-        size = reserve.elements if reserve.dtype == "uint8" else 0
-        return [Group(1, (size,)), Group(len(op.outputs) - 1, (size,))]
+        """Gradients of the data, then of the weights; what has the batch first is turned for each."""
+        call = _recurrent(op, 10)
+        size = self._recurrent_bytes(call)
+        if not _is_batch_first(op, 10):
+            return [Group(1, (size,)), Group(1 << 20, (size,))]
+        data = _bytes(op.inputs[0])
+        return [Group(1, (call.directions * call.output_bytes, data, size)), Group(1 << 20, (data, size))]
+
+    def _recurrent_bytes(self, call: RecurrentCall) -> int:
+        return recurrent_workspace_bytes(call, self.rules.recurrent)
 
 
 _RULES: dict[str, Callable[[Workspaces, Op], Sequence[Group]]] = {
@@ -269,6 +294,31 @@ def _bytes(tensor: TensorSpec) -> int:
     return tensor.elements * _ELEMENT.get(tensor.dtype, 4)
 
 
+def _recurrent(op: Op, at: int) -> RecurrentCall:
+    """Read the layers from a call whose argument `at` says which kind they are."""
+    mode, hidden, _, layers, first, dropout, training, both, sizes = op.arguments[at : at + 9]
+    data = op.inputs[0]
+    if sizes:
+        steps, batch = len(sizes), sizes[0]
+    else:
+        steps, batch = (data.shape[1], data.shape[0]) if first else data.shape[:2]
+    return RecurrentCall(
+        kind={2: "lstm", 3: "gru"}.get(mode, "rnn"),
+        dtype=data.dtype,
+        layers=layers,
+        directions=2 if both else 1,
+        dropout=bool(dropout and training),
+        steps=steps,
+        batch=batch,
+        hidden=hidden,
+        inputs=data.shape[-1],
+    )
+
+
+def _is_batch_first(op: Op, at: int) -> bool:
+    return bool(op.arguments[at + 4]) and not op.arguments[at + 8]
+
+
 def _sort_bytes(count: int, pair_bytes: int) -> int:
     """Room of a radix sort of pairs: a second copy, and counters."""
     return count * pair_bytes + 16_900 + count * 22 // 100
@@ -288,14 +338,18 @@ def _is_channels_last(tensor: TensorSpec) -> bool:
     if len(tensor.shape) not in (4, 5) or _is_contiguous(tensor):
         return False
     wanted = channels_last_strides(tensor.shape)
-    return all(size == 1 or mine == other for size, mine, other in zip(tensor.shape, tensor.strides, wanted, strict=True))
+    return all(
+        size == 1 or mine == other for size, mine, other in zip(tensor.shape, tensor.strides, wanted, strict=True)
+    )
 
 
 def _is_matrix(tensor: TensorSpec) -> bool:
     if len(tensor.shape) < 2:
         return True
     (rows, columns), (down, across) = tensor.shape[-2:], tensor.strides[-2:]
-    return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows)) or rows == 1 or columns == 1
+    return (
+        (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows)) or rows == 1 or columns == 1
+    )
 
 
 def _call(

@@ -132,7 +132,8 @@ class _Names:
 
 def _activity(table: EventTable, names: _Names, component: str, rank: int, rows: Array) -> Activity:
     kind, name, lane = table.kind[rows], table.name[rows], table.lane[rows]
-    start, end = table.start_ns[rows], table.end_ns[rows]
+    start = table.start_ns[rows]
+    end = np.maximum(start, table.end_ns[rows])  # an event cannot end before it began
     device = on_device(table, rows)
     timed = ~np.isin(kind, (Kind.COUNTER, Kind.MEMORY, Kind.MARKER))
     first = int(start[timed].min()) if timed.any() else 0
@@ -241,6 +242,7 @@ def _from_phases(table: EventTable, phases: Array, rows: Array) -> Steps:
     chosen = chosen[np.argsort(table.start_ns[chosen], kind="stable")]
     numbers, starts, ends = table.step[chosen], table.start_ns[chosen], table.end_ns[chosen].copy()
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
+    ends = np.maximum(ends, starts)
     last = rows[table.step[rows] == numbers[-1]]
     busy = last[on_device(table, last) & np.isin(table.kind[last], ON_DEVICE)]
     if len(busy):

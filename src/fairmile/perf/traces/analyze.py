@@ -191,22 +191,25 @@ def _timeline(title: str, found: Sequence[Activity], first: int, last: int) -> T
 
 def _timeline_row(each: Activity, first: int, last: int) -> TimelineRow:
     window = one(first, last)
-    gap = max(1, (last - first) // _MOST_PIECES)
-    parts = {}
-    for part in PARTS:
-        seen = _joined(each.parts[part] & window, gap)
-        pairs = zip(((seen.starts - first) * NS).tolist(), ((seen.ends - first) * NS).tolist(), strict=True)
-        parts[part] = tuple(pairs)
+    parts = {part: each.parts[part] & window for part in PARTS}
+    if sum(map(len, parts.values())) > _MOST_PIECES:
+        parts = _rastered(parts, first, last)
     edges = np.union1d(each.steps.starts, each.steps.ends)
     edges = edges[(edges >= first) & (edges <= last)]
-    return TimelineRow(each.label, parts, tuple(((edges - first) * NS).tolist()))
+    return TimelineRow(
+        each.label,
+        {
+            part: tuple(zip(((seen.starts - first) * NS).tolist(), ((seen.ends - first) * NS).tolist(), strict=True))
+            for part, seen in parts.items()
+        },
+        tuple(((edges - first) * NS).tolist()),
+    )
 
 
-def _joined(found: Spans, gap: int) -> Spans:
-    """Return intervals with those joined that lie closer than a pixel, and those dropped that are far shorter."""
-    if not len(found):
-        return found
-    wider = spans(found.starts, found.ends + gap)
-    # A joined stretch is only as dense as what it was made of: below a half it would lie.
-    dense = found.within(wider.starts, wider.ends) * 2 >= wider.ends - gap - wider.starts
-    return spans(wider.starts[dense], (wider.ends - gap)[dense])
+def _rastered(parts: dict[str, Spans], first: int, last: int) -> dict[str, Spans]:
+    """Return the parts as a screen can show them: each pixel for what fills most of it."""
+    edges = np.linspace(first, last, _MOST_PIECES + 1).astype(np.int64)
+    filled = np.stack([each.within(edges[:-1], edges[1:]) for each in parts.values()])
+    idle = np.diff(edges) - filled.sum(axis=0)
+    most = np.concatenate((filled, idle[None])).argmax(axis=0)
+    return {part: spans(edges[:-1][most == at], edges[1:][most == at]) for at, part in enumerate(parts)}

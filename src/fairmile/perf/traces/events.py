@@ -13,7 +13,8 @@ Rules that every reader keeps:
   the number of the innermost iteration they belong to, -1 outside; a kernel belongs to that of its launch.
 - `correlation` is the same number in a LAUNCH row and in the row of the device it led to, within one rank; -1: none.
 - `sequence` counts the collectives of one group (in `group`) from 0, the same on all its ranks; -1: not known.
-- `bytes` is the size of the message on this rank, or what was copied, read or allocated; -1: not known.
+- `bytes` is the size of the message on this rank, of what goes in or what comes out the larger one; or what was
+  copied, read or allocated (less than 0: released); -1: not known.
 - `value` is what a COUNTER or MEMORY row states, NaN elsewhere.
 - `rank` is unique within a component; `component` is 0 (named "") where a program has one part only.
 """
@@ -138,7 +139,8 @@ class EventTable:
     """The events of all ranks; columns are arrays of one length, `attributes` hold what only some rows have.
 
     Common attributes: "dtype", "root", "peer" (the other rank of a P2P row), "tag", "algorithm", "operator",
-    "arrivals" (Horovod: when each rank was ready), "state" (flight recorder), "key" (what was exchanged).
+    "arrivals" (Horovod: when each rank was ready), "state" (flight recorder), "key", "how", "peer" (a component) and
+    "wait_ns" of EXCHANGE rows, whose `sequence` is the version of what was exchanged.
     """
 
     start_ns: Array
@@ -312,8 +314,11 @@ class EventTable:
 _FLAT = (Kind.COUNTER, Kind.MARKER, Kind.MEMORY)
 
 
-def concat(tables: Sequence[EventTable]) -> EventTable:
-    """Return the rows of all tables one after the other, names, lanes, groups and components written once."""
+def concat(tables: Sequence[EventTable], *, consume: bool = False) -> EventTable:
+    """Return the rows of all tables one after the other, names, lanes, groups and components written once.
+
+    With `consume` the given tables lose their columns, so that they never lie in memory twice.
+    """
     tables = [table for table in tables if len(table) or table.processes or table.notes]
     if not tables:
         return EventTable.of()
@@ -330,8 +335,9 @@ def concat(tables: Sequence[EventTable]) -> EventTable:
         for table in tables
     ]
     starts = np.cumsum([0] + [len(table) for table in tables])
-    columns = {column: np.empty(int(starts[-1]), dtype) for column, (dtype, _) in COLUMNS.items()}
-    for column, whole in columns.items():
+    columns: dict[str, Any] = {}
+    for column, (dtype, _) in COLUMNS.items():
+        whole = columns[column] = np.empty(int(starts[-1]), dtype)
         for table, renamed, begin, end in zip(tables, ids, starts[:-1], starts[1:], strict=True):
             values = getattr(table, column)
             if column in renamed:
@@ -339,6 +345,8 @@ def concat(tables: Sequence[EventTable]) -> EventTable:
             elif column == "parent":
                 values = np.where(values >= 0, values + begin, -1)
             whole[begin:end] = values
+            if consume:
+                setattr(table, column, values[:0].copy())
     return EventTable(
         **columns,
         names=names.entries,

@@ -201,7 +201,7 @@ def _traced(folder: Path) -> list[Traced]:
             found += _windows(said, folder)
         except (ValueError, KeyError, TypeError):  # it died while it wrote, which it never does in place
             continue
-    return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid, each.file or ""))
+    return sorted(found, key=lambda each: (each.rank is None, each.rank or 0, each.host, each.pid))
 
 
 def _windows(said: Mapping[str, Any], folder: Path) -> list[Traced]:

@@ -500,7 +500,8 @@ def _like_the_others(
     else:
         notes.append("other ranks do not make the same calls: the straggler's work was scaled as a whole")
         work = mine.work * float(np.median([line.work.sum() for line in others]) / max(1.0, mine.work.sum()))
-    return [line._replace(work=work) if line is mine else line for line in lines]
+    begin = min(mine.begin, int(np.median([line.begin for line in others])))  # it came late to the trace as well
+    return [line._replace(work=work, begin=begin) if line is mine else line for line in lines]
 
 
 def _progress(line: _Line) -> dict[tuple[int, int], float]:

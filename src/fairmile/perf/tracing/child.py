@@ -13,15 +13,29 @@ from fairmile.perf.tracing.trace import REFUSED, Refused, TraceRequest, answers
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trace every request of the first file into the second; 3 where one is refused."""
+    """Trace every request of the first file into the second; 3 where one is refused.
+
+    Of several requests each has a file of its own, which holds the refusal where there is no trace.
+    """
     try:
         asked, answer = map(Path, argv)
         document = json.loads(asked.read_bytes())
-        requests = [TraceRequest(**each) for each in (document if isinstance(document, list) else [document])]
         session = Session()
-        for request, path in zip(requests, answers(answer, len(requests)), strict=True):
-            write_atomic(path, session.trace(request))
+        if not isinstance(document, list):
+            write_atomic(answer, session.trace(TraceRequest(**document)))
+            return 0
     except Refused as refused:
-        sys.stdout.write("\n" + json.dumps({"error": refused.sentence, "hint": refused.hint}) + "\n")
+        sys.stdout.write("\n" + _said(refused) + "\n")
         return REFUSED
-    return 0
+    code = 0
+    for each, path in zip(document, answers(answer, len(document)), strict=True):
+        try:
+            write_atomic(path, session.trace(TraceRequest(**each)))
+        except Refused as refused:
+            write_atomic(path, _said(refused).encode())
+            code = REFUSED
+    return code
+
+
+def _said(refused: Refused) -> str:
+    return json.dumps({"error": refused.sentence, "hint": refused.hint})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import math
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -102,6 +103,7 @@ def set_up() -> Place:
     """Register the device and let user code written for CUDA reach it; once in a process."""
     if not hasattr(torch._C, "_acc") or not hasattr(torch._C._acc, "create_empty_tensor"):
         raise Refused(f"torch {torch.__version__} cannot trace without a GPU", "install torch 2.10 or newer")
+    _spare_compiler()
     backends._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     torch._C._set_only_lift_cpu_tensors(True)
     torch.autograd.set_multithreading_enabled(False)
@@ -120,6 +122,17 @@ def set_up() -> Place:
 
 
 _kept: list[Any] = []
+
+
+def _spare_compiler() -> None:
+    """Keep torch from importing its compiler, seconds of work, only to tell it what not to compile."""
+    code = _torch._compile._disable_dynamo(_spare_compiler).__code__
+    if "fn" not in code.co_freevars:
+        return
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__ is code and function.__closure__ is not None:
+            plain = function.__closure__[code.co_freevars.index("fn")].cell_contents
+            setattr(plain, "__dynamo_disable", plain)
 
 
 def mapped(device: Any) -> Any:

@@ -58,10 +58,34 @@ def layout(data: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def convolution_shapes(data: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+def convolution_shapes(
+    data: Any,
+    weight: Any,
+    bias: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Any:
     """Return the output of a convolution for arguments without data."""
-    out = aten.convolution(data, weight, bias, *rest)
-    return out.new_empty(out.shape).contiguous(memory_format=layout(data, weight))
+    ranks = data.dim() - 2
+    by, pad, wide, more = (
+        list(each) * (ranks if len(each) == 1 else 1) for each in (stride, padding, dilation, output_padding)
+    )
+    shape = [data.shape[0], weight.shape[1] * groups if transposed else weight.shape[0]]
+    for at in range(ranks):
+        length, reach = data.shape[at + 2], wide[at] * (weight.shape[at + 2] - 1)
+        if transposed:
+            shape.append((length - 1) * by[at] - 2 * pad[at] + reach + more[at] + 1)
+        else:
+            shape.append((length + 2 * pad[at] - reach - 1) // by[at] + 1)
+    if data.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
+        raise ValueError(f"a convolution with a weight of {tuple(weight.shape)} got {data.shape[1]} channels")
+    if min(shape) < 0:
+        raise ValueError(f"a convolution with a kernel of {tuple(weight.shape[2:])} got {tuple(data.shape[2:])}")
+    return torch.empty(shape, dtype=data.dtype, device="meta", memory_format=layout(data, weight))
 
 
 def convolution_backward_shapes(grad: Any, data: Any, weight: Any, *rest: Any) -> Any:

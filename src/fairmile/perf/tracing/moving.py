@@ -18,31 +18,31 @@ def rehome(parameter: torch.nn.Parameter) -> None:
     swap(parameter, there)
 
 
-def bring(module: torch.nn.Module, recorder: Recorder) -> None:
+def bring(module: torch.nn.Module, recorder: Recorder, path: str = "") -> None:
     """Move what is left of a model, and note its allocations; a module's children come before itself."""
-    for child in module.children():
-        bring(child, recorder)
+    for name, child in module.named_children():
+        bring(child, recorder, f"{path}.{name}" if path else name)
     for parameter in module._parameters.values():
         if parameter is not None:
             if parameter.device.type == "cpu":
                 rehome(parameter)
-            recorder.claim(parameter, "parameter")
+            recorder.claim(parameter, "parameter", path)
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = buffer = buffer.to(NAME)
-            recorder.claim(buffer, "buffer")
+            recorder.claim(buffer, "buffer", path)
     if isinstance(module, torch.nn.RNNBase):
-        _flatten(module, recorder)
+        _flatten(module, recorder, path)
 
 
-def _flatten(module: torch.nn.RNNBase, recorder: Recorder) -> None:
+def _flatten(module: torch.nn.RNNBase, recorder: Recorder, path: str) -> None:
     """Put all weights of a recurrent layer into one buffer, as cuDNN wants them."""
     weights = [weight for weight in module._parameters.values() if weight is not None]
     if len({weight.dtype for weight in weights}) != 1:
         return
     with torch.no_grad():
         flat = torch.empty(sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device=NAME)
-        recorder.claim(flat, "parameter")
+        recorder.claim(flat, "parameter", path)
         at = 0
         for weight in weights:
             weight.data = flat.as_strided(weight.shape, weight.stride(), at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import inspect
 import sys
@@ -14,9 +15,11 @@ from typing import Any
 import torch
 
 from fairmile.perf.tracing import device, moving
-from fairmile.perf.tracing.recorder import Recorder, Unpredictable, hooked
+from fairmile.perf.tracing.kernels import NAME
+from fairmile.perf.tracing.recorder import Mixed, Recorder, Unpredictable, hooked
 from fairmile.perf.tracing.trace import PRECISIONS, Refused, TraceRequest
 
+_MOST_INPUTS = 200
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -162,15 +165,48 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
     with _told(request, "cannot make its optimizer"):
         optimizer = _optimizer(program, request)
     scaler = torch.amp.GradScaler("cuda") if program.training and program.precision == "fp16" else None
+    steps = tries = 0
     with hooked(recorder, program.model):
-        for number in range(request.steps):
-            recorder.step(number)
-            if not program.training:
-                with torch.no_grad(), _cast(program.precision):
-                    _loss(program, request, recorder)
-            elif not _train(program, request, recorder, optimizer, scaler):
-                return number + 1
-    return request.steps
+        while steps < request.steps:
+            before, mixed = recorder.position(), None
+            recorder.step(steps)
+            try:
+                worked = _step(program, request, recorder, optimizer, scaler)
+            except Mixed as error:
+                mixed = error.tensor
+            if mixed is not None and tries < _MOST_INPUTS:
+                _take_over(mixed, recorder)
+                recorder.forget(before)
+                tries += 1
+                continue
+            steps += 1
+            if not worked:
+                break
+    recorder.phase = "end"  # before the optimizer and its state go
+    return steps
+
+
+def _take_over(tensor: torch.Tensor, recorder: Recorder) -> None:
+    """Move a tensor of the host to the device, where it was meant to be made; it stays the same object."""
+    gc.collect()  # what the forward left that came upon it
+    with torch.no_grad():
+        there = tensor.detach().to(NAME).requires_grad_(tensor.requires_grad)
+    swap: Any = torch.utils.swap_tensors
+    try:
+        swap(tensor, there)
+    except RuntimeError as error:
+        hint = "make it without a device, or on the device of the model"
+        raise Refused(f"a tensor of {tuple(tensor.shape)} on the host is used with the model's", hint) from error
+    recorder.claim(tensor, "input")
+    recorder.note("a tensor of the host was used on the device: it was taken there as an input")
+
+
+def _step(program: Program, request: TraceRequest, recorder: Recorder, optimizer: Any, scaler: Any) -> bool:
+    if program.training:
+        return _train(program, request, recorder, optimizer, scaler)
+    with torch.no_grad(), _cast(program.precision):
+        _loss(program, request, recorder)
+    return True
 
 
 def _optimizer(program: Program, request: TraceRequest) -> Any:

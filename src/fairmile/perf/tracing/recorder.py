@@ -31,6 +31,14 @@ class Unpredictable(RuntimeError):
     """How the model goes on depends on the values of its tensors, which are not there."""
 
 
+class Mixed(BaseException):
+    """A tensor of the host is used together with those of the device; user code is not to catch this."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__("a tensor of the host is used together with those of the device")
+        self.tensor = tensor
+
+
 class _Life(weakref.ref["torch.UntypedStorage"]):
     __slots__ = ("index", "key")
     index: int
@@ -74,7 +82,6 @@ class Recorder:
         self._lives: dict[int, _Life] = {}
         self._making = -1
         self._mixed = False
-        self._moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._gpu = torch.device(kernels.NAME, 0)
         self._kinds: dict[Any, int] = {}
         self._marks: list[int] = [-1]
@@ -94,8 +101,25 @@ class Recorder:
     # what is asked from outside
 
     def step(self, number: int) -> None:
-        """A step begins here."""
+        """A step begins here; what is left of the one before, and is nothing else, stays for good."""
+        if number:
+            for index in self.alive():
+                self.claimed.setdefault(index, "buffer")
         self._events_append((_STEP, number, 0))
+
+    def position(self) -> tuple[int, int, int]:
+        """Return where the record stands."""
+        return len(self.ops), len(self.sizes), len(self.events)
+
+    def forget(self, position: tuple[int, int, int]) -> None:
+        """Drop what was noted since a position, save what it made that is still there."""
+        operators, storages, events = position
+        alive = self.alive()
+        kept = [event for event in self.events[events:] if event[0] == _ALLOC and event[1] in alive]
+        self.events[events:] = kept
+        for index in range(storages, len(self.made)):
+            self.made[index] = (-1, *self.made[index][1:])
+        del self.ops[operators:]
 
     def note(self, sentence: str) -> None:
         """Keep a sentence about what could not be followed exactly."""
@@ -141,12 +165,14 @@ class Recorder:
         """Return the numbers of all storages that are there now."""
         return {life.index for life in self._lives.values()}
 
-    def claim(self, tensor: torch.Tensor, category: str) -> None:
-        """Say what a tensor's storage is for."""
+    def claim(self, tensor: torch.Tensor, category: str, module: str | None = None) -> None:
+        """Say what a tensor's storage is for, and whose it is."""
         self.wake(tensor)
         index = self.index(tensor)
-        if index >= 0:
-            self.claimed.setdefault(index, category)
+        if index >= 0 and index not in self.claimed:
+            self.claimed[index] = category
+            if module is not None:
+                self.made[index] = (*self.made[index][:2], module)
 
     def rest(self) -> None:
         """Note the allocation of everything else that was made while the model was built."""
@@ -211,11 +237,14 @@ class Recorder:
 
     def _part(self) -> str:
         if self.phase == "forward":
-            return "forward" if self.entered else "input"
+            given = not self.modules and (not self.entered or self._making < 0)
+            return "input" if given else "forward"
         return "again" if self.modules and self.phase == "backward" else self.phase
 
     def _freed(self, life: _Life) -> None:
         del self._lives[life.key]
+        if self.phase == "end":
+            return
         if self.dormant and self.dormant.pop(life.index, None) is not None:
             return
         self._events_append((_FREE, life.index, 0))
@@ -264,19 +293,14 @@ class Recorder:
         return self._play(signature, tensors)
 
     def _here(self, func: Any, value: Any) -> Any:
-        """Return a tensor of the host as one of the device: an index for this call, anything else as an input."""
+        """Return an index of the host as one of the device."""
         if isinstance(value, (list, tuple)):
             return type(value)(self._here(func, each) for each in value)
         if not isinstance(value, torch.Tensor) or not value.dim() or value.device == self._gpu:
             return value
         if func in _INDEXED:
             return value.to(kernels.NAME)
-        held = self._moved.get(id(value))
-        if held is None:
-            self.note("a tensor of the host was used on the device: it was taken there as an input")
-            held = self._moved[id(value)] = (value, value.to(kernels.NAME))
-            self.claim(held[1], "input")
-        return held[1]
+        raise Mixed(value)
 
     def _key(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """Return what the outcome of a call depends on, and its tensors in order."""
@@ -344,6 +368,8 @@ class Recorder:
         try:
             out = rule(*plain, **named) if rule is not None else func(*plain, **named)
         except NotImplementedError as error:
+            if "nonzero" in str(error):
+                raise Unpredictable(f"the shape of what {func} returns depends on data") from error
             raise Unpredictable(f"{func} cannot be followed without data: {str(error).splitlines()[0]}") from error
         recipe = self._recipe(out, held, [tuple(tensor.shape) for tensor in tensors])
         if func in kernels.ORDER:

@@ -30,7 +30,6 @@ class Session:
             self.place.notes = recorder.notes
             built = program.build(request, recorder, self.place)
             steps = program.run(built, request, recorder)
-            recorder.phase = "end"
             return document(recorder, built, steps)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,47 +61,48 @@ def trace_target(
     request: TraceRequest, *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
 ) -> Trace:
     """Trace what `request` names in a process of its own, which leaves its files in `folder`."""
-    return trace_targets([request], python=python, timeout_s=timeout_s, folder=folder)[0]
+    found = trace_targets([request], python=python, timeout_s=timeout_s, folder=folder)[0]
+    if isinstance(found, UsageError):
+        raise found
+    return found
 
 
 def trace_targets(
-    requests: list[TraceRequest], *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
-) -> list[Trace]:
-    """Trace several requests in one process, in order; the first that fails is raised."""
+    requests: Sequence[TraceRequest], *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
+) -> list[Trace | UsageError]:
+    """Trace several requests in one process, in order; where one cannot be traced its error stands in its place."""
     asked, answer = folder / "request.json", folder / "trace.json"
-    one = len(requests) == 1
-    document = [asdict(each) for each in requests]
-    write_atomic(asked, json.dumps(document[0] if one else document).encode())
+    write_atomic(asked, json.dumps([asdict(each) for each in requests]).encode())
     argv = [python, "-m", "fairmile.perf.tracing", str(asked), str(answer)]
     ended = Here().run(argv, timeout_s=timeout_s, check=False)
-    if ended.exit_code == REFUSED:
-        raise _refusal(ended.stdout)
     if "No module named 'torch'" in ended.stderr:
         raise Unsupported("torch is not installed, and a model cannot be traced without it", hint=_INSTALL)
-    if ended.exit_code != 0:
+    paths = answers(answer, len(requests))
+    if ended.exit_code == REFUSED and not paths[0].exists():
+        raise _refusal(ended.stdout)
+    if ended.exit_code not in (0, REFUSED):
         last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise SystemFailure(
             f"the tracer of {requests[0].file} ended with code {ended.exit_code}: {last}",
             hint="run the function alone to see where it fails",
         )
-    return [read_trace(path) for path in answers(answer, len(requests))]
+    return [_answer(path) for path in paths]
+
+
+def _answer(path: Path) -> Trace | UsageError:
+    with path.open("rb") as stream:
+        refused = stream.read(10).startswith(b'{"error"')
+    return _refusal(path.read_text()) if refused else read_trace(path)
 
 
 def answers(answer: Path, count: int) -> list[Path]:
     """Return where the traces of `count` requests are written."""
-    if count == 1:
-        return [answer]
     return [answer.with_name(f"{answer.stem}.{number}{answer.suffix}") for number in range(count)]
 
 
-def _refusal(printed: str) -> Exception:
+def _refusal(printed: str) -> UsageError:
     for line in reversed(printed.splitlines()):
-        try:
+        if line.startswith('{"error"'):
             said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict) and "error" in said:
-            return UsageError(str(said["error"]), hint=str(said.get("hint", "")))
-    return SystemFailure(
-        "the tracer refused and did not say why", hint="run it by hand: python -m fairmile.perf.tracing"
-    )
+            return UsageError(said["error"], hint=said["hint"])
+    return UsageError("the tracer refused and did not say why", hint="run it by hand: python -m fairmile.perf.tracing")

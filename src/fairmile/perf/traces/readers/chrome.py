@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from fairmile.base.errors import Integrity
-from fairmile.perf.traces.events import EventTable, Kind, Lane, Process, Rows
+from fairmile.perf.traces.events import Array, EventTable, Kind, Lane, Process, Rows
 from fairmile.perf.traces.readers.naming import kind_of_name, rank_in, step_of_name, whole
 from fairmile.perf.traces.readers.scan import Events, typed_decoder
 
@@ -35,6 +35,8 @@ _CATEGORIES = {
     "memset": Kind.MEMSET,
 }
 _ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+_FLAT = (Kind.COUNTER, Kind.MARKER)
+_DEEPEST = 64  # how far back the slice is looked for that an arrow begins or ends in
 
 
 class ChromeEvent(msgspec.Struct, gc=False):
@@ -211,10 +213,14 @@ class _Reading:
         if not self._flows:
             return
         lanes = {(lane.rank, lane.label): number for number, lane in enumerate(table.lanes)}
+        timed = ~table.of_kind(*_FLAT)
+        inside = {lane: np.flatnonzero((table.lane == lane) & timed) for lane in lanes.values()}
+        slices = {lane: (rows, table.start_ns[rows]) for lane, rows in inside.items()}
         ends: dict[Any, list[int]] = {}
         for flow in self._flows:
             lane = self._lane(flow, Kind.REGION)
-            row = _slice_at(table, lanes.get((lane.rank, lane.label), -1), round(flow.ts * 1000))
+            number = lanes.get((lane.rank, lane.label), -1)
+            row = _slice_at(table, *slices[number], round(flow.ts * 1000)) if number >= 0 else -1
             if row >= 0:
                 ends.setdefault((flow.cat, flow.name, flow.id), []).append(row)
         for number, rows in enumerate(rows for rows in ends.values() if len(rows) > 1):
@@ -223,7 +229,10 @@ class _Reading:
                 table.correlation[free] = number
 
 
-def _slice_at(table: EventTable, lane: int, moment: int) -> int:
-    """Return the last event of a lane that began by a moment and lasts to it, -1 where there is none."""
-    rows = np.flatnonzero((table.lane == lane) & (table.start_ns <= moment) & (table.end_ns >= moment))
-    return int(rows[-1]) if len(rows) else -1
+def _slice_at(table: EventTable, rows: Array, starts: Array, moment: int) -> int:
+    """Return the last of these rows, which are in order, that began by a moment and lasts to it; -1: none."""
+    place = int(np.searchsorted(starts, moment, side="right"))
+    for row in rows[max(place - _DEEPEST, 0) : place][::-1].tolist():
+        if table.end_ns[row] >= moment:
+            return int(row)
+    return -1

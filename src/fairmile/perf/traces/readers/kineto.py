@@ -39,6 +39,11 @@ _BACKENDS = ("gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
 _INPUT = re.compile(r"(?i)^input$|dataloader|data_?fetch|next_?batch|load_?data|data loading")
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _CLOCK_MARK = "fairmile.clock"  # ours, in traces that we recorded: other clocks tell its moment as well
+# The standard library's arrays grow in place and take a list in half the time that numpy needs.
+_COLUMNS = {
+    "ts": "d", "dur": "d", "value": "d", "name": "i", "cat": "i", "pid": "i", "tid": "i", "correlation": "q",
+    "bytes": "q",
+}  # fmt: skip
 _NOTHING = msgspec.Raw(b"[]")
 
 
@@ -140,7 +145,7 @@ class _Trace:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._names, self._cats, self._pids, self._tids = _Ids(), _Ids(), _Ids(), _Ids()
-        self._parts: list[tuple[Array, ...]] = []
+        self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _COLUMNS.items()}
         self._rows = 0
         self._labels: dict[tuple[Any, Any], str] = {}
         self._talks: list[tuple[int, _Args]] = []  # device collectives: row and what is known of each
@@ -158,24 +163,16 @@ class _Trace:
             return
         names, cats, pids, tids = self._names, self._cats, self._pids, self._tids
         args = [each.args for each in kept]
-        in_use = _floats([each.in_use for each in args])
-        sizes = _integers([each.bytes for each in args])
-        told = np.flatnonzero(in_use >= 0)
-        if len(told):
-            sizes[told] = _integers([args[place].amount for place in told.tolist()])
-        self._parts.append(
-            (
-                _floats([each.ts for each in kept]),
-                _floats([each.dur for each in kept]),
-                _numbers([names[each.name] for each in kept]),
-                _numbers([cats[each.cat] for each in kept]),
-                _numbers([pids[each.pid] for each in kept]),
-                _numbers([tids[each.tid] for each in kept]),
-                _integers([each.correlation for each in args]),
-                sizes,
-                in_use,
-            )
-        )
+        columns = self._columns
+        columns["ts"].fromlist([each.ts for each in kept])
+        columns["dur"].fromlist([each.dur for each in kept])
+        columns["name"].fromlist([names[each.name] for each in kept])
+        columns["cat"].fromlist([cats[each.cat] for each in kept])
+        columns["pid"].fromlist([pids[each.pid] for each in kept])
+        columns["tid"].fromlist([tids[each.tid] for each in kept])
+        columns["value"].fromlist([each.in_use for each in args])
+        _extend(columns["correlation"], [each.correlation for each in args])
+        _extend(columns["bytes"], [each.bytes if each.in_use < 0 else each.amount for each in args])
         row = self._rows
         with_collective = [place for place, each in enumerate(args) if each.collective]
         self._talks += [(row + place, args[place]) for place in with_collective if kept[place].cat in _DEVICE]
@@ -195,42 +192,53 @@ class _Trace:
         """Return the table of what was collected."""
         if not self._rows:
             raise Integrity(f"{self._file} holds no event of a PyTorch profile", hint="; ".join(notes) or None)
-        columns = [np.concatenate(part) for part in zip(*self._parts, strict=True)]
-        self._parts.clear()
-        ts, dur, name, cat, pid, tid, correlation, size, amount = columns
-        places, lane = np.unique(pid.astype(np.int64) << 32 | tid, return_inverse=True)
         about = _Head(head, self._file)
-        kind = self._kinds(name, cat)
-        start, length = _nanoseconds(ts) + about.base_ns, _nanoseconds(dur)
-        start += about.clock_offset_ns(self._names, name, start, length)
-        if negative := int(np.count_nonzero(length < 0)):
-            notes.append(f"{self._file.name}: {negative} events end before they start; they are taken as moments")
         names = list(self._names)
+        name, cat = self._column("name"), self._column("cat")
+        columns, order = self._times(name, cat, about, notes)
+        name, cat = name[order], cat[order]
+        kind = self._kinds(name, cat)
+        pid = self._column("pid")[order]
+        places, lane = np.unique(pid.astype(np.int64) << 32 | self._column("tid")[order], return_inverse=True)
         steps = np.array([int(found[1]) if (found := _STEP.match(each)) else -1 for each in names], np.int32)
+        columns |= {"name": name, "kind": kind, "lane": lane.astype(np.int32), "bytes": self._column("bytes")[order]}
+        columns["rank"] = np.full(len(order), about.rank, np.int32)
+        columns["step"] = np.where(kind == Kind.PHASE, steps[name], np.int32(-1))
+        columns["correlation"] = self._column("correlation")[order]
+        columns["correlation"][columns["correlation"] <= 0] = -1
+        columns["value"] = self._column("value")[order]
+        columns["value"][columns["value"] < 0] = np.nan
         table = EventTable.of(
-            {
-                "start_ns": start,
-                "end_ns": start + np.maximum(length, 0),
-                "rank": np.full(len(ts), about.rank, np.int32),
-                "kind": kind,
-                "name": name,
-                "lane": lane,
-                "correlation": np.where(correlation > 0, correlation, -1),
-                "bytes": size,
-                "value": np.where(amount >= 0, amount, np.nan),
-                "step": np.where(kind == Kind.PHASE, steps[name], -1),
-            },
+            columns,
             names=names,
             lanes=self._lane_list(places, lane, cat, about),
             components=[about.component],
             processes=[replace(about.process, pid=self._main_pid(pid, kind))],
             notes=notes,
         )
-        self._add_collectives(table, about)
+        place = np.full(self._rows, -1, np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        self._add_collectives(table, about, place)
+        return table.with_steps()
+
+    def _column(self, name: str) -> Array:
+        """Return a column and forget it: the memory of a large trace is that of its columns."""
+        return np.frombuffer(self._columns.pop(name), _COLUMNS[name])
+
+    def _times(self, name: Array, cat: Array, about: _Head, notes: list[str]) -> tuple[dict[str, Array], Array]:
+        """Return when events began and ended, and the rows that are kept in the order of time, outer ones first."""
+        start, length = _nanoseconds(self._column("ts")), _nanoseconds(self._column("dur"))
+        start += about.base_ns
+        start += about.clock_offset_ns(self._names, name, start, length)
+        if negative := int(np.count_nonzero(length < 0)):
+            notes.append(f"{self._file.name}: {negative} events end before they start; they are taken as moments")
+            np.maximum(length, 0, out=length)
         left = np.array([each in _LEFT_OUT for each in self._cats], bool)[cat]
-        left |= np.array([each.startswith(_CLOCK_MARK) for each in names], bool)[name]
-        table = table.select(~left) if left.any() else table
-        return table.sorted().with_steps()
+        left |= np.array([each.startswith(_CLOCK_MARK) for each in self._names], bool)[name]
+        kept = np.flatnonzero(~left)
+        order = kept[np.lexsort((-length[kept], start[kept]))]
+        start = start[order]
+        return {"start_ns": start, "end_ns": start + length[order]}, order
 
     def _main_pid(self, pid: Array, kind: Array) -> int:
         """Return the process that ran most operators."""
@@ -258,11 +266,14 @@ class _Trace:
             found.append(Lane(about.rank, label, is_device, about.component, whole(tid, 0), device))
         return found
 
-    def _add_collectives(self, table: EventTable, about: _Head) -> None:
+    def _add_collectives(self, table: EventTable, about: _Head, place: Array) -> None:
+        talks = [(int(place[row]), args) for row, args in self._talks]
+        self._hosted = [(int(place[row]), dtype, size) for row, dtype, size in self._hosted]
+        self._issued = [(int(place[row]), inputs) for row, inputs in self._issued]
         dtypes: dict[int, str] = {}
         peers: dict[int, int] = {}
         calls: dict[int, str] = {}
-        for row, args in self._talks:
+        for row, args in talks:
             table.group[row] = about.group(args)
             table.sequence[row] = args.sequence
             elements = max(args.elements_in, args.elements_out)
@@ -435,25 +446,20 @@ def _dicts(value: Any) -> Iterable[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _integers(values: list[int]) -> Array:
-    # By way of the standard library's arrays, which take a list in half the time that numpy needs.
+def _extend(column: array[int], values: list[int]) -> None:
     try:
-        return np.frombuffer(array("q", values), np.int64)
+        column.fromlist(values)
     except OverflowError:
-        return np.array([value if -(1 << 62) < value < 1 << 62 else -1 for value in values], np.int64)
-
-
-def _numbers(values: list[int]) -> Array:
-    return np.frombuffer(array("i", values), np.int32)
-
-
-def _floats(values: list[float]) -> Array:
-    return np.frombuffer(array("d", values), np.float64)
+        column.fromlist([value if -(1 << 62) < value < 1 << 62 else -1 for value in values])
 
 
 def _nanoseconds(microseconds: Array) -> Array:
     """Return whole nanoseconds; the part behind the point apart, since a float has no room for both."""
-    microseconds = np.where(np.isfinite(microseconds) & (np.abs(microseconds) < 9e15), microseconds, 0.0)
+    microseconds[~(np.abs(microseconds) < 9e15)] = 0.0
     before: Array = np.floor(microseconds)
-    behind: Array = np.rint((microseconds - before) * 1000)
-    return before.astype(np.int64) * 1000 + behind.astype(np.int64)
+    microseconds -= before
+    microseconds *= 1000
+    found = before.astype(np.int64)
+    found *= 1000
+    found += np.rint(microseconds, out=microseconds).astype(np.int64)
+    return found

@@ -12,9 +12,12 @@ _STEP = re.compile(
 )
 _STEPS = re.compile(r"(?i)^(?:train(?:ing)?[ _-]?step|time[ _-]?step|step|iteration|iter|batch|epoch)$")
 _COLLECTIVE = re.compile(
-    r"(?i)(?:^|[:_/ ])(?:mpi|nccl|gloo|ucc|hvd|horovod|dist)?[:_./ ]*i?"
-    r"(all_?reduce|all_?gatherv?|reduce_?scatter|all_?to_?allv?|broadcast|bcast|barrier|all2all|reduce|gatherv?|scatterv?)"
-    r"(?:_sum|_base|_coalesced|_into_tensor|_tensor|_block)?_?$"
+    r"(?i)(?:^|[^a-z])i?(?:all_?reduce|all_?gatherv?|reduce_?scatter|all_?to_?all[vw]?|all2all|barrier)"
+    r"(?:_sum|_base|_coalesced|_into_tensor|_tensor|_block|_single)?_?$"
+)
+# Words that other functions bear as well count only with the library's name before them.
+_ROOTED = re.compile(
+    r"(?i)^(?:mpi|nccl|gloo|ucc|hvd|horovod|dist|c10d)[:_./ ]+i?(?:broadcast|bcast|reduce|gatherv?|scatterv?)_?$"
 )
 _MESSAGE = re.compile(r"(?i)^(?:mpi|nccl|gloo|ucc)[:_./ ]*(i?[bsr]?send|i?recv|sendrecv)")
 _WAIT = re.compile(r"(?i)^(?:mpi_(?:wait|test|probe)\w*|cuda\w*synchronize|hip\w*synchronize)$")
@@ -38,7 +41,7 @@ def kind_of_name(name: str) -> Kind:
         return Kind.PHASE
     if _MESSAGE.match(name):
         return Kind.P2P
-    if _COLLECTIVE.search(name):
+    if _COLLECTIVE.search(name) or _ROOTED.match(name):
         return Kind.COLLECTIVE
     if _WAIT.match(name):
         return Kind.SYNC

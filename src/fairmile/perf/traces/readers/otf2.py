@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import otf2
+from otf2.error import Error
+from otf2.reader import _otf2
 
 from fairmile.base.errors import Integrity
 from fairmile.perf.traces.events import EventTable, Group, Kind, Lane, Process, Rows
@@ -29,7 +31,7 @@ def read(file: Path) -> EventTable:
             for location, event in trace.events:
                 reading.take(location, event)
             return reading.table()
-    except (otf2.error.Error, RuntimeError) as error:
+    except (Error, _otf2.ErrorCodes.Error, RuntimeError, LookupError) as error:
         raise Integrity(f"{anchor} cannot be read as an OTF2 archive: {error}") from error
 
 

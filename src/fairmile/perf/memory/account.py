@@ -1,0 +1,258 @@
+"""How much memory a traced step takes on a device: its peak, what it consists of, and whether it fits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from fairmile.base.yaml import load
+from fairmile.perf.compute.devices import Device
+from fairmile.perf.memory.allocator import Allocator, DeviceFull
+from fairmile.perf.memory.options import AllocatorOptions
+from fairmile.perf.memory.schedule import WORKSPACE, Request, Schedule, schedule
+from fairmile.perf.memory.workspaces import Workspaces
+from fairmile.perf.steps import Trace
+
+_PLURALS = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "activation": "activations",
+    "input": "inputs",
+    "buffer": "buffers",
+}
+_POINTS = 400  # of a timeline
+# How far predictions may be off, as shares; from the cases that rules were made on and from others of their kind.
+_ERROR_ALLOCATED, _ERROR_RESERVED = 0.005, 0.05
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something happened: in which step, and what ran."""
+
+    step: int  # -1 while the model was built
+    phase: str
+    op: str
+    module: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """Memory after an operator; `place` runs from 0 to 1 over the step."""
+
+    step: int
+    place: float
+    phase: str
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """The least and the most that is to be expected."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class MemoryAccount:
+    """What a step takes; `breakdown` adds up to `device_used_bytes`, `by_module` to its activations."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_used_bytes: int
+    allocated_span: Span
+    reserved_span: Span
+    device_span: Span
+    context_bytes: int
+    breakdown: Mapping[str, int]
+    by_module: Mapping[str, int]
+    peak: Moment
+    timeline: Sequence[Point]
+    device: str
+    device_bytes: int
+    fits: bool
+    out_of_memory: str | None  # the sentence that the run would end with
+    retries: int  # how often unused segments would have to be given back
+    verified: bool  # whether the rules of this device were measured
+    notes: Sequence[str]
+
+
+def account(
+    trace: Trace,
+    device: Device,
+    options: AllocatorOptions | None = None,
+    *,
+    repeats: int = 10,
+    limit_bytes: int | None = None,
+) -> MemoryAccount:
+    """Return what the steps of a trace take on a device; the last one is repeated until nothing changes any more.
+
+    `limit_bytes` is what the device has, its own figure where None.
+    """
+    workspaces = Workspaces(device.architecture, device.multiprocessors)
+    plan = schedule(trace, workspaces)
+    context, context_known = _context_bytes(device.slug, plan)
+    free = _Player(plan, options, None)
+    free.play(repeats)
+    reserved = free.allocator.peak_reserved_bytes
+    limit = device.memory_bytes if limit_bytes is None else limit_bytes
+    failure, retries = None, 0
+    if reserved + context > limit:
+        failure, retries = _squeeze(plan, options, repeats, max(0, limit - context))
+    peak_allocated = free.allocator.peak_allocated_bytes
+    part, index = free.peak
+    breakdown, modules = _breakdown(plan, free, part, index)
+    slack = reserved - sum(breakdown.values())
+    notes = list(trace.notes)
+    verified = workspaces.rules.verified and context_known
+    if not verified:
+        notes.append(f"workspaces and context of {device.name} were not measured: rules of other devices were taken")
+    if not plan.repeatable and trace.steps > 1:
+        notes.append("the last two steps do not leave the same blocks behind: the last was not repeated")
+    used = reserved + context
+    return MemoryAccount(
+        peak_allocated_bytes=peak_allocated,
+        peak_reserved_bytes=reserved,
+        device_used_bytes=used,
+        allocated_span=_span(peak_allocated, _ERROR_ALLOCATED, verified),
+        reserved_span=_span(reserved, _ERROR_RESERVED, verified),
+        device_span=_span(used, _ERROR_RESERVED, verified),
+        context_bytes=context,
+        breakdown={**breakdown, "slack": slack, "context": context},
+        by_module=modules,
+        peak=_moment(trace, plan, part, index),
+        timeline=_timeline(trace, plan, free),
+        device=device.name,
+        device_bytes=limit,
+        fits=failure is None,
+        out_of_memory=failure,
+        retries=retries,
+        verified=verified,
+        notes=notes,
+    )
+
+
+class _Player:
+    """Plays a schedule against an allocator and remembers the course of the steps that were traced."""
+
+    def __init__(self, plan: Schedule, options: AllocatorOptions | None, limit_bytes: int | None) -> None:
+        self.plan = plan
+        self.allocator = Allocator(options, limit_bytes=limit_bytes)
+        self.peak = (0, 0)  # part and index of the request that reached the peak
+        self.course: list[list[tuple[int, int]]] = []  # per part: allocated and reserved after each request
+
+    def play(self, repeats: int) -> None:
+        for number, part in enumerate(self.plan.parts):
+            self.course.append(self._part(number, part))
+        last = len(self.plan.parts) - 1
+        if last < 1 or not self.plan.repeatable:
+            return
+        seen = set()
+        for _ in range(max(0, repeats - last)):
+            for made, found in self.plan.renamed:
+                self.allocator.rename(made, found)
+            state = self.allocator.state()
+            if state in seen:
+                return
+            seen.add(state)
+            self._part(last, self.plan.parts[last])
+        # The names that the schedule knows are those of its own last step.
+
+    def _part(self, number: int, part: Sequence[Request]) -> list[tuple[int, int]]:
+        allocator, course = self.allocator, []
+        peak = allocator.peak_allocated_bytes
+        for index, request in enumerate(part):
+            if request.size_bytes >= 0:
+                allocator.allocate(request.key, request.size_bytes)
+                if allocator.allocated_bytes > peak:
+                    peak = allocator.allocated_bytes
+                    self.peak = (number, index)
+            else:
+                allocator.free(request.key)
+            course.append((allocator.allocated_bytes, allocator.reserved_bytes))
+        return course
+
+
+def _squeeze(plan: Schedule, options: AllocatorOptions | None, repeats: int, limit: int) -> tuple[str | None, int]:
+    """Try again with the memory there is: how it ends, and how often unused segments were given back."""
+    tight = _Player(plan, options, limit)
+    try:
+        tight.play(repeats)
+    except DeviceFull as error:
+        return error.message, tight.allocator.retries
+    return None, tight.allocator.retries
+
+
+def _breakdown(plan: Schedule, player: _Player, part: int, index: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Add up what was there at the peak by category, and activations by module."""
+    rounded = player.allocator.rounded
+    live: dict[int, int] = {}
+    for number in range(part + 1):
+        requests = plan.parts[number]
+        for request in requests if number < part else requests[: index + 1]:
+            if request.size_bytes >= 0:
+                live[request.key] = rounded(request.size_bytes)
+            else:
+                live.pop(request.key, None)
+    sums: dict[str, int] = dict.fromkeys((*_PLURALS.values(), "optimizer", "temporary", WORKSPACE), 0)
+    modules: dict[str, int] = defaultdict(int)
+    for key, size in live.items():
+        category = plan.categories[key]
+        sums[_PLURALS.get(category, category)] += size
+        if category == "activation":
+            modules[plan.modules[key]] += size
+    return sums, dict(sorted(modules.items(), key=lambda each: -each[1]))
+
+
+def _moment(trace: Trace, plan: Schedule, part: int, index: int) -> Moment:
+    if part >= len(plan.parts) or index >= len(plan.parts[part]):
+        return Moment(part - 1, "build", "", "")
+    op = plan.parts[part][index].op
+    if op < 0:
+        return Moment(part - 1, "build" if part == 0 else "", "", "")
+    call = trace.ops[op]
+    return Moment(part - 1, call.phase, call.name, call.module)
+
+
+def _timeline(trace: Trace, plan: Schedule, player: _Player) -> tuple[Point, ...]:
+    """The highest point of each stretch of the traced steps."""
+    points = []
+    steps = len(player.course) - 1
+    for number, course in enumerate(player.course):
+        if number == 0 or not course:
+            continue
+        stretch = max(1, -(-len(course) * steps // _POINTS))
+        for start in range(0, len(course), stretch):
+            part = course[start : start + stretch]
+            best = max(range(len(part)), key=lambda each: part[each][0])
+            op = plan.parts[number][start + best].op
+            phase = trace.ops[op].phase if op >= 0 else ""
+            points.append(Point(number - 1, (start + best) / len(course), phase, *part[best]))
+    return tuple(points)
+
+
+def _span(value: int, error: float, verified: bool) -> Span:
+    share = error if verified else 2 * error
+    return Span(int(value * (1 - share)), int(value * (1 + share)))
+
+
+def _context_bytes(slug: str, plan: Schedule) -> tuple[int, bool]:
+    """Return what a process takes outside the allocator, and whether that was measured on this device."""
+    said = _contexts()
+    known: dict[str, Any] = said.get(slug, said["default"])
+    total = int(known["bare"]) + int(known["kernels"])
+    for number, _ in enumerate(sorted(plan.products)):
+        total += int(known["blas" if number == 0 else "blas_second"])
+    return total + int(known["dnn"]) * len(plan.networks), bool(known["verified"])
+
+
+@cache
+def _contexts() -> dict[str, dict[str, Any]]:
+    text = resources.files("fairmile.perf").joinpath("data", "workspaces", "libraries.yaml").read_text(encoding="utf-8")
+    contexts: dict[str, dict[str, Any]] = load(text, file="libraries.yaml")["contexts"]
+    return contexts

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("msgspec")
+
+from trace_files import kineto_events, write_kineto
+
+from fairmile.base.errors import Integrity, NotFound, UsageError
+from fairmile.perf.traces.events import Kind
+from fairmile.perf.traces.reading import FORMATS, format_of, read_traces
+
+
+def test_a_folder_a_pattern_and_a_list_give_the_same_table(tmp_path: Path) -> None:
+    files = [write_kineto(tmp_path, rank) for rank in (0, 1)]
+    (tmp_path / "notes.txt").write_text("not a trace", encoding="utf-8")
+    (tmp_path / ".rank2.json").write_text("{", encoding="utf-8")
+    tables = [read_traces(each) for each in (tmp_path, str(tmp_path / "*.json"), files)]
+    assert {len(table) for table in tables} == {36}
+    assert all(table.ranks == [0, 1] and table.validate() == [] for table in tables)
+
+
+def test_many_processes_read_the_same_as_one(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write_kineto(tmp_path, rank)
+    one, two = read_traces(tmp_path), read_traces(tmp_path, workers=2)
+    assert one.start_ns.tolist() == two.start_ns.tolist() and one.names == two.names
+    assert one.attribute("dtype").tolist() == two.attribute("dtype").tolist()
+
+
+def test_ranks_without_a_trace_are_named(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        write_kineto(tmp_path, rank, world=4)
+    table = read_traces(tmp_path)
+    assert table.missing_ranks == [1, 3]
+    assert "2 of 4 ranks have no trace: ranks 1, 3" in table.notes
+
+
+def test_an_unknown_file_is_an_error_that_names_the_formats(tmp_path: Path) -> None:
+    file = tmp_path / "trace.nsys-rep"
+    file.write_bytes(b"\x00\x01\x02")
+    with pytest.raises(UsageError, match=r"trace\.nsys-rep is no trace in a format that is known") as error:
+        read_traces(file)
+    assert all(name in (error.value.hint or "") for name in FORMATS.names())
+
+
+def test_an_unknown_format_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no trace format named 'kinetto'; did you mean 'kineto'"):
+        read_traces(write_kineto(tmp_path, 0), format="kinetto")
+
+
+@pytest.mark.parametrize("place", ["none.json", "*.json", ""])
+def test_where_nothing_lies_the_error_says_so(tmp_path: Path, place: str) -> None:
+    with pytest.raises(NotFound, match="there is no trace"):
+        read_traces(tmp_path / place)
+
+
+def test_one_broken_file_of_many_is_left_out_and_told(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0)
+    write_kineto(tmp_path, 1, events=[])
+    table = read_traces(tmp_path)
+    assert table.ranks == [0]
+    assert any(note.startswith("left out: ") and "rank1.json holds no event" in note for note in table.notes)
+    assert "1 of 2 ranks have no trace: rank 1" in table.notes
+
+
+def test_broken_files_alone_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Integrity, match=r"rank1\.json holds no event"):
+        read_traces(write_kineto(tmp_path, 1, events=[]))
+
+
+def test_a_trace_that_was_cut_off_keeps_its_whole_events(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0)
+    file = write_kineto(tmp_path, 1)
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text[: text.rindex("cudaDeviceSynchronize")], encoding="utf-8")
+    table = read_traces(tmp_path)
+    assert int(np.count_nonzero(table.of_rank(1))) == 16
+    assert any(note.startswith("rank1.json is cut off: behind byte ") for note in table.notes)
+
+
+def test_two_files_that_claim_one_rank_are_told_by_their_names(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write_kineto(tmp_path, 0, name=f"rank{rank}.json")
+    table = read_traces(tmp_path)
+    assert table.ranks == [0, 1]
+    assert "2 files claim to be rank 0; their names tell their ranks: [0, 1]" in table.notes
+    assert {lane.rank for lane in table.lanes} == {0, 1}
+
+
+def test_two_files_that_claim_one_rank_and_nothing_tells_more_leave_one(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0, name="a.json")
+    write_kineto(tmp_path, 0, name="b.json", events=kineto_events(0)[:8])
+    table = read_traces(tmp_path)
+    assert len(table) == 18
+    assert "rank 0 is claimed by a.json, b.json: b.json left out" in table.notes
+
+
+def test_windows_of_one_rank_one_after_the_other_are_all_kept(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0, name="rank0.a.json", events=kineto_events(0, steps=range(2)))
+    write_kineto(tmp_path, 0, name="rank0.b.json", events=kineto_events(0, steps=range(8, 10)))
+    table = read_traces(tmp_path)
+    assert sorted(set(table.step[table.of_kind(Kind.PHASE)].tolist())) == [0, 1, 8, 9]
+    assert not any("claim" in note for note in table.notes)
+
+
+def test_ranks_that_recorded_other_steps_are_told(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0, events=kineto_events(0, steps=range(0, 3)))
+    write_kineto(tmp_path, 1, events=kineto_events(1, steps=range(1, 4)))
+    table = read_traces(tmp_path)
+    sentence = "the ranks recorded different steps and have steps 1 to 2 in common (rank 0: 0 to 2; rank 1: 1 to 3)"
+    assert sentence in table.notes
+    # The library's own numbers match what both have.
+    numbers = [set(table.sequence[table.of_rank(rank) & table.of_kind(Kind.COLLECTIVE)].tolist()) for rank in (0, 1)]
+    assert len(numbers[0] & numbers[1]) == 2
+
+
+def test_a_profile_takes_the_component_that_the_meter_of_its_process_told(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0, world=1, host_name="n1")
+    lines = [
+        {"writer": {"host": "n1", "rank": 0, "component": "trainer", "wall_ns": 10**18, "clock_ns": 0}, "p": 100},
+        {"spans": "forward", "at": [1, 2], "p": 100},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    table = read_traces(tmp_path)
+    assert {table.components[number] for number in np.unique(table.component).tolist()} == {"trainer"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ('{"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}', "a.json", "kineto"),
+        ('{"traceEvents": [{"ph": "X", "cat": "cpu_op"}], "schemaVersion": 1}', "a.json", "kineto"),
+        ('{"traceEvents": [{"ph": "X"}]}', "a.json", "chrome"),
+        ('[{"ph": "X"}]', "a.json", "chrome"),
+        ('[{"ph": "B", "name": "NEGOTIATE_ALLREDUCE"}', "a.json", "horovod"),
+        ('{"entries": [{"collective_seq_id": 1}], "version": "2.10"}', "a", "flight"),
+        ('{"entries": [], "version": "1.2"}', "archive.har", None),
+        ('{"writer": {"host": "x"}, "p": 1}\n', "events.jsonl", "meter"),
+        ('{"recording": 1}', "recording.json", None),
+        ("hello", "a.json", None),
+        ("", "a.json", None),
+    ],
+)
+def test_the_content_tells_the_format(tmp_path: Path, text: str, name: str, expected: str | None) -> None:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    assert format_of(file) == expected

@@ -1,0 +1,254 @@
+"""What the tests trace: each function returns a model, its loss, its optimizer and its precision."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+ROWS = 8
+
+
+def sgd(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, 1e-3, momentum=0.9)
+
+
+def adamw(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, 1e-3)
+
+
+def cnn(precision: str = "fp32", channels_last: bool = False) -> Any:
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+    if channels_last:
+        net = net.to(memory_format=torch.channels_last)
+
+    def loss(model: Any) -> Any:
+        data = torch.randn(ROWS, 3, 32, 32)
+        return functional.cross_entropy(model(data), torch.randint(0, 10, (ROWS,)))
+
+    return SimpleNamespace(model=net, loss=loss, optimizer=sgd, precision=precision)
+
+
+def mlp(precision: str = "fp32", cuda: bool = False) -> Any:
+    net: Any = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
+    if not cuda:
+
+        def loss(model: Any) -> Any:
+            return model(torch.randn(ROWS, 256)).float().pow(2).mean()
+
+        return {"model": net, "loss": loss, "optimizer": adamw, "precision": precision}
+    if not torch.cuda.is_available():
+        raise RuntimeError("no GPU")
+    net = net.cuda()
+
+    def loss_there(model: Any) -> Any:
+        data = torch.randn(ROWS, 256, device=torch.device("cuda:0"))
+        assert data.is_cuda
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            return model(data.to("cuda", non_blocking=True)).float().pow(2).mean()
+
+    return {"model": net, "loss": loss_there, "optimizer": adamw, "precision": "fp32"}
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, bias: str) -> None:
+        super().__init__()
+        self.heads, self.kind = heads, bias
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.zeros(16, 16, heads)) if bias else None
+
+    def forward(self, data: Any) -> Any:
+        rows, steps, width = data.shape
+        query, key, value = self.qkv(data).view(rows, steps, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mask = None if self.bias is None else self.bias.permute(2, 0, 1)[None]
+        if mask is not None and self.kind == "ordered":
+            mask = mask.contiguous()
+        mixed = functional.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
+        return self.out(mixed.transpose(1, 2).reshape(rows, steps, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, bias: str = "", again: bool = False) -> None:
+        super().__init__()
+        self.again = again
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads, bias)
+        self.mix = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1))
+
+    def through(self, data: Any) -> Any:
+        data = data + self.attention(self.before(data))
+        return data + self.mix(self.after(data))
+
+    def forward(self, data: Any) -> Any:
+        return checkpoint(self.through, data, use_reentrant=False) if self.again else self.through(data)
+
+
+def transformer(precision: str = "fp32", bias: str = "", again: bool = False, layers: int = 2) -> Any:
+    net = nn.Sequential(nn.Embedding(100, 64), *[Block(64, 4, bias, again) for _ in range(layers)], nn.Linear(64, 100))
+
+    def loss(model: Any) -> Any:
+        words = torch.randint(0, 100, (ROWS, 16))
+        return functional.cross_entropy(model(words).flatten(0, 1), words.flatten())
+
+    return SimpleNamespace(model=net, loss=loss, optimizer=adamw, precision=precision)
+
+
+class Sequence(nn.Module):
+    def __init__(self, kind: str, dropout: float) -> None:
+        super().__init__()
+        self.rnn = getattr(nn, kind)(24, 32, 2, batch_first=True, dropout=dropout)
+        self.out = nn.Linear(32, 1)
+
+    def forward(self, data: Any) -> Any:
+        return self.out(self.rnn(data)[0])
+
+
+def recurrent(kind: str = "LSTM", dropout: float = 0.0) -> Any:
+    def loss(model: Any) -> Any:
+        return model(torch.randn(ROWS, 20, 24)).square().mean()
+
+    return SimpleNamespace(model=Sequence(kind, dropout), loss=loss, optimizer=sgd, precision="fp32")
+
+
+class Graph(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.message = nn.Linear(2 * 32, 32)
+
+    def forward(self, nodes: Any, source: Any, target: Any) -> Any:
+        sent = functional.silu(self.message(torch.cat([nodes[source], nodes[target]], -1)))
+        return nodes + torch.zeros_like(nodes).index_add_(0, target, sent)
+
+
+def graph() -> Any:
+    nodes, source, target = torch.randn(50, 32), torch.randint(0, 50, (400,)), torch.randint(0, 50, (400,))
+
+    def loss(model: Any) -> Any:
+        return model(nodes, source, target).abs().mean()
+
+    return SimpleNamespace(model=Graph(), loss=loss, optimizer=adamw, precision="fp32")
+
+
+class CosmoFlow(nn.Module):
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        widths = [4, 32, 64, 128, 256, 512]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Conv3d(before, after, 3, padding=1), nn.LeakyReLU(0.3), nn.MaxPool3d(2)]
+        self.conv = nn.Sequential(*layers)
+        head: list[nn.Module] = [nn.Flatten()]
+        for before, after in ((512 * (side // 32) ** 3, 128), (128, 64)):
+            head += [nn.Linear(before, after), nn.LeakyReLU(0.3), nn.Dropout(0.5)]
+        self.head = nn.Sequential(*head, nn.Linear(64, 4))
+
+    def forward(self, data: Any) -> Any:
+        return self.head(self.conv(data))
+
+
+def cosmoflow(batch: int, side: int = 128) -> Any:
+    net = CosmoFlow(side).cuda()
+    data, wanted = torch.randn(batch, 4, side, side, side, device="cuda"), torch.rand(batch, 4, device="cuda")
+    return SimpleNamespace(
+        model=net, loss=lambda model: functional.mse_loss(model(data), wanted), optimizer=sgd, precision="fp32"
+    )
+
+
+def inference() -> Any:
+    return SimpleNamespace(
+        model=nn.Linear(128, 128), loss=lambda model: model(torch.randn(4, 128)).sum(), optimizer=None
+    )
+
+
+def huge() -> Any:
+    net = nn.Sequential(*[nn.Linear(32768, 32768, bias=False) for _ in range(10)])
+    return SimpleNamespace(model=net, loss=lambda model: model(torch.randn(2, 32768)).mean(), optimizer=sgd)
+
+
+def compiled() -> Any:
+    net = torch.compile(nn.Linear(8, 8))
+    return SimpleNamespace(model=net, loss=lambda model: model(torch.randn(2, 8)).mean(), optimizer=sgd)
+
+
+def spoken_of() -> Any:
+    def loss(model: Any) -> Any:
+        value = model(torch.randn(2, 8)).mean()
+        return value * (2 if value.item() > 3 else 1)
+
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
+
+
+class Stubborn(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, data: Any) -> Any:
+        return data * 2
+
+    @staticmethod
+    def backward(context: Any, grad: Any) -> Any:  # type: ignore[override]
+        raise ArithmeticError("there is no way back")
+
+
+def one_way() -> Any:
+    def loss(model: Any) -> Any:
+        return Stubborn.apply(model(torch.randn(2, 8))).mean()
+
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
+
+
+def shape_of_data() -> Any:
+    def loss(model: Any) -> Any:
+        data = model(torch.randn(2, 8))
+        return data[data > 0].mean()
+
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
+
+
+def number_of_data() -> Any:
+    def loss(model: Any) -> Any:
+        return model(torch.randn(int(torch.randint(1, 5, ()).item()), 8)).mean()
+
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
+
+
+def no_scalar() -> Any:
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=lambda model: model(torch.randn(2, 8)), optimizer=sgd)
+
+
+def no_tensor() -> Any:
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=lambda model: 1.0, optimizer=sgd)
+
+
+def no_gradient() -> Any:
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=lambda model: torch.zeros(()), optimizer=sgd)
+
+
+def no_model() -> Any:
+    return SimpleNamespace(loss=len, optimizer=sgd)
+
+
+def no_precision() -> Any:
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=len, optimizer=sgd, precision="fp8")
+
+
+def wrong_shapes() -> Any:
+    return SimpleNamespace(model=nn.Linear(8, 8), loss=lambda model: model(torch.randn(2, 9)).mean(), optimizer=sgd)
+
+
+def breaks() -> Any:
+    import a_package_that_is_not_there  # noqa: F401
