@@ -121,6 +121,16 @@ CALLS = {
         "storm_s=60",
     ],
     "benchmark storage": [".", "--size", "1 MB"],
+    "benchmark collectives": ["--sizes", "1KiB,4KiB,16KiB", "--for", "5ms", "--collectives", "all_reduce"],
+    "predict memory": ["gpt.yaml"],
+    "predict time": ["step.py:build", "-a", "batch=8"],
+    "predict scaling": ["gpt.yaml", "--on", "juwels", "--gpus", "8,16"],
+    "predict calibrate": ["--dry-run"],
+    "predict learn": [],
+    "trace record": ["--dry-run", "--", "true"],
+    "trace analyze": ["first"],
+    "trace replay": ["first", "--bandwidth", "2"],
+    "trace export": ["first", "-o", "one.json"],
 }
 # A card with a file that every machine has, in the store.
 STOCKED = [
@@ -132,6 +142,7 @@ RUN = ["job submit --name tides --output-file level.txt --wait -- sh -c 'echo 2.
 RECORDED = [
     f"run --name {name} --again --metric 'loss=(.+)' -- echo 0.{n}" for name in ("surge", "tides") for n in (1, 2)
 ]
+TRACED = ["trace record --skip 2 --steps 5 -o first -- python train.py"]
 SWEPT = ["sweep --name rates -p n=1,2 --every 0 -- true"]
 STUDIED = ["tune tide-study.yaml --trials 1"]
 # What must have happened before the example of a command can be typed.
@@ -149,6 +160,7 @@ BEFORE = {
     **{f"job {name}": RUN for name in ("show", "log", "wait", "cancel", "bring", "rm")},
     **{f"runs {name}": RECORDED for name in ("show", "log", "rm", "pack", "unpack", "export")},
     **dict.fromkeys(("rerun", "compare", "report"), RECORDED),
+    **{f"trace {name}": TRACED for name in ("analyze", "replay", "export")},
     **{f"sweep {name}": SWEPT for name in ("show", "cancel", "rm")},
     **{f"tune {name}": STUDIED for name in ("show", "stop")},
     "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],

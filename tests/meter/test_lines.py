@@ -76,6 +76,13 @@ def test_many_calls_stand_as_base64_of_starts_and_ends(tmp_path: Path) -> None:
         '{"p": 7, "log": {"loss": 1}, "step": "first", "at": 1}',
         '{"p": 7, "log": [1], "at": 1}',
         '{"p": 7, "sample": [1], "watch": "w", "at": 1}',
+        '{"p": 7, "counter": "q", "at": [1, 2], "is": [1]}',
+        '{"p": 7, "counter": "q", "at": [1], "is": ["many"]}',
+        '{"p": 7, "spans": "put k", "at": [1, 2], "exchange": {"how": "sell", "key": "k"}}',
+        '{"p": 7, "spans": "put k", "at": [1, 2], "exchange": {"how": "put", "key": "k"}, "bytes": [1, 2]}',
+        '{"p": 7, "spans": "x", "at": [1, 2], "n": []}',
+        '{"p": 7, "about": ["grid"]}',
+        '{"p": 7, "named": "halo"}',
         "[" * 100_000,
         "\x00\x00\x00",
     ],
@@ -99,6 +106,27 @@ def test_a_number_of_a_process_that_is_used_again_is_another_process(tmp_path: P
     calls = {"spans": "x", "at": [1100, 5], "p": 7}
     log = read_log([write(tmp_path / "e", WRITER, calls, again, calls)])
     assert [(spans.writer.rank, list(spans.starts_ns)) for spans in log.spans] == [(0, [1_000_100]), (1, [9_000_100])]
+
+
+def test_two_meters_of_one_process_are_one_writer(tmp_path: Path) -> None:
+    def said(wall: int, clock: int, began: int) -> dict[str, Any]:
+        told = {"host": "n1", "rank": 0, "boot": "a", "wall_ns": wall, "clock_ns": clock, "began": began}
+        return {"writer": told | {"component": f"number {began}"}, "p": 7}
+
+    calls = {"spans": "x", "at": [1100, 5], "p": 7}
+    log = read_log([write(tmp_path / "e", said(1_000_000, 1000, 1), calls, said(1_000_050, 1050, 1), calls)])
+    assert len(log.writers) == 1 and [list(spans.starts_ns) for spans in log.spans] == [[1_000_100, 1_000_100]]
+    log = read_log([write(tmp_path / "f", said(1_000_000, 1000, 1), calls, said(1_000_050, 1050, 2), calls)])
+    assert len(log.spans) == 2 and list(log.components.values()) == ["number 1", "number 2"]
+
+
+def test_an_exchange_that_says_little_is_told_as_not_known(tmp_path: Path) -> None:
+    line = {"spans": "get k", "at": [1100, 5, 1200, 6], "exchange": {"how": "get", "key": "k"}, "p": 7}
+    (spans,) = read_log(
+        [write(tmp_path / "e", WRITER, line, line | {"exchange": {"how": "get", "key": "k", "peer": ""}})]
+    ).spans
+    assert spans.exchange is not None and spans.exchange.peer == ""
+    assert list(spans.exchange.bytes) == list(spans.exchange.versions) == list(spans.exchange.waits_ns) == [-1] * 4
 
 
 def test_processes_of_one_start_of_a_host_keep_their_order_when_the_clock_is_set(tmp_path: Path) -> None:

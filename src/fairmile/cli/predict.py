@@ -118,10 +118,8 @@ def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: b
 
     \b
     Examples:
-      fairmile predict memory mnist -a batch_size=256
-      fairmile predict memory docs/examples/predict/step.py:build -a batch=64 --gpu a100-40
-      fairmile predict memory mnist --largest
-      fairmile predict memory docs/examples/predict/gpt.yaml --data 8 --zero 3
+      fairmile predict memory step.py:build -a batch=64
+      fairmile predict memory gpt.yaml --gpu a100-80gb --data 8 --zero 3
     """
     predictions, how = Workspace.open().predict, {**_how(options), "allocator": options["allocator"]}
     if largest:
@@ -195,9 +193,7 @@ def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: A
 
     \b
     Examples:
-      fairmile predict time mnist -a batch_size=4096
-      fairmile predict time docs/examples/predict/step.py:build -a batch=64 --gpu h100
-      fairmile predict time mnist --sample-size 800 --decode 1ms --json
+      fairmile predict time step.py:build -a batch=64 --gpu h100 --sample-size 150KB --decode 1ms
     """
     workspace = Workspace.open()
     found = workspace.predict.time(
@@ -290,8 +286,7 @@ def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str,
 
     \b
     Examples:
-      fairmile predict scaling mnist -a batch_size=4096 --on juwels --gpus 1..64
-      fairmile predict scaling docs/examples/predict/gpt.yaml --on jupiter --gpus 64..4096 --batch 1024
+      fairmile predict scaling gpt.yaml --on jupiter --gpus 64..4096 --batch 1024
     """
     found = Workspace.open().predict.scaling(
         target,
@@ -371,7 +366,7 @@ def calibrate(out: Out, targets: Sequence[str], lasting: str, dry_run: bool, **o
     \b
     Examples:
       fairmile predict calibrate --dry-run
-      fairmile predict calibrate mnist --device cpu --for 5s -o cpu.csv
+      fairmile predict calibrate --device cpu --for 2s -o cpu.csv
     """
     done = Workspace.open().predict.calibrate(
         targets, for_s=parse_duration(lasting), device_name=options["device"], gpu=options["gpu"],

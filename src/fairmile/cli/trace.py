@@ -74,8 +74,8 @@ def record(out: Out, command: tuple[str, ...], output: Path, dry_run: bool, no_w
 
     \b
     Examples:
-      fairmile trace record -o first -- python docs/examples/predict/train.py
-      fairmile trace record --steps 3 -o second -- torchrun --nproc-per-node 2 docs/examples/predict/train.py
+      fairmile trace record --skip 2 --steps 5 -o second -- python train.py
+      fairmile trace record --dry-run -- torchrun --nproc-per-node 2 train.py
     """
     settings = Settings(
         skip=options["skip"], steps=options["steps"], every=options["every"], after_s=parse_duration(options["after"]),
@@ -116,8 +116,8 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
     \b
     Examples:
       fairmile trace analyze first
-      fairmile trace analyze second -o second.html
-      fairmile trace analyze second --on juwels --json
+      fairmile trace analyze first -o first.html
+      fairmile trace analyze first --on juwels --json
     """
     found = Workspace.open().traces.analyze(paths, format=form, on=on)
     if output is not None:
@@ -178,9 +178,9 @@ def replay(out: Out, paths: Sequence[str], form: str | None, **options: Any) -> 
 
     \b
     Examples:
-      fairmile trace replay second --bandwidth 4
-      fairmile trace replay second --without 1
-      fairmile trace replay second --on juwels --algorithm all_reduce=rabenseifner
+      fairmile trace replay first --bandwidth 4
+      fairmile trace replay first --no-input-wait
+      fairmile trace replay first --on juwels --algorithm all_reduce=rabenseifner
     """
     faster = {name: _factor(value, name) for name, value in _pairs(options["faster"]).items()}
     change = WhatIf(
@@ -191,7 +191,7 @@ def replay(out: Out, paths: Sequence[str], form: str | None, **options: Any) -> 
         paths, change, format=form, on=options["on"], to=options["to"], algorithms=_pairs(options["algorithm"])
     )
     if out.as_json:
-        out.data({**dataclasses.asdict(found), "speedup": found.speedup, "error": found.error})
+        out.data({**dataclasses.asdict(found), "speedup": found.speedup, "replay_error": found.error})
         return
     out.items(
         [
@@ -230,8 +230,8 @@ def export(out: Out, paths: Sequence[str], form: str | None, to: str, output: Pa
 
     \b
     Examples:
-      fairmile trace export second -o second.json
-      fairmile trace export second --to otf2 -o second.otf2
+      fairmile trace export first -o first.json
+      fairmile trace export first --to otf2 -o first.otf2
     """
     written = [output] if dry_run else Workspace.open().traces.export(paths, output, to=to, format=form)
     if out.as_json:

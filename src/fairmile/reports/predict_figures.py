@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fairmile.base.errors import NotFound
+from fairmile.base.errors import Integrity, NotFound
 from fairmile.base.units import format_duration, format_size
+from fairmile.perf.compute.devices import Device
+from fairmile.perf.compute.features import compute_dtype
+from fairmile.perf.compute.signatures import read_signature, tensor
+from fairmile.perf.compute.step_time import OpLine
+from fairmile.perf.compute.work import base_name, kind_of, tensor_at, work_of
 from fairmile.perf.memory.account import MemoryAccount, Point
 from fairmile.perf.memory.sharding import RankMemory
 from fairmile.perf.scaling.curves import ScalingPrediction, ScalingRow
 from fairmile.perf.scaling.plans import Plan
+from fairmile.perf.steps import Op, TensorSpec
 from fairmile.reports.figures import (
     COLOURS,
     GRID,
@@ -25,6 +32,7 @@ from fairmile.reports.figures import (
     short_label,
     short_number,
 )
+from fairmile.reports.trace_figures import Roofline, RooflinePoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +90,7 @@ _PHASES = ("forward", "backward", "optimizer")
 _NEAR = 3.0  # times what is used: a limit up to there is drawn
 _MOST_BARS = 15
 _MOST_COUNTS = 16
+_GAP = "\u00a0"  # between a bar and its number; a plain space is dropped there
 
 
 def rank_parts(found: RankMemory) -> dict[str, int]:
@@ -116,7 +125,7 @@ def device_filling(parts: Mapping[str, int], limit_bytes: int, *, name: str, tit
         rows.barh(range(len(shown)), [value / size for _, value in shown], height=0.68,
                   color=[_memory_colour(part) for part, _ in shown])  # fmt: skip
         for at, (_, value) in enumerate(shown):
-            said = f" {format_size(value)}, {_percent(value / used)}"
+            said = f"{_GAP}{format_size(value)}, {percent(value / used)}"
             rows.text(value / size, at, said, va="center", ha="left", color=INK, fontsize=8)
         rows.set_yticks(range(len(shown)), [short_label(MEMORY_NAMES.get(part, part)) for part, _ in shown])
         rows.set_ylim(len(shown) - 0.5, -0.5)
@@ -153,8 +162,7 @@ def memory_over_time(found: MemoryAccount) -> Picture:
         _mark_peak(axis, found, places, size)
         axis.set_xlim(0, last)
         axis.set_ylim(0, top)
-        axis.set_xticks(range(last + 1), ["" if each == last else f"step {each + 1} begins" for each in range(last + 1)],
-                        ha="left")  # fmt: skip
+        axis.set_xticks(range(last), [f"step {each + 1} begins" for each in range(last)], ha="left")
         axis.set_ylabel(f"memory ({unit})")
         axis.grid(False, axis="x")
         figure.legend(loc="outside upper left", ncols=4)
@@ -165,20 +173,18 @@ def memory_over_time(found: MemoryAccount) -> Picture:
 
 
 def _phase_bands(axis: Axes, points: Sequence[Point], last: int) -> None:
-    """Shade every other phase and name all that have room; what belongs to no operator counts to the phase before."""
-    found: list[tuple[str, float]] = []
-    for step, inside in groupby(points, key=lambda each: each.step):
-        phase = _PHASES[0]
-        for each in inside:
-            now = each.phase if each.phase in _PHASES else phase
-            if not found or now != phase or (found[-1][1] < step <= step + each.place and each.place == 0):
-                found.append((now, step + each.place))
-            phase = now
-    for at, (phase, start) in enumerate(found):
-        end = found[at + 1][1] if at + 1 < len(found) else float(last)
+    """Shade backward, and name all phases that have room; what belongs to no operator counts to the phase before."""
+    found: list[tuple[int, str, float]] = []
+    for each in points:
+        step, before = found[-1][:2] if found else (-1, "")
+        phase = each.phase if each.phase in _PHASES else before if step == each.step else _PHASES[0]
+        if (each.step, phase) != (step, before):
+            found.append((each.step, phase, each.step + each.place))
+    for at, (_, phase, start) in enumerate(found):
+        end = found[at + 1][2] if at + 1 < len(found) else float(last)
         if phase == "backward":
             axis.axvspan(start, end, color=GRID, alpha=0.45, linewidth=0)
-        if end - start > 0.09 * last:
+        if end - start > 0.07 * last:
             middle = (start + end) / 2
             axis.text(middle, 0.985, phase, transform=axis.get_xaxis_transform(), ha="center", va="top", color=MUTED,
                       fontsize=8)  # fmt: skip
@@ -211,7 +217,7 @@ def time_parts(by_class: Mapping[str, float], by_phase: Mapping[str, float]) -> 
             whole = sum(value for _, value in rows)
             axis.barh(range(len(rows)), [value / size for _, value in rows], height=0.66, color=colour)
             for at, (_, value) in enumerate(rows):
-                axis.text(value / size, at, f" {_percent(value / whole)}", va="center", ha="left", color=MUTED,
+                axis.text(value / size, at, f"{_GAP}{percent(value / whole)}", va="center", ha="left", color=MUTED,
                           fontsize=8)  # fmt: skip
             axis.set_yticks(range(len(rows)), [short_label(each) for each, _ in rows])
             axis.set_ylim(max(len(rows), 3) - 0.5, -0.5)
@@ -235,7 +241,7 @@ def moved_bytes(moved: int, least: int, bytes_per_s: float) -> Picture:
         axis.barh(range(2), [value / size for _, value, _ in rows], height=0.62, color=[colour for *_, colour in rows])
         for at, (_, value, _) in enumerate(rows):
             took = f", {format_duration(value / bytes_per_s)}" if bytes_per_s else ""
-            axis.text(value / size, at, f" {format_size(value)}{took}", va="center", ha="left", fontsize=8)
+            axis.text(value / size, at, f"{_GAP}{format_size(value)}{took}", va="center", ha="left", fontsize=8)
         axis.set_yticks(range(2), [each for each, *_ in rows])
         axis.set_ylim(1.5, -0.5)
         axis.set_xlim(0, max(moved, least) / size * 1.28)
@@ -244,6 +250,98 @@ def moved_bytes(moved: int, least: int, bytes_per_s: float) -> Picture:
 
     note = "Beside each, the time that the memory of the device takes for it." if bytes_per_s else ""
     return Picture("moved-bytes", "Data that a step moves", draw, 1.25, note)
+
+
+def roof_points(lines: Sequence[OpLine]) -> dict[str, RooflinePoint]:
+    """Return operators by their signatures, with flop per byte and flop/s; those without arithmetic are left out."""
+    points: dict[str, RooflinePoint] = {}
+    for each in lines:
+        op = _call(each)
+        if op is None or each.device_s <= 0:
+            continue
+        work = work_of(op)
+        if work.flops and work.bytes:
+            rate = work.flops * each.count / each.device_s
+            intensity = work.flops / work.bytes
+            points[each.signature] = RooflinePoint(short_name(each.name), intensity, rate, each.bound, each.device_s)
+    return points
+
+
+def under_the_roof(lines: Sequence[OpLine], on: Device) -> Roofline:
+    """Return operators under the ceilings of the types that they compute with; of neighbours one keeps its name."""
+    points: list[RooflinePoint] = []
+    for each in sorted(roof_points(lines).values(), key=lambda each: -each.seconds):
+        crowded = any(other.name and _are_near(each, other) for other in points)
+        points.append(replace(each, name="") if crowded else each)
+    peaks = on.peak_flops_per_s
+    types = {each for line in lines if (op := _call(line)) is not None for each in _types(op) if each in peaks}
+    ceilings = sorted(((each, peaks[each]) for each in types or {"float32"}), key=lambda each: each[1])
+    return Roofline(tuple(points), tuple(ceilings), on.bandwidth_ceiling, on.name)
+
+
+def short_name(operator: str) -> str:
+    """Return an operator's name as people call it: without its library and its default variant."""
+    return operator.removeprefix("aten.").removesuffix(".default")
+
+
+def _are_near(one: RooflinePoint, other: RooflinePoint) -> bool:
+    """Tell whether the names of two points would lie upon each other; names go to the right."""
+    return abs(math.log10(one.intensity / other.intensity)) < 1.4 and 0.4 < one.flops_per_s / other.flops_per_s < 2.5
+
+
+def _types(op: Op) -> tuple[str, ...]:
+    """Return the types whose peaks matter to a call: all but products and their like stay far below any."""
+    kind, dtype = kind_of(op), compute_dtype(op)
+    if kind not in ("gemm", "attention", "conv", "rnn"):
+        return ()
+    if dtype != "float32":
+        return (dtype,)
+    # Which of the two a product of fp32 uses, the program decides; convolutions use tf32 unless told not to.
+    return ("tf32",) if kind in ("conv", "rnn") else ("float32", "tf32")
+
+
+def _call(line: OpLine) -> Op | None:
+    try:
+        op = read_signature(line.signature)
+    except Integrity:
+        return None
+    return replace(op, outputs=_returned(op))
+
+
+def _returned(op: Op) -> tuple[TensorSpec, ...]:
+    """Return what a call returns as far as its arguments tell, which a signature leaves out."""
+    kind, base = kind_of(op), base_name(op)
+    largest = max(op.inputs, key=lambda each: each.elements, default=None)
+    if largest is None or not largest.shape:
+        return ()
+    if base == "convolution_backward":
+        return op.inputs[1:3]
+    if base == "convolution":
+        return _convolved(op)
+    if kind == "gemm":
+        a, b = op.inputs[-2:] if len(op.inputs) > 1 else (largest, largest)
+        return (tensor((*a.shape[:-1], b.shape[-1]), a.dtype),) if a.shape and b.shape else ()
+    if kind == "reduction" and "backward" not in base:
+        return ()
+    return (tensor(largest.shape, largest.dtype),)
+
+
+def _convolved(op: Op) -> tuple[TensorSpec, ...]:
+    x, weight = tensor_at(op, 0), tensor_at(op, 1)
+    if x is None or weight is None or len(op.arguments) < 7:
+        return ()
+    kernel, (strides, paddings, dilations, transposed) = weight.shape[2:], op.arguments[3:7]
+    if transposed:
+        return (x,)  # its arithmetic is counted by places of the input
+
+    def at(values: Sequence[int], place: int) -> int:
+        return values[place] if place < len(values) else values[0]
+
+    after = [
+        (length + 2 * at(paddings, place) - at(dilations, place) * (width - 1) - 1) // at(strides, place) + 1
+        for place, (length, width) in enumerate(zip(x.shape[-len(kernel) :], kernel, strict=True))
+    ]
+    return (tensor((*x.shape[: -len(kernel) - 1], weight.shape[0], *after), x.dtype),)
 
 
 def scaling_curves(found: ScalingPrediction) -> Picture:
@@ -364,6 +462,13 @@ def planned(found: ScalingPrediction) -> list[ScalingRow]:
     return rows
 
 
+def percent(share: float) -> str:
+    """Return a share as a short text that shows when it is small and when it is nothing."""
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    return f"{share * 100:.0f} %" if share >= 0.095 or share <= 0 else f"{share * 100:.1f} %"
+
+
 def time_unit(longest_s: float) -> tuple[float, str]:
     """Return by what to divide seconds up to that many, and the unit then."""
     for size, unit in ((3600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -377,7 +482,9 @@ def _ideal_s(row: ScalingRow, first: ScalingRow) -> float:
     return (first.step_time_s or 0.0) * row.global_batch / first.global_batch * first.gpus / row.gpus
 
 
-def _stacked(axis: Axes, stacks: Mapping[str, Sequence[float]], colours: Mapping[str, str], gpus: Sequence[int]) -> None:
+def _stacked(
+    axis: Axes, stacks: Mapping[str, Sequence[float]], colours: Mapping[str, str], gpus: Sequence[int]
+) -> None:
     base = [0.0] * len(gpus)
     for name, values in stacks.items():
         axis.bar(range(len(gpus)), values, bottom=base, width=0.74, color=colours[name], edgecolor=PAPER, linewidth=0.4)
@@ -423,10 +530,6 @@ def _bare(*axes: Axes) -> None:
     for axis in axes:
         axis.grid(False, axis="y")
         axis.tick_params(axis="y", length=0)
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %" if share >= 0.095 else f"{share * 100:.1f} %"
 
 
 def _patch(colour: str, label: str) -> Any:

@@ -1,23 +1,555 @@
-"""The pages of predictions: what a step needs, how long it takes, how far it scales."""
+"""The pages of predictions: what a step needs and when, how long it takes and why, how far it scales and how."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from fairmile.base.errors import NotFound
+from fairmile.base.units import format_duration, format_size
+from fairmile.perf.compute.devices import Device, device
+from fairmile.perf.memory.account import MemoryAccount, Span
+from fairmile.perf.memory.sharding import Layout, RankMemory
 from fairmile.perf.predict import MemoryPrediction, TimePrediction
-from fairmile.perf.scaling.curves import ScalingPrediction
-from fairmile.reports import html
-from fairmile.reports.blocks import Title
+from fairmile.perf.scaling.curves import ScalingPrediction, ScalingRow
+from fairmile.reports import figures, html, predict_figures, trace_figures
+from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, table
+from fairmile.reports.one_run import drawn
+from fairmile.reports.predict_figures import (
+    MEMORY_NAMES,
+    STEP_NAMES,
+    percent,
+    rank_parts,
+    roof_points,
+    short_name,
+    step_parts,
+    under_the_roof,
+)
+
+_MOST_MODULES = 20
+_HOW = {
+    "exact": "measured",
+    "interpolated": "from measured calls of other sizes",
+    "scaled": "from measured calls on another device",
+    "roofline": "from the roof of the device alone",
+}
 
 
 def memory_page(found: MemoryPrediction) -> str:
     """Return what a step needs as one HTML file that needs nothing else."""
-    return html.render(found.target, [Title(found.target)])
+    return _page(f"Memory of {found.target}", list(memory_blocks(found)))
 
 
 def time_page(found: TimePrediction) -> str:
     """Return how long a step takes as one HTML file that needs nothing else."""
-    return html.render(found.target, [Title(found.target)])
+    return _page(f"Time of {found.target}", list(time_blocks(found)))
 
 
-def scaling_page(found: ScalingPrediction, *, title: str) -> str:
-    """Return how a target scales as one HTML file that needs nothing else."""
-    return html.render(title, [Title(title)])
+def scaling_page(found: ScalingPrediction, *, title: str, memory_bytes: float | None = None) -> str:
+    """Return how a target scales as one HTML file that needs nothing else; `memory_bytes` is what a device has."""
+    return _page(title, list(scaling_blocks(found, title=title, memory_bytes=memory_bytes)))
+
+
+def _page(title: str, blocks: list[Block]) -> str:
+    if not figures.can_draw():
+        blocks.append(
+            Note("Figures are left out: they need matplotlib, which pip install 'fairmile[plots]' brings.", "dim")
+        )
+    return html.render(title, blocks)
+
+
+# ---- memory
+
+
+def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
+    """Yield the parts of the page about memory, for any writer."""
+    where = f"{found.gpu.name} · batch of {found.batch:,}"
+    if found.layout is not None:
+        where += f" · {found.layout.ranks:,} ranks: {spread_words(found.layout)}"
+    badge = "fits" if found.fits else "does not fit"
+    yield Title(f"Memory of {found.target}", badge, "good" if found.fits else "bad", where)
+    yield _memory_tiles(found)
+    account = found.found if isinstance(found.found, MemoryAccount) else None
+    if account is not None and account.out_of_memory and found.rank is None:
+        yield Note(f"The run would end with: {account.out_of_memory}", "bad")
+    elif account is not None and account.retries and found.rank is None:
+        yield Note(f"It fits only because unused segments are given back, {account.retries} times: that takes time.")
+    elif not found.fits:
+        short = found.device_used_bytes - found.gpu.memory_bytes
+        yield Note(f"The device has {format_size(short)} too little.", "bad")
+    yield from (Note(each) for each in (account.notes if account is not None else ()))
+    if found.rank is not None:
+        yield from _rank(found.rank, found.gpu)
+    yield from _whole(found)
+    if account is not None:
+        yield from _over_time(account)
+        yield from _modules(account.by_module, "Activations at the peak, by module", "module")
+    elif not isinstance(found.found, MemoryAccount):
+        kept = {name: round(size) for name, size in found.found.footprint.activations_bytes.items()}
+        yield from _modules(kept, "Activations that are kept for backward, by part of the model", "part")
+
+
+def _memory_tiles(found: MemoryPrediction) -> Tiles:
+    account = found.found if isinstance(found.found, MemoryAccount) and found.rank is None else None
+    parts = rank_parts(found.rank) if found.rank is not None else found.found.breakdown
+    allocated = round(found.rank.allocated_bytes) if found.rank is not None else found.found.peak_allocated_bytes
+    used, limit = found.device_used_bytes, found.gpu.memory_bytes
+    largest = max(parts, key=lambda name: parts[name]) if parts else ""
+    unknown = "is not known of a rank" if found.rank is not None else "is not known of a description"
+    return Tiles(
+        (
+            Tile("allocated at the peak", format_size(allocated), _span(account.allocated_span if account else None)),
+            Tile("reserved", format_size(account.peak_reserved_bytes) if account else "–",
+                 _span(account.reserved_span) if account else unknown),
+            Tile("device", format_size(used),
+                 f"{percent(used / limit)} of {format_size(limit)}" + (
+                     f"; {_span(account.device_span)}" if account else "")),
+            Tile("fits", "yes" if found.fits else "no", f"on {found.gpu.name}"),
+            Tile("largest part", MEMORY_NAMES.get(largest, largest),
+                 f"{format_size(parts[largest])}, {percent(parts[largest] / used)}" if largest and used else ""),
+        )
+    )  # fmt: skip
+
+
+def _rank(rank: RankMemory, gpu: Device) -> Iterator[Block]:
+    yield Heading("What the fullest rank holds")
+    parts = rank_parts(rank)
+    yield from drawn(lambda: predict_figures.device_filling(
+        parts, gpu.memory_bytes, name="rank", title="What fills the device of the fullest rank"
+    ))  # fmt: skip
+    yield _parts_table(parts)
+    outside = [("memory of the host", rank.host_bytes), ("NVMe", rank.nvme_bytes)]
+    kept = [f"{format_size(round(size))} in the {name}" for name, size in outside if size]
+    if kept:
+        yield Text(
+            f"Outside the device it keeps {' and '.join(kept)}; moving it takes {format_duration(rank.offload_s)} of "
+            "each step."
+        )
+
+
+def _whole(found: MemoryPrediction) -> Iterator[Block]:
+    is_alone = found.rank is None
+    yield Heading("What fills the device at the peak" if is_alone else "What one GPU would hold without spreading")
+    parts = found.found.breakdown
+    if is_alone:
+        title = "What fills the device"
+        limit = found.found.device_bytes if isinstance(found.found, MemoryAccount) else found.gpu.memory_bytes
+        yield from drawn(lambda: predict_figures.device_filling(parts, limit, name="breakdown", title=title))
+    yield _parts_table(parts)
+    if isinstance(found.found, MemoryAccount):
+        peak = found.found.peak
+        when = "while the model is built" if peak.step < 0 else f"in step {peak.step + 1}, {peak.phase or 'between'}"
+        ran = f", in {short_name(peak.op)}" if peak.op else ""
+        of = f" of module {peak.module}" if peak.module else ""
+        yield Text(f"The peak is {when}{ran}{of}.")
+        if is_alone:
+            yield Text(
+                "Intervals are as wide as predictions were off on cases that were measured. The context is what a "
+                "process takes on the device before it allocates anything."
+            )
+    else:
+        yield Text(
+            f"The peak is at: {found.found.moment}. The model has {found.found.parameters:,} parameters, a step takes "
+            f"{found.found.flops_per_step / 1e12:,.4g} Tflop. From a description only: what the allocator reserves "
+            "beyond the peak is not in it."
+        )
+
+
+def _over_time(account: MemoryAccount) -> Iterator[Block]:
+    if not account.timeline:
+        return
+    yield Heading("Memory over the steps")
+    yield from drawn(lambda: predict_figures.memory_over_time(account))
+    rows: list[Row] = []
+    steps = sorted({(each.step, each.phase) for each in account.timeline if each.phase},
+                   key=lambda each: (each[0], _PHASE_ORDER.get(each[1], len(_PHASE_ORDER))))  # fmt: skip
+    for step, phase in steps:
+        inside = [each for each in account.timeline if (each.step, each.phase) == (step, phase)]
+        rows.append(
+            [
+                Cell(str(step + 1), float(step)),
+                phase,
+                _size(max(each.allocated_bytes for each in inside)),
+                _size(max(each.reserved_bytes for each in inside)),
+            ]
+        )
+    columns = ["step", "phase", "most allocated", "most reserved"]
+    yield Fold("Steps and phases", (table(columns, rows, numbers=("step", *columns[2:])),))
+
+
+_PHASE_ORDER = {"forward": 0, "backward": 1, "optimizer": 2}
+
+
+def _modules(sizes: Mapping[str, int], heading: str, column: str) -> Iterator[Block]:
+    shown = sorted(((name, size) for name, size in sizes.items() if size > 0), key=lambda each: -each[1])
+    if not shown:
+        return
+    total = sum(size for _, size in shown)
+    yield Heading(heading)
+    rows: list[Row] = [
+        [Cell(name or "outside any module", code=bool(name)), _size(size), Cell(percent(size / total), size / total)]
+        for name, size in shown
+    ]
+    columns = [column, "size", "of all"]
+    yield table(columns, rows[:_MOST_MODULES], numbers=columns[1:])
+    if len(rows) > _MOST_MODULES:
+        rest = sum(size for _, size in shown[_MOST_MODULES:])
+        title = f"{len(rows) - _MOST_MODULES:,} more, {format_size(rest)} together"
+        yield Fold(title, (table(columns, rows[_MOST_MODULES:], numbers=columns[1:]),))
+
+
+def _parts_table(parts: Mapping[str, int]) -> Block:
+    total = sum(parts.values()) or 1
+    rows: list[Row] = [
+        [MEMORY_NAMES.get(name, name), _size(size), Cell(percent(size / total), size / total)]
+        for name, size in sorted(parts.items(), key=lambda each: -each[1])
+        if size
+    ]
+    columns = ["part", "size", "of all"]
+    shown = table(columns, rows, numbers=columns[1:])
+    return Fold("The same as a table", (shown,)) if figures.can_draw() else shown
+
+
+# ---- time
+
+
+def time_blocks(found: TimePrediction) -> Iterator[Block]:
+    """Yield the parts of the page about time, for any writer."""
+    step = found.step
+    badge = f"{found.bound}-bound"
+    yield Title(f"Time of {found.target}", badge, "warn" if found.bound in ("input", "launch") else "",
+                f"{step.device} · batch of {found.batch:,}")  # fmt: skip
+    yield _time_tiles(found)
+    yield from (Note(each) for each in step.notes)
+    yield from _input(found)
+    yield Heading("What the device spends a step on")
+    yield from drawn(lambda: predict_figures.time_parts(step.by_kind, step.by_phase))
+    parts = [_shares_table("class of operator", step.by_kind), _shares_table("phase", step.by_phase)]
+    yield from ([Fold("The same as tables", tuple(parts))] if figures.can_draw() else parts)
+    modules = {name or "outside any module": value for name, value in step.by_module.items()}
+    yield Fold("By module", (_shares_table("module", modules, code=True),))
+    yield Text(
+        f"The device works {format_duration(step.device_s)}; the host needs {format_duration(step.host_s)} to launch "
+        f"it all, most of it while the device works. At the roof of the device, all operators together would take "
+        f"{format_duration(step.roof_s)}."
+    )
+    yield from _operators(found)
+    yield from _movement(found)
+
+
+def _time_tiles(found: TimePrediction) -> Tiles:
+    step = found.step
+    is_waiting = found.input is not None and found.input.is_input_bound
+    between = f"{format_duration(step.low_s)} to {format_duration(step.high_s)}"
+    rates = f"{_rate(found.batch / step.high_s)} to {_rate(found.batch / step.low_s)}"
+    tiles = [
+        Tile("step", format_duration(found.step_time_s),
+             f"{format_duration(step.step_time_s)} were input there in time" if is_waiting else between),
+        Tile("samples per second", _rate(found.batch / found.step_time_s),
+             f"what {found.input.limit} delivers" if found.input is not None and is_waiting else rates),
+        Tile("bound by", found.bound, _BOUNDS.get(found.bound, "")),
+        Tile("device at work", percent(step.device_s / found.step_time_s if is_waiting else step.utilisation),
+             f"{step.flops / found.step_time_s / 1e12:,.3g} Tflop/s"),
+    ]  # fmt: skip
+    if found.energy is not None:
+        energy = found.energy
+        between = f"{_energy(energy.low_j)} to {_energy(energy.high_j)}, {energy.power_w:.0f} W"
+        tiles.append(Tile("energy of a step", _energy(energy.joules), between))
+    return Tiles(tuple(tiles))
+
+
+_BOUNDS = {
+    "compute": "arithmetic of the device",
+    "memory": "bandwidth of its memory",
+    "launch": "the host feeds it too slowly",
+    "input": "samples arrive too slowly",
+}
+
+
+def _input(found: TimePrediction) -> Iterator[Block]:
+    fed = found.input
+    if fed is None:
+        return
+    yield Heading("Input")
+    yield Note(f"{fed.sentence[:1].upper()}{fed.sentence[1:]}.", "bad" if fed.is_input_bound else "good")
+    delivered = f"{_rate(fed.delivered_per_s)} samples/s" if math.isfinite(fed.delivered_per_s) else "not known"
+    pairs = [("a step consumes", f"{_rate(fed.wanted_per_s)} samples/s"), ("arrive", delivered)]
+    if fed.limit:
+        pairs.append(("limited by", fed.limit))
+    pairs += [
+        ("arrive in time", percent(fed.share)),
+        ("step with waiting", f"{format_duration(fed.step_time_s)}, {format_duration(found.step.step_time_s)} without"),
+    ]
+    yield Facts(tuple(pairs))
+
+
+def _operators(found: TimePrediction) -> Iterator[Block]:
+    step = found.step
+    if not step.top:
+        return
+    yield Heading("Operators that take longest")
+    points, on = roof_points(step.top), _device(step.device)
+    if on is not None:
+        yield from drawn(lambda: trace_figures.roofline(under_the_roof(step.top, on)))
+    rows: list[Row] = []
+    for each in step.top:
+        point = points.get(each.signature)
+        rows.append(
+            [
+                Cell(short_name(each.name), code=True),
+                Cell(_shapes(each.signature), code=True),
+                Cell(f"{each.count:,}", float(each.count)),
+                Cell(format_duration(each.device_s), each.device_s),
+                Cell(percent(each.device_s / step.device_s), each.device_s),
+                Cell(f"{point.intensity:.3g}", point.intensity) if point else Cell("–"),
+                each.bound,
+                _HOW[each.how] if each.how == "exact" else each.how,
+            ]
+        )
+    columns = ["operator", "tensors", "calls", "time", "of all", "flop per byte", "bound by", "known"]
+    yield table(columns, rows, numbers=columns[2:6])
+    known = ", ".join(
+        f"{percent(value / step.device_s)} {_HOW.get(name, name)}"
+        for name, value in sorted(step.by_how.items(), key=lambda each: -each[1])
+    )
+    yield Text(f"How the times are known, by time: {known}. Calls with the same tensors count together.")
+
+
+def _movement(found: TimePrediction) -> Iterator[Block]:
+    step = found.step
+    if not step.moved_bytes or not step.least_bytes:
+        return
+    yield Heading("Data that a step moves")
+    on = _device(step.device)
+    rate = on.bandwidth_ceiling if on is not None else 0.0
+    yield from drawn(lambda: predict_figures.moved_bytes(step.moved_bytes, step.least_bytes, rate))
+    yield Text(
+        f"Its operators move {format_size(step.moved_bytes)}, {step.moved_bytes / step.least_bytes:.3g} times the "
+        f"{format_size(step.least_bytes)} that no order of them avoids: what outlives the step, and what backward "
+        "needs. Fusing operators and recomputing bring it nearer."
+    )
+
+
+def _shapes(signature: str) -> str:
+    """Return the tensors of a signature, the largest few."""
+    parts = signature.split("|")
+    tensors = parts[1].split(";") if len(parts) > 1 else []
+    return "; ".join(tensors[:3]) + (" …" if len(tensors) > 3 else "")
+
+
+def _shares_table(name: str, parts: Mapping[str, float], *, code: bool = False) -> Block:
+    total = sum(parts.values()) or 1.0
+    rows: list[Row] = [
+        [Cell(each, code=code), Cell(format_duration(value), value), Cell(percent(value / total), value)]
+        for each, value in sorted(parts.items(), key=lambda each: -each[1])
+        if value > 0
+    ]
+    return table([name, "time", "of all"], rows, numbers=["time", "of all"])
+
+
+def _device(name: str) -> Device | None:
+    try:
+        return device(name)
+    except NotFound:
+        return None
+
+
+# ---- scaling
+
+
+def scaling_blocks(found: ScalingPrediction, *, title: str, memory_bytes: float | None = None) -> Iterator[Block]:
+    """Yield the parts of the page about scaling, for any writer."""
+    kind = "Strong scaling: the batch of a step stays the same" if found.mode == "strong" else (
+        "Weak scaling: the batch of one GPU stays the same"
+    )  # fmt: skip
+    worth = found.worth_up_to
+    badge = f"worth it up to {worth:,} GPUs" if worth is not None else "no plan"
+    yield Title(title, badge, "good" if worth is not None else "bad", kind)
+    yield _scaling_tiles(found)
+    rows = [each for each in found.rows if each.plan is not None]
+    if not rows:
+        yield Note("No plan fits into memory at any of these numbers of GPUs.", "bad")
+    yield Heading("Time and throughput")
+    yield from drawn(lambda: predict_figures.scaling_curves(found))
+    yield _rows_table(found)
+    if rows:
+        yield Heading("Up to where it is worth it")
+        yield Text(_worth(found))
+        yield from drawn(lambda: predict_figures.efficiency_curve(found))
+        yield Heading("What a step consists of")
+        yield from drawn(lambda: predict_figures.step_shares(found))
+        yield _parts_by_count(rows)
+        yield Heading("Memory")
+        yield from drawn(lambda: predict_figures.rank_memory_bars(found, memory_bytes))
+        yield _memory_by_count(rows, memory_bytes)
+        yield from _costs(rows)
+    if found.notes:
+        yield Heading("What this rests on")
+        yield from (Text(f"{each[:1].upper()}{each[1:]}.") for each in found.notes)
+
+
+def _scaling_tiles(found: ScalingPrediction) -> Tiles:
+    rows = [each for each in found.rows if each.plan is not None]
+    tiles = [Tile("worth it up to", f"{found.worth_up_to:,} GPUs" if found.worth_up_to is not None else "–",
+                  f"efficiency of {found.threshold * 100:.0f} % or more")]  # fmt: skip
+    if rows:
+        fastest = min(rows, key=lambda each: (each.step_time_s or 0.0) / each.global_batch)
+        worth = next((each for each in rows if each.gpus == found.worth_up_to), rows[0])
+        low_s, high_s = worth.interval_s or (0.0, 0.0)
+        tiles += [
+            Tile(f"step on {worth.gpus:,}", format_duration(worth.step_time_s or 0.0),
+                 f"{format_duration(low_s)} to {format_duration(high_s)}"),
+            Tile(f"samples per second on {worth.gpus:,}", _rate(worth.samples_per_s or 0.0),
+                 f"batch of {worth.global_batch:,}"),
+            Tile("fastest on", f"{fastest.gpus:,} GPUs",
+                 f"{_rate(fastest.samples_per_s or 0.0)} samples/s at {percent(fastest.efficiency or 0.0)}"),
+            Tile("memory", format_size(round(max(each.plan.memory.device_bytes for each in rows if each.plan))),
+                 "of the fullest rank of any plan"),
+        ]  # fmt: skip
+    return Tiles(tuple(tiles))
+
+
+def _worth(found: ScalingPrediction) -> str:
+    if found.worth_up_to is None:
+        return "At no number of GPUs the efficiency can be told."
+    text = (
+        f"Up to {found.worth_up_to:,} GPUs each of them does at least {found.threshold * 100:.0f} % of what one does "
+        "on the fewest."
+    )
+    beyond = [each for each in found.rows if each.gpus > found.worth_up_to and each.efficiency is not None]
+    if beyond and beyond[0].efficiency is not None:
+        text += f" On {beyond[0].gpus:,} it is {percent(beyond[0].efficiency)}."
+    return text
+
+
+def _rows_table(found: ScalingPrediction) -> Block:
+    columns = ["GPUs", "nodes", "batch", "step", "from", "to", "samples/s", "efficiency", "communication",
+               "how it is spread"]  # fmt: skip
+    rows: list[Row] = []
+    for each in found.rows:
+        start: Row = [_count(each.gpus), _count(each.nodes), _count(each.global_batch)]
+        if each.plan is None:
+            rows.append([*start, *(Cell("–") for _ in range(6)), Cell(each.reason, tone="warn")])
+            continue
+        low_s, high_s = each.interval_s or (None, None)
+        talk = each.plan.time.communication_s / each.plan.step_time_s if each.plan.step_time_s else 0.0
+        good = each.efficiency is not None and each.efficiency >= found.threshold
+        rows.append(
+            [
+                *start,
+                _seconds(each.step_time_s),
+                _seconds(low_s),
+                _seconds(high_s),
+                Cell(_rate(each.samples_per_s or 0.0), each.samples_per_s),
+                Cell(percent(each.efficiency or 0.0), each.efficiency, "good" if good else "bad"),
+                Cell(percent(talk), talk),
+                spread_words(each.plan.layout),
+            ]
+        )
+    return table(columns, rows, numbers=columns[:-1])
+
+
+def _parts_by_count(rows: Sequence[ScalingRow]) -> Block:
+    parts = [step_parts(each.plan) if each.plan else {} for each in rows]
+    used = [name for name in STEP_NAMES if any(each.get(name) for each in parts)]
+    cells: list[Row] = [
+        [_count(row.gpus), *(_seconds(each.get(name)) for name in used)]
+        for row, each in zip(rows, parts, strict=True)
+    ]  # fmt: skip
+    columns = ["GPUs", *(STEP_NAMES[name] for name in used)]
+    shown = table(columns, cells, numbers=columns)
+    return Fold("The same as a table", (shown,)) if figures.can_draw() else shown
+
+
+def _memory_by_count(rows: Sequence[ScalingRow], limit_bytes: float | None) -> Block:
+    parts = [rank_parts(each.plan.memory) if each.plan else {} for each in rows]
+    used = [name for name in MEMORY_NAMES if any(each.get(name) for each in parts)]
+    cells: list[Row] = []
+    for row, each in zip(rows, parts, strict=True):
+        whole = sum(each.values())
+        host = round(row.plan.memory.host_bytes) if row.plan else 0
+        line: Row = [_count(row.gpus), _size(whole)]
+        line.append(Cell(percent(whole / limit_bytes), whole / limit_bytes) if limit_bytes else Cell("–"))
+        cells.append([*line, *(_size(each.get(name, 0)) for name in used), _size(host)])
+    columns = ["GPUs", "all", "of the device", *(MEMORY_NAMES[name] for name in used), "on the host"]
+    shown = [at for at in range(len(columns)) if any(_says(row[at]) for row in cells)]
+    names = [columns[at] for at in shown]
+    whole_table = table(names, [[row[at] for at in shown] for row in cells], numbers=names)
+    return Fold("The same as a table", (whole_table,)) if figures.can_draw() else whole_table
+
+
+def _costs(rows: Sequence[ScalingRow]) -> Iterator[Block]:
+    columns = ["GPUs", "time in all", "GPU-hours", "energy", "energy of a sample", "cost"]
+    cells: list[Row] = [
+        [
+            _count(each.gpus),
+            _seconds(each.wall_s),
+            Cell(f"{each.gpu_hours:,.4g}", each.gpu_hours) if each.gpu_hours is not None else Cell("–"),
+            Cell(_energy(each.energy_j), each.energy_j) if each.energy_j is not None else Cell("–"),
+            Cell(_energy(each.energy_per_sample_j), each.energy_per_sample_j)
+            if each.energy_per_sample_j is not None
+            else Cell("–"),
+            Cell(f"{each.cost:,.2f}", each.cost) if each.cost is not None else Cell("–"),
+        ]
+        for each in rows
+    ]
+    shown = [at for at in range(len(columns)) if any(_says(row[at]) for row in cells)]
+    if len(shown) < 2:
+        return
+    yield Heading("Cost and energy")
+    names = [columns[at] for at in shown]
+    yield table(names, [[row[at] for at in shown] for row in cells], numbers=names)
+    if rows[0].wall_s is not None:
+        samples = rows[0].wall_s / (rows[0].step_time_s or 1.0) * rows[0].global_batch
+        yield Text(f"For {samples:,.6g} samples. Energy is that of GPUs at their full power.")
+    else:
+        yield Text(
+            "Energy is that of GPUs at their full power. Name the samples to train on to have all of it counted."
+        )
+
+
+def spread_words(layout: Layout) -> str:
+    """Return a layout in words: `data 8, tensor 2, ZeRO 3`."""
+    said = (("data", layout.data), ("tensor", layout.tensor), ("pipeline", layout.pipeline))
+    words = [f"{name} {value:,}" for name, value in said if value > 1]
+    if layout.zero:
+        words.append(f"ZeRO {layout.zero}")
+    if layout.micro_batches > 1:
+        words.append(f"{layout.micro_batches:,} micro-batches of {layout.micro_batch:,}")
+    if layout.recompute != "none":
+        words.append(f"{layout.recompute} recomputation")
+    if layout.optimizer_on != "device":
+        words.append(f"optimizer on {layout.optimizer_on}")
+    return ", ".join(words) or "one GPU"
+
+
+# ---- cells
+
+
+def _says(cell: str | Cell) -> bool:
+    return (cell.text if isinstance(cell, Cell) else cell) not in ("", "–", "0 B")
+
+
+def _size(value: int) -> Cell:
+    return Cell(format_size(value), float(value))
+
+
+def _seconds(value: float | None) -> Cell:
+    return Cell("–") if value is None else Cell(format_duration(value), value)
+
+
+def _count(value: int) -> Cell:
+    return Cell(f"{value:,}", float(value))
+
+
+def _span(span: Span | None) -> str:
+    return f"{format_size(span.low)} to {format_size(span.high)}" if span is not None else ""
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _energy(joules: float) -> str:
+    size, unit = figures.scale(joules, "J")
+    return f"{joules / size:,.3g} {unit}"

@@ -210,9 +210,8 @@ def wait_matrix(labels: Sequence[str], matrix: Sequence[Sequence[float]], *, nam
         from matplotlib.colors import ListedColormap, Normalize
 
         axis = figure.subplots()
-        shades = np.where(values > 0, np.minimum(len(SHADES) - 1, values / size / highest * len(SHADES)), -1).astype(
-            int
-        )
+        levels = np.minimum(len(SHADES) - 1, values / values.max() * len(SHADES)).astype(int)
+        shades = np.where(values > 0, levels, -1)
         for shade in sorted(set(shades.ravel().tolist())):
             # From light for little to dark for much; white where nobody waited.
             colour = SHADES[len(SHADES) - 1 - shade] if shade >= 0 else PAPER

@@ -182,8 +182,8 @@ def _waiting(analysis: TraceAnalysis) -> Iterator[Block]:
         columns = ["came last", "because of longer", "calls", "the job lost", "others waited", "of it indirectly"]
         yield table(columns, delays, numbers=columns[2:])
         yield Text(
-            "The job lost what it would gain were this rank as early as the next latest. Indirect waiting reached a "
-            "rank through others that waited in between."
+            "The job lost what it would gain did this rank work like the others, by a replay of the trace. Indirect "
+            "waiting reached a rank through others that waited in between."
         )
     states: list[Row] = [
         [f"{each.component} {each.rank}".strip(), each.state, _count(each.calls), _seconds(each.seconds),

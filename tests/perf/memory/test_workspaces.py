@@ -89,14 +89,14 @@ def test_a_convolution_with_channels_last_needs_next_to_nothing() -> None:
 
 def test_the_backward_convolution_works_for_each_gradient_in_turn() -> None:
     g, x, w = tensor(32, 64, 56, 56), tensor(32, 64, 56, 56), tensor(64, 64, 3, 3)
-    arguments = ({}, {}, {}, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
+    arguments: tuple[object, ...] = ({}, {}, {}, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
     groups = taken("convolution_backward.default", (g, x, w), (x, w), *arguments)
     assert groups == (Group(1, (51_527_696,)), Group(2, (53_592_743,)))
 
 
 def test_without_the_gradient_of_the_input_only_the_weight_is_worked_for() -> None:
     g, x, w = tensor(32, 64, 56, 56), tensor(32, 64, 56, 56), tensor(64, 64, 3, 3)
-    arguments = ({}, {}, {}, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
+    arguments: tuple[object, ...] = ({}, {}, {}, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
     assert taken("convolution_backward.default", (g, x, w), (w,), *arguments) == (Group(1, (53_592_743,)),)
 
 

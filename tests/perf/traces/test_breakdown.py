@@ -173,3 +173,15 @@ def test_a_trace_without_any_step_is_one_window() -> None:
 
 def test_an_empty_table_has_no_ranks() -> None:
     assert breakdown(activities(EventTable.of())).ranks == ()
+
+
+def test_a_process_that_only_took_samples_is_no_rank() -> None:
+    rows = Rows()
+    watcher = Lane(1, "watch")
+    rows.add(Kind.REGION, "aten::mm", 0, 5 * MS, MAIN)
+    rows.add(Kind.COUNTER, "host.cpu", 0, 0, watcher, value=50.0)
+    both = rows.table([Process(0), Process(1)])
+    assert [each.rank for each in activities(both)] == [0]
+    alone = Rows()
+    alone.add(Kind.COUNTER, "host.cpu", 0, 0, MAIN, value=50.0)
+    assert len(activities(only(alone))) == 1

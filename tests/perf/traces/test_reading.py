@@ -130,6 +130,24 @@ def test_a_profile_takes_the_component_that_the_meter_of_its_process_told(tmp_pa
     assert {table.components[number] for number in np.unique(table.component).tolist()} == {"trainer"}
 
 
+def test_the_log_of_a_process_that_is_traced_has_its_rank_and_others_stand_outside(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write_kineto(tmp_path, rank, host_name="n1")
+    lines = [
+        {"writer": {"host": "n1", "wall_ns": 10**18, "clock_ns": 0}, "p": 101},
+        {"spans": "forward", "at": [1, 2], "p": 101},
+        {"writer": {"host": "n1", "wall_ns": 10**18, "clock_ns": 0}, "p": 7},
+        {"event": "started", "at": 1, "p": 7},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    table = read_traces(tmp_path)
+    found = {}
+    for name in ("forward", "started"):
+        row = int(np.flatnonzero(table.named(name))[0])
+        found[name] = (table.components[table.component[row]], int(table.rank[row]))
+    assert found == {"forward": ("", 1), "started": ("outside", 0)}
+
+
 @pytest.mark.parametrize(
     ("text", "name", "expected"),
     [

@@ -330,12 +330,17 @@ def test_dropout_between_recurrent_layers_costs_a_copy_a_mask_and_a_state(of: Ca
 
 def test_a_graph_network_keeps_edges_and_sends_closed_over_tensors_along(of: Callable[[str], Trace]) -> None:
     trace = of("graph")
-    assert [note for note in trace.notes if "taken there as an input" in note]
+    assert [note for note in trace.notes if "taken there as inputs" in note]
     assert names(trace, "backward")["aten.silu_backward.default"] == 2
     assert names(trace, "forward")["aten.index_add_.default"] == 2
     assert sums(trace)["input"] == 50 * 32 * 4 + 2 * 400 * 8
     kept = 4 * (400 * 64 + 400 * 32) + 4 * 50 * 32  # what is linear, what silu saw, and the sign
     assert sums(trace, step=1)["activation"] >= kept
+
+
+def test_a_mean_squared_error_keeps_the_room_of_all_its_elements(of: Callable[[str], Trace]) -> None:
+    trace = of("cosmoflow")
+    assert {storage.size_bytes for storage in made_by(trace, "aten.mse_loss.default")} == {4 * 4 * 4}
 
 
 def test_inference_keeps_no_gradients_and_runs_no_optimizer(of: Callable[[str], Trace]) -> None:

@@ -40,8 +40,9 @@ class Fitted(Protocol):
 class CollectiveModel:
     """Predicts the time of collectives; `notes` say what the figures rest on.
 
-    What was fitted on one node is used there, and what was fitted between nodes for several. Otherwise NCCL's own model answers for NVIDIA's accelerators, and
-    formulas over the topology for all others: the algorithm that takes least time, as libraries choose.
+    What was fitted on one node is used there, and what was fitted between nodes for several. Otherwise NCCL's own
+    model answers for NVIDIA's accelerators, and formulas over the topology for all others: the algorithm that takes
+    least time, as libraries choose.
     """
 
     def __init__(

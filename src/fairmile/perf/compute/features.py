@@ -14,12 +14,13 @@ from fairmile.perf.steps import Op, TensorSpec
 class Features:
     """A call as its neighbours see it: only calls of one `family` are compared.
 
-    `numbers` are logarithms to base 2; each of `marks` that differs adds to the distance.
+    `numbers` are logarithms to base 2; each of `marks` that differs adds its weight to the square of the distance.
     """
 
     family: str
     numbers: tuple[float, ...]
     marks: tuple[str, ...]
+    weights: tuple[float, ...]
 
 
 def features_of(op: Op, work: Work) -> Features:
@@ -73,9 +74,9 @@ def _log(value: float) -> float:
     return math.log2(value) if value > 1 else 0.0
 
 
-def _alignment(*lengths: int) -> float:
-    """Return how well lengths suit wide loads, from 0 (odd) to 3 (multiples of 8)."""
-    return min(min((length & -length).bit_length() - 1, 3) if length else 3 for length in lengths)
+def _alignment(*lengths: int, most: int = 3) -> float:
+    """Return how well lengths suit wide loads and tiles: 0 where one is odd, 3 where 8 divides all."""
+    return min(min((length & -length).bit_length() - 1, most) if length else most for length in lengths)
 
 
 def _gemm(op: Op, work: Work) -> Features:
@@ -97,7 +98,7 @@ def _gemm(op: Op, work: Work) -> Features:
     ]
     aligned = _alignment(*apart, n)
     numbers = (_log(m), _log(n), _log(k), _log(batch), 1.5 * min(aligned, 2 if compute_dtype(op) == "float32" else 3))
-    return Features(family, numbers, (turned, "bias" if first else ""))
+    return Features(family, numbers, (turned, "bias" if first else ""), (1.0, 0.4))
 
 
 def _convolution(op: Op, work: Work) -> Features:
@@ -113,20 +114,19 @@ def _convolution(op: Op, work: Work) -> Features:
     depthwise = groups > 1 and groups == x.shape[1]
     what = f"{'transposed ' if transposed else ''}{'depthwise' if depthwise else 'conv'}{len(w.shape) - 2}d"
     family = f"{what} {'backward' if backward else 'forward'} {compute_dtype(op)}"
-    kernel = math.prod(w.shape[2:])
     numbers = (
-        _log(x.shape[0]),
-        1.0 * _log(x.shape[1]),
-        1.0 * _log(y.shape[1]),
-        _log(math.prod(y.shape[2:])),
-        1.5 * _log(kernel),
+        0.8 * _log(x.shape[0]),
+        _log(x.shape[1]),
+        _log(y.shape[1]),
+        0.8 * _log(math.prod(y.shape[2:])),
+        1.5 * _log(math.prod(w.shape[2:])),
         _log(math.prod(stride) if isinstance(stride, (list, tuple)) else 1),
         _log(groups) if not depthwise else 0.0,
-        0.7 * _alignment(x.shape[1], y.shape[1]),
+        0.6 * _alignment(x.shape[1], most=5),
+        0.6 * _alignment(y.shape[1], most=5),
     )
-    return Features(
-        family, numbers, ("last" if layout(x) == "last" else "first", "".join("x" if m else "-" for m in mask[:2]))
-    )
+    marks = ("last" if layout(x) == "last" else "first", "".join("x" if m else "-" for m in mask[:2]))
+    return Features(family, numbers, marks, (1.5, 2.0))
 
 
 def _attention(op: Op, work: Work) -> Features:
@@ -139,7 +139,7 @@ def _attention(op: Op, work: Work) -> Features:
         each.shape and len(each.shape) == 4 and each.shape[-2:] == (q.shape[2], k.shape[2]) for each in op.inputs
     )
     marks = ("causal" if is_causal(op) else "", "mask" if masked else "", "dropout" if _drops(op) else "")
-    return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks)
+    return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks, (2.0, 3.0, 3.0))
 
 
 def _drops(op: Op) -> bool:
@@ -152,8 +152,10 @@ def _recurrent(op: Op, work: Work) -> Features:
     if x is None or len(x.shape) < 3 or not weights:
         return _plain(op, work)
     hidden = max((each.shape[-1] for each in weights[1:2]), default=1)
-    numbers = (_log(x.shape[0]), _log(x.shape[1]), _log(hidden), _log(len(weights)), 0.5 * _log(x.shape[2]))
-    return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, ())
+    is_batch_first = op.arguments[14 if "backward" in op.name else 10] is True
+    length, batch = (x.shape[1], x.shape[0]) if is_batch_first else (x.shape[0], x.shape[1])
+    numbers = (0.5 * _log(length), _log(batch), _log(hidden), _log(len(weights)), 0.3 * _log(x.shape[2]))
+    return Features(f"{base_name(op)} {compute_dtype(op)}", (*numbers, 0.5 * _alignment(batch, hidden, most=6)), (), ())
 
 
 def _normal(op: Op, work: Work) -> Features:
@@ -164,7 +166,7 @@ def _normal(op: Op, work: Work) -> Features:
     width = largest.shape[-1] if largest.shape else 1
     numbers = (_log(largest.elements), _log(kept), 0.5 * _log(width), _log(work.bytes))
     trains = "apply" if base_name(op) == "native_batch_norm" and op.arguments[5] is False else ""
-    return Features(work.kind, numbers, (op.name + trains, compute_dtype(op), layout(largest)))
+    return Features(work.kind, numbers, (op.name + trains, compute_dtype(op), layout(largest)), (9.0, 1.5, 6.0))
 
 
 def _gathered(op: Op, work: Work) -> Features:
@@ -172,17 +174,17 @@ def _gathered(op: Op, work: Work) -> Features:
     places = [each for each in op.inputs if each.dtype in ("int64", "int32")]
     count = max((each.elements for each in places), default=1)
     width = largest.shape[-1] if largest is not None and largest.shape else 1
-    return Features(
-        "gather",
-        (_log(work.bytes), _log(count), 0.5 * _log(width)),
-        (_ALIKE.get(base_name(op), base_name(op)), compute_dtype(op)),
-    )
+    table = op.outputs[0] if base_name(op) == "embedding_dense_backward" and op.outputs else tensor_at(op, 0)
+    rows = table.shape[0] if table is not None and table.shape else 1
+    numbers = (_log(work.bytes), _log(count), 0.5 * _log(width), 0.7 * _log(rows))
+    name = _ALIKE.get(base_name(op), base_name(op))
+    return Features("gather", numbers, (name, compute_dtype(op)), (9.0, 1.0))
 
 
 def _optimizer(op: Op, work: Work) -> Features:
     lists = tensors_at(op, 0)
     elements = sum(each.elements for each in lists)
-    return Features("optimizer", (_log(elements), _log(len(lists))), (op.name, compute_dtype(op)))
+    return Features("optimizer", (_log(elements), _log(len(lists))), (op.name, compute_dtype(op)), (3.0, 3.0))
 
 
 def _plain(op: Op, work: Work) -> Features:
@@ -198,7 +200,7 @@ def _plain(op: Op, work: Work) -> Features:
     )
     name = base_name(op) + ("_" if is_in_place(op) else "")
     types = " ".join(sorted({each.dtype for each in (*op.inputs, *op.outputs) if each.elements > 1}))
-    return Features("plain", numbers, (name, pattern, types))
+    return Features("plain", numbers, (name, pattern, types), (1.5, 3.0, 1.0))
 
 
 _ALIKE = {"_index_put_impl": "index_put", "_unsafe_index_put": "index_put", "_unsafe_index": "index"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -15,12 +15,11 @@ from fairmile.perf.compute.devices import Device, device
 from fairmile.perf.compute.features import Features, compute_dtype, features_of, layout_bytes
 from fairmile.perf.compute.signatures import read_signature, signature
 from fairmile.perf.compute.table import About, Row, read_rows
-from fairmile.perf.compute.work import Work, work_of
+from fairmile.perf.compute.work import Work, kind_of_name, work_of
 from fairmile.perf.steps import Op
 
 _NEIGHBOURS = 24
 _NOISE = 0.04  # of a measured time, in logarithms
-_MARK = 1.2  # distance of two calls that differ by one mark
 _REACH = 3.0  # factors of two over which a neighbour's efficiency says something
 _SIGNAL = 0.5  # how far efficiencies of one family lie apart, in logarithms
 _HOST_US = 6.0  # of a call that nothing is known about
@@ -30,6 +29,10 @@ _COLD_SHARE = 0.5  # how much of a model's reads miss the cache, where that make
 _EFFICIENCY = {"gemm": 0.7, "conv": 0.4, "attention": 0.45, "rnn": 0.3, "fft": 0.3, "linalg": 0.05}
 _ROOF_SPREAD = 0.5
 _SCALED_SPREAD = 0.25
+
+
+# Kinds whose calls are compared with one another.
+_PLAIN = ("elementwise", "copy", "fill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,6 @@ class OpTime:
 @dataclass(frozen=True, slots=True)
 class _Known:
     row: Row
-    work: Work
     features: Features
     ratio: float  # log of measured over roof
 
@@ -57,8 +59,9 @@ class _Known:
 class _Family:
     numbers: Any
     ratios: Any
+    marks: Any  # each word as its number in `words`
+    words: dict[str, int]
     known: list[_Known]
-    marks: list[tuple[str, ...]] = field(default_factory=list)
 
 
 class OpTimes:
@@ -70,15 +73,24 @@ class OpTimes:
         self.about = about
         self.cold_share = cold_share
         self._exact = {each.signature: each for each in self.rows}
+        self._by_kind: dict[str, list[Row]] = defaultdict(list)
+        hosts: dict[str, list[float]] = defaultdict(list)
+        for row in self.rows:
+            name = row.signature.partition("|")[0]
+            self._by_kind[kind_of_name(name)].append(row)
+            hosts[name].append(row.host_us)
+        self._hosts = {name: sorted(times)[len(times) // 4] for name, times in hosts.items()}
         self._families: dict[str, _Family] = {}
-        self._hosts: dict[str, float] = {}
+        self._prepared: set[str] = set()
+        self._known: dict[str, _Known] = {}
         self._answers: dict[tuple[str, bool], OpTime] = {}
-        self._is_ready = False
 
     def without(self, origin: str) -> OpTimes:
         """Return the table as it would be had a model never been measured: rows that it alone asked for are gone."""
         kept = [each for each in self.rows if each.origins != (origin,)]
-        return OpTimes(kept, self.measured_on, self.about, self.cold_share)
+        other = OpTimes(kept, self.measured_on, self.about, self.cold_share)
+        other._known = self._known  # what was read once need not be read again
+        return other
 
     def time_of(self, op: Op, *, tf32: bool = False) -> OpTime:
         """Return the time of a call on the device that the table was measured on."""
@@ -94,12 +106,14 @@ class OpTimes:
         if row is not None and not (tf32 and _gains_from_tf32(op, work)):
             how = "view" if work.kind == "view" else "exact"
             return OpTime(self._us(row) * 1e-6, self._host_us(op, work, row) * 1e-6, how, _NOISE)
-        self._prepare()
         host_s = self._host_us(op, work, None) * 1e-6
         if work.kind in ("view", "wait"):
             return OpTime(0.0, host_s, "view", 0.0)
         if not (tf32 and _gains_from_tf32(op, work)):
-            near = self._interpolated(features_of(op, work))
+            asked = features_of(op, work)
+            for kind in _PLAIN if asked.family == "plain" else (work.kind,):
+                self._prepare(kind)
+            near = self._interpolated(asked)
             if near is not None:
                 ratio, spread, row = near
                 device_s = _smooth_s(op, work, self.measured_on) * math.exp(ratio)
@@ -113,34 +127,37 @@ class OpTimes:
         if row is not None and work.kind == "rnn":
             # So many launches fill the queue, and the host was measured waiting.
             return min(row.host_us, _QUEUED * row.device_us)
-        self._prepare()
         return self._hosts.get(op.name, _HOST_US)
 
     def _us(self, row: Row) -> float:
         return row.device_us + self.cold_share * (row.cold_us - row.device_us)
 
-    def _prepare(self) -> None:
-        if self._is_ready:
+    def _prepare(self, kind: str) -> None:
+        """Read the rows of a kind and sort them into families; a step uses few of all kinds."""
+        if kind in self._prepared:
             return
         import numpy as np
 
+        self._prepared.add(kind)
         by_family: dict[str, list[_Known]] = defaultdict(list)
-        hosts: dict[str, list[float]] = defaultdict(list)
-        for row in self.rows:
-            op = read_signature(row.signature, row.outputs)
-            work = work_of(op)
-            hosts[op.name].append(row.host_us)
-            if work.kind in ("view", "wait") or row.device_us <= 0:
-                continue
-            features = features_of(op, work)
-            ratio = math.log(self._us(row) * 1e-6 / _smooth_s(op, work, self.measured_on))
-            by_family[features.family].append(_Known(row, work, features, ratio))
-        for family, known in by_family.items():
-            numbers = np.array([each.features.numbers for each in known])
-            ratios = np.array([each.ratio for each in known])
-            self._families[family] = _Family(numbers, ratios, known, [each.features.marks for each in known])
-        self._hosts = {name: sorted(times)[len(times) // 4] for name, times in hosts.items()}
-        self._is_ready = True
+        for row in self._by_kind.get(kind, ()):
+            known = self._known.get(row.signature)
+            if known is None and row.device_us > 0:
+                op = read_signature(row.signature, row.outputs)
+                work = work_of(op)
+                ratio = math.log(self._us(row) * 1e-6 / _smooth_s(op, work, self.measured_on))
+                known = self._known[row.signature] = _Known(row, features_of(op, work), ratio)
+            if known is not None:
+                by_family[known.features.family].append(known)
+        for family, found in by_family.items():
+            # Some families hold several kinds, one of which may have been read before.
+            members = [*(self._families[family].known if family in self._families else ()), *found]
+            words: dict[str, int] = {}
+            numbered = [[words.setdefault(word, len(words)) for word in each.features.marks] for each in members]
+            marks = np.array(numbered, dtype=np.int64).reshape(len(members), -1)
+            numbers = np.array([each.features.numbers for each in members])
+            ratios = np.array([each.ratio for each in members])
+            self._families[family] = _Family(numbers, ratios, marks, words, members)
 
     def _interpolated(self, asked: Features) -> tuple[float, float, Row] | None:
         """Return the log of time over the smooth one and its spread, and the nearest relative."""
@@ -149,13 +166,14 @@ class OpTimes:
         family = self._families.get(asked.family)
         if family is None:
             return None
+        weights = np.array(asked.weights)
+        own = np.array([family.words.get(word, -1) for word in asked.marks], dtype=np.int64)
         distance2 = ((family.numbers - np.array(asked.numbers)) ** 2).sum(axis=1)
-        distance2 += np.array([_apart(asked.marks, each) for each in family.marks])
-        nearest = np.argsort(distance2)[:_NEIGHBOURS]
-        numbers, ratios = family.numbers[nearest], family.ratios[nearest]
-        marks = [family.marks[each] for each in nearest]
+        distance2 += ((family.marks != own) * weights).sum(axis=1)
+        nearest = np.argsort(distance2, kind="stable")[:_NEIGHBOURS]
+        numbers, ratios, marks = family.numbers[nearest], family.ratios[nearest], family.marks[nearest]
         between = ((numbers[:, None, :] - numbers[None, :, :]) ** 2).sum(axis=2)
-        between += np.array([[_apart(a, b) for b in marks] for a in marks])
+        between += ((marks[:, None, :] != marks[None, :, :]) * weights).sum(axis=2)
         to_asked = _likeness(np.sqrt(distance2[nearest]))
         matrix = _likeness(np.sqrt(between)) + (_NOISE / _SIGNAL) ** 2 * np.eye(len(nearest))
         solved = np.linalg.solve(matrix, np.stack([to_asked, np.ones(len(nearest)), ratios], axis=1))
@@ -212,10 +230,6 @@ def shipped_op_times(slug: str = "h200") -> OpTimes | None:
 
 def _gains_from_tf32(op: Op, work: Work) -> bool:
     return work.kind in ("gemm", "attention") and compute_dtype(op) == "float32"
-
-
-def _apart(a: Sequence[str], b: Sequence[str]) -> float:
-    return _MARK * sum(x != y for x, y in zip(a, b, strict=False))
 
 
 def _likeness(distance: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from fairmile.perf.steps import Op, TensorSpec
@@ -72,19 +73,23 @@ def work_of(op: Op) -> Work:
 
 def base_name(op: Op) -> str:
     """Return the name without its namespace, its overload and the underscore of those that work in place."""
-    name = op.name.split(".")[1] if op.name.count(".") >= 1 else op.name
-    return name[:-1] if is_in_place(op) else name
+    return _base(op.name)
 
 
 def is_in_place(op: Op) -> bool:
     """Tell whether the call overwrites its first argument."""
-    name = op.name.split(".")[1] if op.name.count(".") >= 1 else op.name
-    return name.endswith("_") and not name.endswith("__")
+    return _plain_name(op.name) != _base(op.name)
 
 
 def kind_of(op: Op) -> str:
     """Return the class of an operator, one of KINDS."""
-    base = base_name(op)
+    return kind_of_name(op.name)
+
+
+@cache
+def kind_of_name(name: str) -> str:
+    """Return the class of the operator of a name such as "aten.add.Tensor"."""
+    base = _base(name)
     found = _KIND.get(base)
     if found is not None:
         return found
@@ -96,6 +101,17 @@ def kind_of(op: Op) -> str:
         if forward is not None and forward != "view":
             return forward
     return "elementwise"
+
+
+@cache
+def _base(name: str) -> str:
+    plain = _plain_name(name)
+    return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
+
+
+def _plain_name(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else name
 
 
 def size_bytes(spec: TensorSpec) -> int:

@@ -177,16 +177,19 @@ class Workspaces:
         batch, heads, length, width = query.shape
         padded = -(-length // 128) * 128
         wide = -(-width // 32) * 32
-        return [Group(1, (batch * heads * padded * 4, batch * heads * padded * wide * 4))]
+        row = batch * heads * padded * 4
+        return [Group(1, (_bytes(query), _bytes(query), row, row * wide))]
 
     def _efficient_attention_backward(self, op: Op) -> list[Group]:
         gradient, query = _tensors(op)[:2]
         batch, heads, length, width = query.shape
         row = batch * heads * length * 4
         tiles = -(-length // 128)
-        product = gradient.elements * 4 * (1 if gradient.dtype == "float32" else 3)
-        space = batch * heads * (tiles * 128 * width * 4 + tiles * 32)
-        return [Group(3, (product, row, row)), Group(3, (row, space))]
+        work = Group(3, (row, batch * heads * (tiles * 128 * width * 4 + tiles * 32)))
+        if gradient.dtype != "float32":
+            return [work]
+        # In float32 the gradient times the output is written out before it is added up.
+        return [Group(3, (_bytes(gradient), row, row)), work]
 
     def _embedding_backward(self, op: Op) -> list[Group]:
         gradient, index = _tensors(op)[:2]
@@ -245,11 +248,14 @@ class Workspaces:
     def _rnn_backward(self, op: Op) -> list[Group]:
         """Gradients of the data, then of the weights; what has the batch first is turned for each."""
         call = _recurrent(op, 10)
-        size = self._recurrent_bytes(call)
+        size, states = self._recurrent_bytes(call), 2 if call.kind == "lstm" else 1
+        state = call.layers * call.directions * call.output_bytes // call.steps
+        result = [Group(0, (state,) * states, until="end")]  # the final states have gradients of zero
         if not _is_batch_first(op, 10):
-            return [Group(1, (size,)), Group(1 << 20, (size,))]
+            return [*result, Group(1 + states, (size,)), Group(1 << 20, (size,))]
         data = _bytes(op.inputs[0])
-        return [Group(1, (call.directions * call.output_bytes, data, size)), Group(1 << 20, (data, size))]
+        turned = call.directions * call.output_bytes
+        return [*result, Group(1 + states, (turned, data, size)), Group(1 << 20, (data, size))]
 
     def _recurrent_bytes(self, call: RecurrentCall) -> int:
         return recurrent_workspace_bytes(call, self.rules.recurrent)

@@ -20,6 +20,7 @@ _TRUST_NS = 10_000_000  # how far exits on one host may lie apart because the ho
 _LEAST_FOR_DRIFT = 20
 _LEAST_SPAN_NS = 1_000_000_000
 _TELL_NS = 1_000_000
+_MOMENTS = (Kind.COUNTER, Kind.MARKER)
 _FAR_NS = 60 * 1_000_000_000
 
 
@@ -150,7 +151,8 @@ def _without_collectives(
         by_steps = _by_steps(table, ranks[0], each)
         if same_base and (by_steps is None or abs(by_steps) < _FAR_NS):
             shifts[place] = _Shift()
-            if each.process.host != ranks[0].process.host or not each.process.host:
+            only_samples = bool(np.isin(table.kind[each.rows], _MOMENTS).all())
+            if not only_samples and (each.process.host != ranks[0].process.host or not each.process.host):
                 notes.append(
                     f"{name} has no collective in common with {_name(ranks[0])}: placed by the clock on the wall"
                 )

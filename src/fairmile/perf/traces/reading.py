@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -158,11 +158,16 @@ def _workers(jobs: Sequence[_Job], workers: int | None) -> int:
 
 
 def _read_all(jobs: Sequence[_Job], workers: int) -> tuple[list[EventTable], list[str]]:
+    traces = [job for job in jobs if job[0] != "meter"]
     if workers == 1:
-        results = [_read_one(job) for job in jobs]
+        results = [_read_one(job) for job in traces]
     else:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            results = list(pool.map(_read_one, jobs))
+            results = list(pool.map(_read_one, traces))
+    tables = [each for each in results if isinstance(each, EventTable)]
+    told = [each for table in tables for each in table.processes if each.pid > 0]
+    known = {(each.host, each.pid): each.rank for each in told}
+    results += [_read_one(job, known) for job in jobs if job[0] == "meter"]
     tables = [each for each in results if isinstance(each, EventTable)]
     failures = [each for each in results if not isinstance(each, EventTable)]
     if not tables:
@@ -170,10 +175,10 @@ def _read_all(jobs: Sequence[_Job], workers: int) -> tuple[list[EventTable], lis
     return tables, [f"left out: {each}" for each in failures]
 
 
-def _read_one(job: _Job) -> EventTable | FairmileError:
+def _read_one(job: _Job, known: Mapping[tuple[str, int], int] | None = None) -> EventTable | FairmileError:
     name, files = job
     try:
-        return FORMATS[name](files if name == "meter" else files[0])
+        return FORMATS[name](files, known) if name == "meter" else FORMATS[name](files[0])
     except Unsupported:
         raise
     except FairmileError as error:

@@ -77,7 +77,8 @@ class Delay:
     """What one rank cost the others by coming late for one reason.
 
     `waiting_s` is summed over all that waited; `lost_s` is what the job would gain were this rank as early as the next
-    latest. `direct_s` began here, `indirect_s` reached others through ranks that waited in between.
+    latest; `analyze` replaces it by what a replay says of it working like the others. `direct_s` began here,
+    `indirect_s` reached others through ranks that waited in between.
     """
 
     component: str

@@ -329,7 +329,22 @@ def rnn_backward_shapes(*args: Any) -> tuple[Any, ...]:
     )
 
 
+def loss_shapes(data: Any, target: Any, *rest: Any, **named: Any) -> Any:
+    """Return a loss whose storage has room for every element, though one is left: CUDA shrinks it, and keeps that."""
+    whole = data.new_empty(torch.broadcast_shapes(data.shape, target.shape))
+    return whole.as_strided([], [], 0) if reduction(rest, named) else whole
+
+
+def reduction(rest: tuple[Any, ...], named: dict[str, Any]) -> int:
+    """Return how a loss is reduced; 0 leaves its elements."""
+    return int(named.get("reduction", rest[0] if rest and isinstance(rest[0], int) else 1))
+
+
+REDUCED = frozenset((aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default))
+
 SHAPES = {
+    aten.mse_loss.default: loss_shapes,
+    aten.smooth_l1_loss.default: loss_shapes,
     aten._cudnn_rnn.default: rnn_shapes,
     aten._cudnn_rnn_backward.default: rnn_backward_shapes,
     aten.convolution.default: convolution_shapes,

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CellType
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from fairmile.perf.tracing.kernels import NAME
 from fairmile.perf.tracing.recorder import Mixed, Recorder, Unpredictable, hooked
 from fairmile.perf.tracing.trace import PRECISIONS, Refused, TraceRequest
 
-_MOST_INPUTS = 200
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -165,40 +165,69 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
     with _told(request, "cannot make its optimizer"):
         optimizer = _optimizer(program, request)
     scaler = torch.amp.GradScaler("cuda") if program.training and program.precision == "fp16" else None
-    steps = tries = 0
+    steps = 0
     with hooked(recorder, program.model):
         while steps < request.steps:
-            before, mixed = recorder.position(), None
+            before, mixed = recorder.position(), ""
             recorder.step(steps)
             try:
-                worked = _step(program, request, recorder, optimizer, scaler)
+                if not _step(program, request, recorder, optimizer, scaler):
+                    steps += 1
+                    break
             except Mixed as error:
-                mixed = error.tensor
-            if mixed is not None and tries < _MOST_INPUTS:
-                _take_over(mixed, recorder)
+                mixed = f"a tensor of {tuple(error.tensor.shape)} on the host is used with the model's on the device"
+            if mixed and not _take_over(program, recorder):
+                raise Refused(mixed, "make it in the loss without naming a device, or on the device of the model")
+            if mixed:
                 recorder.forget(before)
-                tries += 1
-                continue
-            steps += 1
-            if not worked:
-                break
+            else:
+                steps += 1
     recorder.phase = "end"  # before the optimizer and its state go
     return steps
 
 
-def _take_over(tensor: torch.Tensor, recorder: Recorder) -> None:
-    """Move a tensor of the host to the device, where it was meant to be made; it stays the same object."""
-    gc.collect()  # what the forward left that came upon it
-    with torch.no_grad():
-        there = tensor.detach().to(NAME).requires_grad_(tensor.requires_grad)
-    swap: Any = torch.utils.swap_tensors
-    try:
+def _take_over(program: Program, recorder: Recorder) -> bool:
+    """Move the tensors that the loss holds to the device, where they were meant to be made; say if there are any.
+
+    They stay the same objects.
+    """
+    gc.collect()  # what the forward left that came upon them
+    held = [tensor for tensor in _held(program.loss, 4) if tensor.device.type == "cpu" and tensor.dim()]
+    for tensor in held:
+        with torch.no_grad():
+            there = tensor.detach().to(NAME).requires_grad_(tensor.requires_grad)
+        swap: Any = torch.utils.swap_tensors
         swap(tensor, there)
-    except RuntimeError as error:
-        hint = "make it without a device, or on the device of the model"
-        raise Refused(f"a tensor of {tuple(tensor.shape)} on the host is used with the model's", hint) from error
-    recorder.claim(tensor, "input")
-    recorder.note("a tensor of the host was used on the device: it was taken there as an input")
+        recorder.claim(tensor, "input")
+    if held:
+        recorder.note("tensors of the host were used on the device: they were taken there as inputs")
+    return bool(held)
+
+
+def _held(value: Any, depth: int) -> list[torch.Tensor]:
+    """Return the tensors that a function, or what it holds, holds."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if depth == 0 or isinstance(value, (str, bytes, int, float, type, torch.nn.Module)):
+        return []
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, (list, tuple, set)):
+        parts = list(value)
+    else:
+        parts = list(getattr(value, "__dict__", {}).values())
+        parts += [getattr(value, name, None) for name in ("__self__", "__defaults__", "func", "args", "keywords")]
+        parts += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_filled(cell)]
+    found = {id(tensor): tensor for part in parts for tensor in _held(part, depth - 1)}
+    return list(found.values())
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _step(program: Program, request: TraceRequest, recorder: Recorder, optimizer: Any, scaler: Any) -> bool:

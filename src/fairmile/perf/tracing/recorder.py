@@ -93,6 +93,7 @@ class Recorder:
             aten.equal.default: self._equal,
             aten.add.Tensor: self._add,
             aten._index_put_impl_.default: self._index_put,
+            **dict.fromkeys(kernels.REDUCED, self._loss),
             aten.convolution.default: self._convolution,
             aten.convolution_backward.default: self._convolution_backward,
         }
@@ -477,6 +478,13 @@ class Recorder:
             elif counts == _alone and first.shape == args[1].shape and first.dtype is args[1].dtype:
                 return self._run(aten.add_.Tensor, args, kwargs)
         return self._run(func, args, kwargs)
+
+    def _loss(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Compute a loss; CUDA has it for each element before it adds them up."""
+        out = self._run(func, args, kwargs)
+        if kernels.reduction(args[2:], kwargs):
+            torch.empty(torch.broadcast_shapes(args[0].shape, args[1].shape), dtype=out.dtype, device=kernels.NAME)
+        return out
 
     def _index_put(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Put values at indices; to add them up, CUDA sorts the indices and wants the values in order."""

@@ -18,14 +18,17 @@ _STEP_KEYS = ("n", "step", "iteration", "epoch")
 _KEPT = ("dtype", "root", "peer", "tag", "algorithm")
 
 
-def read(files: Path | Sequence[Path]) -> EventTable:
-    """Return the events of all processes that wrote to the logs of one run."""
+def read(files: Path | Sequence[Path], known: Mapping[tuple[str, int], int] | None = None) -> EventTable:
+    """Return the events of all processes that wrote to the logs of one run.
+
+    `known` are the ranks of processes, by host and number, that other traces of the run told.
+    """
     files = [files] if isinstance(files, Path) else list(files)
     log = read_log(files)
     told = ", ".join(str(file) for file in files)
     if not log.writers:
         raise Integrity(f"{told} holds no line of a meter")
-    lanes = _Lanes(log)
+    lanes = _Lanes(log, known or {})
     parts = [_spans(spans, lanes) for spans in log.spans]
     parts += [table for table in (_marks(log, lanes), _counters(log, lanes)) if len(table)]
     table = concat(parts)
@@ -39,7 +42,7 @@ def read(files: Path | Sequence[Path]) -> EventTable:
 class _Lanes:
     """Which rank and component each writer is."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, known: Mapping[tuple[str, int], int]) -> None:
         self._log = log
         self._places: dict[Writer, tuple[str, int]] = {}
         ranked = {self._component(each) for each in log.writers if each.rank is not None}
@@ -47,7 +50,9 @@ class _Lanes:
         for writer in log.writers:
             component, rank = self._component(writer), writer.rank
             if rank is None:
-                if component in ranked:
+                rank = known.get((writer.host, writer.pid))
+            if rank is None:
+                if component in ranked or known:
                     component = f"{component} {OUTSIDE}".strip()
                 rank = counts.get(component, 0)
                 counts[component] = rank + 1
