@@ -50,6 +50,12 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/sweeps.py
 	$(BIN)/python speed/tuning.py
 	$(BIN)/python speed/benchmarks.py
+	$(BIN)/python speed/traces.py
+	$(BIN)/python speed/coupling.py
+	$(BIN)/python speed/accuracy_memory.py
+	$(BIN)/python speed/accuracy_time.py
+	$(BIN)/python speed/accuracy_collectives.py
+	$(BIN)/python speed/accuracy_scaling.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -52,12 +52,12 @@ def _reading(command: Any) -> Any:
 @click.option(
     "--for",
     "seconds",
-    default="5s",
+    default="1s",
     show_default=True,
     metavar="TIME",
     help="How long, of a program without optimizer.",
 )
-@click.option("--after", default="3s", show_default=True, metavar="TIME", help="How long such a program runs before.")
+@click.option("--after", default="5s", show_default=True, metavar="TIME", help="How long such a program runs before.")
 @click.option("--stack", is_flag=True, help="Keep the lines of Python code; slower.")
 @click.option("--memory", is_flag=True, help="Keep allocations; slower.")
 @click.option("--flight-recorder", is_flag=True, help="Keep NCCL's own record of collectives, too.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,7 @@ _PHASES = ("forward", "backward", "optimizer")
 _NEAR = 3.0  # times what is used: a limit up to there is drawn
 _MOST_BARS = 15
 _MOST_COUNTS = 16
+_SEEN = 0.004  # of a column; what is less has no line
 _GAP = "\u00a0"  # between a bar and its number; a plain space is dropped there
 
 
@@ -184,10 +185,10 @@ def _phase_bands(axis: Axes, points: Sequence[Point], last: int) -> None:
         end = found[at + 1][2] if at + 1 < len(found) else float(last)
         if phase == "backward":
             axis.axvspan(start, end, color=GRID, alpha=0.45, linewidth=0)
-        if end - start > 0.07 * last:
+        if end - start > 0.075 * last:
             middle = (start + end) / 2
             axis.text(middle, 0.985, phase, transform=axis.get_xaxis_transform(), ha="center", va="top", color=MUTED,
-                      fontsize=8)  # fmt: skip
+                      fontsize=7.5)  # fmt: skip
     for step in range(1, last):
         axis.axvline(step, color=INK, linewidth=0.7)
 
@@ -415,7 +416,7 @@ def step_shares(found: ScalingPrediction) -> Picture:
     """Draw what a step consists of at each number of GPUs, as shares."""
     rows = planned(found)[:_MOST_COUNTS]
     parts = [step_parts(each.plan) if each.plan else {} for each in rows]
-    used = [name for name in STEP_NAMES if any(each.get(name) for each in parts)]
+    used = _visible(STEP_NAMES, parts)
     shares = {name: [100 * each.get(name, 0.0) / sum(each.values()) for each in parts] for name in used}
 
     def draw(figure: Figure) -> None:
@@ -426,7 +427,9 @@ def step_shares(found: ScalingPrediction) -> Picture:
         handles = [_patch(_STEP_COLOURS[name], STEP_NAMES[name]) for name in used]
         figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(used)), handlelength=1.2)
 
-    note = "Communication that hides behind work is not in it." + more_note(len(planned(found)) - len(rows))
+    note = "Communication that hides behind work is not in it; parts below 0.4 % are not drawn." + more_note(
+        len(planned(found)) - len(rows)
+    )
     return Picture("step-parts", "What a step consists of", draw, 3.1, note)
 
 
@@ -436,7 +439,7 @@ def rank_memory_bars(found: ScalingPrediction, limit_bytes: float | None) -> Pic
     parts = [rank_parts(each.plan.memory) if each.plan else {} for each in rows]
     most = max(sum(each.values()) for each in parts)
     size, unit = scale(max(most, limit_bytes or 0), "bytes")
-    used = [name for name in MEMORY_NAMES if any(each.get(name) for each in parts)]
+    used = _visible(MEMORY_NAMES, parts)
     stacks = {name: [each.get(name, 0) / size for each in parts] for name in used}
 
     def draw(figure: Figure) -> None:
@@ -465,8 +468,8 @@ def planned(found: ScalingPrediction) -> list[ScalingRow]:
 def percent(share: float) -> str:
     """Return a share as a short text that shows when it is small and when it is nothing."""
     if 0 < share < 0.0005:
-        return "< 0.1 %"
-    return f"{share * 100:.0f} %" if share >= 0.095 or share <= 0 else f"{share * 100:.1f} %"
+        return "<\u00a00.1\u00a0%"
+    return f"{share * 100:.0f}\u00a0%" if share >= 0.095 or share <= 0 else f"{share * 100:.1f}\u00a0%"
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -480,6 +483,11 @@ def time_unit(longest_s: float) -> tuple[float, str]:
 def _ideal_s(row: ScalingRow, first: ScalingRow) -> float:
     """Return the time of a step were each GPU as fast as on the fewest."""
     return (first.step_time_s or 0.0) * row.global_batch / first.global_batch * first.gpus / row.gpus
+
+
+def _visible(names: Iterable[str], columns: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the parts that are wide enough to be seen in any column."""
+    return [name for name in names if any(each.get(name, 0) >= _SEEN * sum(each.values()) > 0 for each in columns)]
 
 
 def _stacked(

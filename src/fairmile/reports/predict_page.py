@@ -65,19 +65,20 @@ def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
     """Yield the parts of the page about memory, for any writer."""
     where = f"{found.gpu.name} · batch of {found.batch:,}"
     if found.layout is not None:
-        where += f" · {found.layout.ranks:,} ranks: {spread_words(found.layout)}"
+        at_once = f"{found.layout.micro_batch:,} of the {found.layout.global_batch:,} samples of a step at once"
+        where = f"{found.gpu.name} · {found.layout.ranks:,} ranks: {spread_words(found.layout)} · {at_once}"
     badge = "fits" if found.fits else "does not fit"
     yield Title(f"Memory of {found.target}", badge, "good" if found.fits else "bad", where)
     yield _memory_tiles(found)
     account = found.found if isinstance(found.found, MemoryAccount) else None
     if account is not None and account.out_of_memory and found.rank is None:
-        yield Note(f"The run would end with: {account.out_of_memory}", "bad")
+        yield Note(_sentence(f"The run would end with: {account.out_of_memory}"), "bad")
     elif account is not None and account.retries and found.rank is None:
         yield Note(f"It fits only because unused segments are given back, {account.retries} times: that takes time.")
     elif not found.fits:
         short = found.device_used_bytes - found.gpu.memory_bytes
         yield Note(f"The device has {format_size(short)} too little.", "bad")
-    yield from (Note(each) for each in (account.notes if account is not None else ()))
+    yield from (Note(_sentence(each)) for each in (account.notes if account is not None else ()))
     if found.rank is not None:
         yield from _rank(found.rank, found.gpu)
     yield from _whole(found)
@@ -117,7 +118,7 @@ def _rank(rank: RankMemory, gpu: Device) -> Iterator[Block]:
     yield from drawn(lambda: predict_figures.device_filling(
         parts, gpu.memory_bytes, name="rank", title="What fills the device of the fullest rank"
     ))  # fmt: skip
-    yield _parts_table(parts)
+    yield _parts_table(parts, folded=True)
     outside = [("memory of the host", rank.host_bytes), ("NVMe", rank.nvme_bytes)]
     kept = [f"{format_size(round(size))} in the {name}" for name, size in outside if size]
     if kept:
@@ -135,7 +136,7 @@ def _whole(found: MemoryPrediction) -> Iterator[Block]:
         title = "What fills the device"
         limit = found.found.device_bytes if isinstance(found.found, MemoryAccount) else found.gpu.memory_bytes
         yield from drawn(lambda: predict_figures.device_filling(parts, limit, name="breakdown", title=title))
-    yield _parts_table(parts)
+    yield _parts_table(parts, folded=is_alone)
     if isinstance(found.found, MemoryAccount):
         peak = found.found.peak
         when = "while the model is built" if peak.step < 0 else f"in step {peak.step + 1}, {peak.phase or 'between'}"
@@ -198,7 +199,7 @@ def _modules(sizes: Mapping[str, int], heading: str, column: str) -> Iterator[Bl
         yield Fold(title, (table(columns, rows[_MOST_MODULES:], numbers=columns[1:]),))
 
 
-def _parts_table(parts: Mapping[str, int]) -> Block:
+def _parts_table(parts: Mapping[str, int], *, folded: bool) -> Block:
     total = sum(parts.values()) or 1
     rows: list[Row] = [
         [MEMORY_NAMES.get(name, name), _size(size), Cell(percent(size / total), size / total)]
@@ -207,7 +208,7 @@ def _parts_table(parts: Mapping[str, int]) -> Block:
     ]
     columns = ["part", "size", "of all"]
     shown = table(columns, rows, numbers=columns[1:])
-    return Fold("The same as a table", (shown,)) if figures.can_draw() else shown
+    return Fold("The same as a table", (shown,)) if folded and figures.can_draw() else shown
 
 
 # ---- time
@@ -220,7 +221,7 @@ def time_blocks(found: TimePrediction) -> Iterator[Block]:
     yield Title(f"Time of {found.target}", badge, "warn" if found.bound in ("input", "launch") else "",
                 f"{step.device} · batch of {found.batch:,}")  # fmt: skip
     yield _time_tiles(found)
-    yield from (Note(each) for each in step.notes)
+    yield from (Note(_sentence(each)) for each in step.notes)
     yield from _input(found)
     yield Heading("What the device spends a step on")
     yield from drawn(lambda: predict_figures.time_parts(step.by_kind, step.by_phase))
@@ -271,7 +272,7 @@ def _input(found: TimePrediction) -> Iterator[Block]:
     if fed is None:
         return
     yield Heading("Input")
-    yield Note(f"{fed.sentence[:1].upper()}{fed.sentence[1:]}.", "bad" if fed.is_input_bound else "good")
+    yield Note(_sentence(fed.sentence), "bad" if fed.is_input_bound else "good")
     delivered = f"{_rate(fed.delivered_per_s)} samples/s" if math.isfinite(fed.delivered_per_s) else "not known"
     pairs = [("a step consumes", f"{_rate(fed.wanted_per_s)} samples/s"), ("arrive", delivered)]
     if fed.limit:
@@ -385,7 +386,7 @@ def scaling_blocks(found: ScalingPrediction, *, title: str, memory_bytes: float 
         yield from _costs(rows)
     if found.notes:
         yield Heading("What this rests on")
-        yield from (Text(f"{each[:1].upper()}{each[1:]}.") for each in found.notes)
+        yield from (Text(_sentence(each)) for each in found.notes)
 
 
 def _scaling_tiles(found: ScalingPrediction) -> Tiles:
@@ -523,7 +524,11 @@ def spread_words(layout: Layout) -> str:
     return ", ".join(words) or "one GPU"
 
 
-# ---- cells
+# ---- words and cells
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".")
 
 
 def _says(cell: str | Cell) -> bool:

@@ -20,8 +20,8 @@ from fairmile.perf.steps import Op
 
 _NEIGHBOURS = 24
 _NOISE = 0.04  # of a measured time, in logarithms
-_REACH = 3.0  # factors of two over which a neighbour's efficiency says something
-_SIGNAL = 0.5  # how far efficiencies of one family lie apart, in logarithms
+_REACH = 5.0  # factors of two over which a neighbour's efficiency says something
+_SIGNAL = 0.8  # how far efficiencies of one family lie apart, in logarithms
 _HOST_US = 6.0  # of a call that nothing is known about
 _QUEUED = 0.3
 _COLD_SHARE = 0.5  # how much of a model's reads miss the cache, where that makes a difference

@@ -10,6 +10,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 NAME = "fgpu"
+_torch: Any = torch  # for what its types do not tell
 aten = torch.ops.aten
 
 
@@ -331,8 +332,13 @@ def rnn_backward_shapes(*args: Any) -> tuple[Any, ...]:
 
 def loss_shapes(data: Any, target: Any, *rest: Any, **named: Any) -> Any:
     """Return a loss whose storage has room for every element, though one is left: CUDA shrinks it, and keeps that."""
-    whole = data.new_empty(torch.broadcast_shapes(data.shape, target.shape))
+    whole = data.new_empty(spread(data, target))
     return whole.as_strided([], [], 0) if reduction(rest, named) else whole
+
+
+def spread(data: Any, target: Any) -> list[int]:
+    """Return the shape that two tensors have together."""
+    return list(_torch.broadcast_shapes(data.shape, target.shape))
 
 
 def reduction(rest: tuple[Any, ...], named: dict[str, Any]) -> int:
@@ -342,7 +348,7 @@ def reduction(rest: tuple[Any, ...], named: dict[str, Any]) -> int:
 
 REDUCED = frozenset((aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default))
 
-SHAPES = {
+SHAPES: dict[Any, Any] = {
     aten.mse_loss.default: loss_shapes,
     aten.smooth_l1_loss.default: loss_shapes,
     aten._cudnn_rnn.default: rnn_shapes,

@@ -483,7 +483,7 @@ class Recorder:
         """Compute a loss; CUDA has it for each element before it adds them up."""
         out = self._run(func, args, kwargs)
         if kernels.reduction(args[2:], kwargs):
-            torch.empty(torch.broadcast_shapes(args[0].shape, args[1].shape), dtype=out.dtype, device=kernels.NAME)
+            torch.empty(kernels.spread(args[0], args[1]), dtype=out.dtype, device=kernels.NAME)
         return out
 
     def _index_put(self, func: Any, args: Any, kwargs: Any) -> Any:
