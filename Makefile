@@ -52,7 +52,6 @@ speed: $(VENV)/.dev
 	$(BIN)/python speed/benchmarks.py
 	$(BIN)/python speed/traces.py
 	$(BIN)/python speed/coupling.py
-	$(BIN)/python speed/accuracy_memory.py
 	$(BIN)/python speed/accuracy_time.py
 	$(BIN)/python speed/accuracy_collectives.py
 	$(BIN)/python speed/accuracy_scaling.py

@@ -1,10 +1,10 @@
 """How far the models of collectives are off: against public NCCL tables, and against gloo and MPI measured here.
 
-    python speed/accuracy_collectives.py [--data FOLDER] [--skip-here] [--rows]
+    python speed/accuracy_collectives.py [--data FOLDER] [--skip-here] [--summary]
 
 Tables: the laws are made from nine sizes (1 MiB to 1 GiB, each about twice the one before) of some numbers of ranks and
 predict every other row. Here: laws and tables are made from every second size and predict the others. Every group is
-printed, with --rows every row too.
+printed, and without --summary every row too.
 """
 
 from __future__ import annotations
@@ -153,16 +153,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--skip-here", action="store_true")
-    parser.add_argument("--rows", action="store_true", help="print every row, not only every group")
+    parser.add_argument("--summary", action="store_true", help="print every group, not every row")
     arguments = parser.parse_args()
     file = arguments.data / "perf" / "nccl_allreduce.csv"
     if file.is_file():
-        public_tables(file, arguments.rows)
+        public_tables(file, not arguments.summary)
     else:
         print(f"the public tables are not in {arguments.data}", file=sys.stderr)
     if not arguments.skip_here:
-        here("gloo", (2, 4), arguments.rows)
-        here("mpi", (2, 4), arguments.rows)
+        here("gloo", (2, 4), not arguments.summary)
+        here("mpi", (2, 4), not arguments.summary)
     return 0
 
 

@@ -20,7 +20,7 @@ from fairmile.perf.compute.signatures import candidates_of, merged
 from fairmile.perf.compute.step_time import StepTime, step_time
 from fairmile.perf.foresight import Foreseen
 from fairmile.perf.memory.account import MemoryAccount, account
-from fairmile.perf.memory.closed_forms import ClosedForm, Transformer, closed_form
+from fairmile.perf.memory.closed_forms import ClosedForm, Transformer, closed_form, parse_description
 from fairmile.perf.memory.footprints import batch_of, footprint_of
 from fairmile.perf.memory.largest_batch import LargestBatch, largest_batch
 from fairmile.perf.memory.options import parse_allocator_options
@@ -330,7 +330,7 @@ def _changed(target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any
         raise NotFound(f"{target.name} is no description")
     known = {name: value for name, value in how.items() if value is not None and name in ("precision", "training")}
     said = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments, **known}
-    return type(described).model_validate(said)
+    return parse_description(said, file=target.name)
 
 
 def _described(found: ClosedForm) -> dict[str, Any]:

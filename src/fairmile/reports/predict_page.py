@@ -332,10 +332,10 @@ def _movement(found: TimePrediction) -> Iterator[Block]:
 
 
 def _shapes(signature: str) -> str:
-    """Return the tensors of a signature, the largest few."""
+    """Return the first tensors of a signature."""
     parts = signature.split("|")
     tensors = parts[1].split(";") if len(parts) > 1 else []
-    return "; ".join(tensors[:3]) + (" …" if len(tensors) > 3 else "")
+    return "; ".join(tensors[:2]) + (" …" if len(tensors) > 2 else "")
 
 
 def _shares_table(name: str, parts: Mapping[str, float], *, code: bool = False) -> Block:
@@ -485,7 +485,7 @@ def _costs(rows: Sequence[ScalingRow]) -> Iterator[Block]:
         [
             _count(each.gpus),
             _seconds(each.wall_s),
-            Cell(f"{each.gpu_hours:,.4g}", each.gpu_hours) if each.gpu_hours is not None else Cell("–"),
+            Cell(_rate(each.gpu_hours), each.gpu_hours) if each.gpu_hours is not None else Cell("–"),
             Cell(_energy(each.energy_j), each.energy_j) if each.energy_j is not None else Cell("–"),
             Cell(_energy(each.energy_per_sample_j), each.energy_per_sample_j)
             if each.energy_per_sample_j is not None
@@ -502,7 +502,7 @@ def _costs(rows: Sequence[ScalingRow]) -> Iterator[Block]:
     yield table(names, [[row[at] for at in shown] for row in cells], numbers=names)
     if rows[0].wall_s is not None:
         samples = rows[0].wall_s / (rows[0].step_time_s or 1.0) * rows[0].global_batch
-        yield Text(f"For {samples:,.6g} samples. Energy is that of GPUs at their full power.")
+        yield Text(f"For {samples:,.0f} samples. Energy is that of GPUs at their full power.")
     else:
         yield Text(
             "Energy is that of GPUs at their full power. Name the samples to train on to have all of it counted."

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairmile.base.errors import RunFailed, UsageError
+from fairmile.base.errors import Integrity, RunFailed, UsageError
 from fairmile.perf.compute.devices import device
 from fairmile.perf.memory.account import MemoryAccount, account
 from fairmile.perf.memory.largest_batch import largest_batch
@@ -189,6 +189,13 @@ def test_options_of_the_allocator_change_what_is_reserved() -> None:
     assert fixed.peak_reserved_bytes == 360 * MIB
     assert growing.peak_reserved_bytes == 140 * MIB
     assert fixed.peak_allocated_bytes == growing.peak_allocated_bytes
+
+
+def test_a_trace_that_gives_back_what_is_not_there_is_refused() -> None:
+    trace = training()
+    broken = replace(trace, events=[*trace.events[:3], (Kind.FREE, 77, 0), *trace.events[3:]])
+    with pytest.raises(Integrity, match="gives back block 77"):
+        account(broken, H200)
 
 
 def test_the_timeline_is_thin_and_reaches_the_peak() -> None:

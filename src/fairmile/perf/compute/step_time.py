@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairmile.perf.compute.devices import Device, device
@@ -22,7 +22,8 @@ _MODEL_SPREAD = 0.05  # of a whole step, where every operator is known
 _FACTOR = {"forward": 2.0, "backward": 2.0, "optimizer": 1.5}
 _ADDED_US = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
 _CHECKED = "_amp_foreach_non_finite_check"
-_LAUNCH_SHARE = 0.3  # of a step that the device must idle to call it launch-bound
+_HOST_SPREAD = 0.3  # of the time that the device waits for the host
+_LAUNCH_SHARE = 0.25  # of a step that the device must idle to call it launch-bound
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def step_time(
         roof += roof_s(op, work, target, tf32=tf32) - target.least_op_s
         compute_roof += work.flops / target.peak(compute_dtype(op), work.kind, tf32=tf32)
     total = max(at_host, at_device) + host.step_us * 1e-6
-    spread = math.hypot(_MODEL_SPREAD, math.sqrt(sum(each**2 for each in variance.values())) / total if total else 0.0)
+    spread = _spread(total, device_s, variance.values())
     found = [
         OpLine(
             op.name,
@@ -175,6 +176,15 @@ def step_time(
         top=tuple(found[:top]),
         notes=_notes(target, used),
     )
+
+
+def _spread(total: float, device_s: float, parts: Iterable[float]) -> float:
+    """Return the standard deviation of a step's time in logarithms: what operators add, and what the host adds."""
+    if total <= 0:
+        return _MODEL_SPREAD
+    from_ops = math.sqrt(sum(each**2 for each in parts)) / total
+    from_host = _HOST_SPREAD * max(1 - device_s / total, 0.0)
+    return math.sqrt(_MODEL_SPREAD**2 + from_ops**2 + from_host**2)
 
 
 def _waits_after(before: Op | None, op: Op) -> bool:

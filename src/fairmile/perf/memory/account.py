@@ -25,8 +25,6 @@ _PLURALS = {
     "buffer": "buffers",
 }
 _POINTS = 400  # of a timeline
-# How far predictions may be off, as shares; from the cases that rules were made on and from others of their kind.
-_ERROR_ALLOCATED, _ERROR_RESERVED = 0.005, 0.05
 
 
 @dataclass(frozen=True)
@@ -115,13 +113,14 @@ def account(
     if not plan.repeatable and trace.steps > 1:
         notes.append("the last two steps do not leave the same blocks behind: the last was not repeated")
     used = reserved + context
+    errors = _errors(plan, verified)
     return MemoryAccount(
         peak_allocated_bytes=peak_allocated,
         peak_reserved_bytes=reserved,
         device_used_bytes=used,
-        allocated_span=_span(peak_allocated, _ERROR_ALLOCATED, verified),
-        reserved_span=_span(reserved, _ERROR_RESERVED, verified),
-        device_span=_span(used, _ERROR_RESERVED, verified),
+        allocated_span=_span(peak_allocated, errors["allocated"]),
+        reserved_span=_span(reserved, errors["reserved"]),
+        device_span=_span(used, errors["reserved"]),
         context_bytes=context,
         breakdown={**breakdown, "slack": slack, "context": context},
         by_module=modules,
@@ -236,15 +235,21 @@ def _timeline(trace: Trace, plan: Schedule, player: _Player) -> tuple[Point, ...
     return tuple(points)
 
 
-def _span(value: int, error: float, verified: bool) -> Span:
-    share = error if verified else 2 * error
+def _span(value: int, share: float) -> Span:
     return Span(int(value * (1 - share)), int(value * (1 + share)))
+
+
+def _errors(plan: Schedule, verified: bool) -> dict[str, float]:
+    """Return how far the figures may be off, as shares of them."""
+    kind = "unmeasured" if not verified else "neighbours" if plan.has_neighbours else "exact"
+    errors: dict[str, float] = _table()["errors"][kind]
+    return errors
 
 
 def _context_bytes(slug: str, plan: Schedule) -> tuple[int, bool]:
     """Return what a process takes outside the allocator, and whether that was measured on this device."""
-    said = _contexts()
-    known: dict[str, Any] = said.get(slug, said["default"])
+    said: dict[str, dict[str, Any]] = _table()["contexts"]
+    known = said.get(slug, said["default"])
     total = int(known["bare"]) + int(known["kernels"])
     for number, _ in enumerate(sorted(plan.products)):
         total += int(known["blas" if number == 0 else "blas_second"])
@@ -252,7 +257,7 @@ def _context_bytes(slug: str, plan: Schedule) -> tuple[int, bool]:
 
 
 @cache
-def _contexts() -> dict[str, dict[str, Any]]:
+def _table() -> dict[str, Any]:
     text = resources.files("fairmile.perf").joinpath("data", "workspaces", "libraries.yaml").read_text(encoding="utf-8")
-    contexts: dict[str, dict[str, Any]] = load(text, file="libraries.yaml")["contexts"]
-    return contexts
+    table: dict[str, Any] = load(text, file="libraries.yaml")
+    return table

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from fairmile.base.errors import Integrity
 from fairmile.perf.memory.workspaces import PRODUCTS, Group, Workspaces
 from fairmile.perf.steps import Kind, Op, Trace
 
@@ -33,6 +34,7 @@ class Schedule:
     renamed: list[tuple[int, int]] = field(default_factory=list)
     products: set[str] = field(default_factory=set)  # threads that multiply matrices
     networks: set[str] = field(default_factory=set)  # threads that use cuDNN
+    has_neighbours: bool = False  # whether workspaces were taken from the nearest measured call
     repeatable: bool = False
 
 
@@ -57,14 +59,21 @@ class _Scheduler:
 
     def run(self) -> Schedule:
         storages = self._trace.storages
+        live: set[int] = set()
         for kind, number, _ in self._trace.events[: _length(self._trace)]:
             if kind == Kind.ALLOC:
                 storage = storages[number]
+                live.add(number)
                 self._ask(number, self._kept.get(number, storage.size_bytes), storage.category, storage.module)
                 if self._groups and storage.op == (self._running[-1] if self._running else -1):
                     self._made += 1
                     self._take()
             elif kind == Kind.FREE:
+                if number not in live:
+                    raise Integrity(
+                        f"the trace gives back block {number}, which is not there", hint="trace the step again"
+                    )
+                live.remove(number)
                 self._give(number)
             elif kind == Kind.BEGIN:
                 self._begin(number)
@@ -129,8 +138,9 @@ class _Scheduler:
             if name == "addmm" and thread not in self._epilogues and len(op.inputs[0].shape) == 1:
                 self._epilogues.add(thread)
                 sizes.append(rules.blas_epilogue_bytes)
-        elif name in ("convolution", "convolution_backward", "_cudnn_rnn") or "cudnn" in name:
+        elif name.startswith("convolution") or "cudnn" in name:
             self._result.networks.add(thread)
+            self._result.has_neighbours |= "attention" not in name
         return [Group(1, tuple(sizes), until="never")] if sizes else []
 
     def _ask(self, key: int | None, size: int, category: str, module: str) -> int:

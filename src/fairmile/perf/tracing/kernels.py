@@ -305,10 +305,10 @@ def rnn_reserve_bytes(
     mode: int, rows: int, hidden: int, layers: int, directions: int, dropout: float, element_bytes: int
 ) -> int:
     """Return the size of what cuDNN keeps of a recurrent layer for its backward; `rows` are steps times batch."""
-    gates = {0: 1, 1: 1, 2: 5, 3: 4}[mode]
+    kept = {0: 1, 1: 1, 2: 5, 3: 6}[mode]
     each = rows * hidden * directions
-    between = layers - 1 if dropout else 0
-    return (gates * layers + between) * each * element_bytes + between * each // 8 + (256 if between else 0)
+    masks = (layers - 1) * each * directions // 8 if dropout else 0
+    return (kept * layers + layers - 1) * each * element_bytes + masks + 256
 
 
 def rnn_backward_shapes(*args: Any) -> tuple[Any, ...]:
@@ -346,7 +346,7 @@ def reduction(rest: tuple[Any, ...], named: dict[str, Any]) -> int:
     return int(named.get("reduction", rest[0] if rest and isinstance(rest[0], int) else 1))
 
 
-REDUCED = frozenset((aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default))
+REDUCED = frozenset((aten.smooth_l1_loss.default, aten.huber_loss.default))
 
 SHAPES: dict[Any, Any] = {
     aten.mse_loss.default: loss_shapes,

@@ -124,6 +124,32 @@ def test_bytes_in_the_middle_that_are_no_json_cost_the_events_around_them_only(t
     assert "holds bytes that are no JSON, first at byte" in note and "passed over" in note
 
 
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ('{"name": "event 250"', '["name": "event 250"'),  # another bracket
+        ('{"name": "event 250"', '{{"name": "event 250"'),  # one too many
+        ('"event 250"', '"event 250'),  # a quote lost
+        ('"event 250", "ts"', '"event 250" "ts"'),
+    ],
+)
+@pytest.mark.parametrize("size", [1000, 1 << 18])
+def test_a_lost_bracket_or_quote_costs_few_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, behind: str, size: int
+) -> None:
+    monkeypatch.setattr(scan, "_BLOCK", size)
+    monkeypatch.setattr(scan, "_LONGEST_EVENT", 20_000)
+    text = text_of(EVENTS)
+    assert text.count(before) == 1
+    file = tmp_path / "rank0.json"
+    file.write_text(text.replace(before, behind), encoding="utf-8")
+    found, reading = read(file)
+    lost = {each["name"] for each in EVENTS} - {each.name for each in found}
+    assert len(lost) <= 3
+    assert len({each.name for each in found}) == len(found)
+    assert any("first at byte" in note for note in reading.notes)
+
+
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "NaN", "Infinity"])
 def test_numbers_that_only_c_prints_cost_nothing(tmp_path: Path, number: str) -> None:
     file = tmp_path / "rank0.json"

@@ -23,9 +23,11 @@ from fairmile.perf.traces.readers.opening import BROKEN, open_trace
 E = TypeVar("E")
 
 _BLOCK = 256 << 10  # what is decoded of it stays in the processor's cache: 1.7 times as fast as pieces of 4 MB
-_LONGEST_EVENT = 64 << 20
+_LONGEST_EVENT = 16 << 20
+_MOST_RECOVERIES = 100
 _LONGEST_HEAD = 256 << 20
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+_ANOTHER = re.compile(rb"\s*[}\]]*\s*,\s*\{")
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _DECODER = json.JSONDecoder()
 _AT_BYTE = re.compile(r"byte (\d+)")
@@ -57,13 +59,19 @@ class Events(Generic[E]):
         self.file = file
         self.head: dict[str, Any] = {}
         self.notes: list[str] = []
-        self.lost_bytes = 0
         self._lost_at = -1
+        self._passed_bytes = self._cut_bytes = 0
         self._odd = 0
         self._decode = decode
         self._one = one
         self._ended = False
         self._is_object = False
+        self._enough = 0  # how much text must be there before it is worth another try
+
+    @property
+    def lost_bytes(self) -> int:
+        """Return how much of the text could not be read so far."""
+        return self._passed_bytes + self._cut_bytes
 
     def __iter__(self) -> Iterator[list[E]]:
         text, at = b"", 0  # what is not decoded yet, and where in the file it begins
@@ -75,7 +83,7 @@ class Events(Generic[E]):
                 if start < 0:
                     continue
                 begun, at, text = True, start, text[start:]
-            if self._ended:
+            if self._ended or len(text) < self._enough:
                 continue
             cut = _last_cut(text)
             if cut >= 0:
@@ -122,7 +130,7 @@ class Events(Generic[E]):
             return self._records(memoryview(text)[:cut]), _behind_comma(text, cut)
         except Fault as fault:
             if fault.trailing:
-                return self._end_of_array(text, fault.at)
+                return self._end_of_array(text, fault.at, at)
             first = fault
         if not first.early:
             return self._pass_over(text, first.at, at)
@@ -132,7 +140,29 @@ class Events(Generic[E]):
             except Fault as fault:
                 if not fault.early:
                     return self._pass_over(text, fault.at, at)
-        return self._pass_over(text, 0, at) if len(text) > _LONGEST_EVENT else ([], 0)
+        if len(text) > _LONGEST_EVENT:
+            return self._recovered(text, at)
+        self._enough = 2 * len(text)
+        return [], 0
+
+    def _recovered(self, text: bytes, at: int) -> tuple[list[E], int]:
+        """Return the events before the first place where brackets or quotes are lost, and begin again behind it."""
+        self._enough = 0
+        cuts = [match.start() + 1 for match in _BETWEEN.finditer(text)]
+        good, kept, low, high = list[E](), 0, 0, len(cuts)
+        while low < high:  # what ends before that place can be decoded, unless its end lies within an event
+            middle = (low + high) // 2
+            for cut in cuts[middle : max(middle - 8, 0) or None : -1] or cuts[:1]:
+                try:
+                    good, kept, low = self._records(text[:cut]), _behind_comma(text, cut), middle + 1
+                    break
+                except Fault:
+                    continue
+            else:
+                high = middle
+        used = self._next_event(text, kept)
+        self._lose(at + kept, used - kept)
+        return good, used
 
     def _pass_over(self, text: bytes, broken: int, at: int) -> tuple[list[E], int]:
         """Return the events before a broken place and begin again at the next event behind it."""
@@ -159,8 +189,10 @@ class Events(Generic[E]):
                 return match.end()
         return len(text)
 
-    def _end_of_array(self, text: bytes, at: int) -> tuple[list[E], int]:
-        end = text.rfind(b"]", 0, max(at, 0))
+    def _end_of_array(self, text: bytes, place: int, at: int) -> tuple[list[E], int]:
+        end = text.rfind(b"]", 0, max(place, 0))
+        if end >= 0 and _ANOTHER.match(text, end + 1):  # a bracket too many, and the events go on
+            return self._pass_over(text, end, at)
         self._ended = True
         try:
             return self._records(text[:end]), end + 1
@@ -176,7 +208,7 @@ class Events(Generic[E]):
                 self._ended, text = True, b""
             except Fault as fault:
                 if fault.trailing:
-                    found, used = self._end_of_array(text, fault.at)
+                    found, used = self._end_of_array(text, fault.at, at)
                     text = text[used:]
                 else:
                     return self._cut_off(text, at)
@@ -189,26 +221,37 @@ class Events(Generic[E]):
         return found
 
     def _cut_off(self, text: bytes, at: int) -> list[E]:
-        rest = text.strip().removesuffix(b",")
-        try:
-            found = self._records(rest)
-        except Fault:
-            found, kept = [], 0
-            for cut in _cuts_before(text, len(text), 64):
+        found: list[E] = []
+        for _ in range(_MOST_RECOVERIES):
+            rest = text.strip().removesuffix(b",")
+            try:
+                found += self._records(rest)
+            except Fault:
+                pass
+            else:
+                if self._is_object:  # an array may lack its bracket: a program that was killed never wrote it
+                    place = at + len(text)
+                    self.notes.append(f"{self.file.name} is cut off behind its last whole event, at byte {place}")
+                return found
+            for cut in _cuts_before(text, len(text), 8):
                 try:
-                    found, kept = self._records(text[:cut]), cut
-                    break
+                    found += self._records(text[:cut])
                 except Fault:
                     continue
-            self.lost_bytes += len(text) - kept
-            self.notes.append(
-                f"{self.file.name} is cut off: behind byte {at + kept} there is no whole event, "
-                f"the last {len(text) - kept} bytes are lost"
-            )
-            return found
-        if self._is_object:  # an array may lack its bracket: a program that was killed never wrote it
-            self.notes.append(f"{self.file.name} is cut off behind its last whole event, at byte {at + len(text)}")
+                self._tell_cut_off(at + cut, len(text) - cut)
+                return found
+            if _last_cut(text) < 0:
+                break
+            good, used = self._recovered(text, at)
+            found += good
+            text, at = text[used:], at + used
+        self._tell_cut_off(at, len(text))
         return found
+
+    def _tell_cut_off(self, at: int, lost_bytes: int) -> None:
+        self._cut_bytes += lost_bytes
+        lost = f"the last {lost_bytes} bytes are lost"
+        self.notes.append(f"{self.file.name} is cut off: behind byte {at} there is no whole event, {lost}")
 
     def _records(self, text: bytes | memoryview, *, closed: bool = False) -> list[E]:
         whole = b"".join((b"[", text, b"" if closed else b"]"))
@@ -240,13 +283,13 @@ class Events(Generic[E]):
 
     def _lose(self, at: int, size_bytes: int) -> None:
         self._lost_at = at if self._lost_at < 0 else self._lost_at
-        self.lost_bytes += size_bytes
+        self._passed_bytes += size_bytes
 
     def _tell(self) -> None:
         if self._lost_at >= 0:
             self.notes.append(
                 f"{self.file.name} holds bytes that are no JSON, first at byte {self._lost_at}: "
-                f"{self.lost_bytes} bytes were passed over"
+                f"{self._passed_bytes} bytes were passed over"
             )
         if self._odd:
             self.notes.append(f"{self.file.name}: {self._odd} events are not as the format has them and were left out")

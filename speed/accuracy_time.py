@@ -1,0 +1,149 @@
+"""How far predicted step times are from those measured on an H200, each model left out of the table that predicts it.
+
+Usage: python speed/accuracy_time.py [--traces FOLDER]
+
+The measured steps are those of the shared folder (FAIRMILE_SHARED_DATA); traces are made on the spot without a GPU, or
+taken from FOLDER, where they are kept for the next time. Rows of the table that only the model asked for are left out,
+and so is the model when the host's factor is fitted. Models that need a package that is missing are listed as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import math
+import os
+import statistics
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from fairmile.base.errors import FairmileError
+from fairmile.perf.compute.devices import device
+from fairmile.perf.compute.op_times import OpTimes, shipped_op_times
+from fairmile.perf.compute.step_time import Host, step_time
+from fairmile.perf.steps import Trace, read_trace, write_trace
+from fairmile.perf.tracing.trace import TraceRequest, trace_target
+
+SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+MEASURED = SHARED / "gpu_h200_training.csv"
+FACTORS = (1.6, 1.8, 2.0, 2.2, 2.4)
+_SAID = ("model", "batch", "opt", "prec", "seq", "side", "ckpt", "channels_last", "infer")
+
+
+def build(**said: Any) -> SimpleNamespace:
+    """Return a measured case as a target of a prediction; called by the tracer."""
+    import torch
+
+    program = _program()
+    case = {key: value for key, value in said.items() if key in ("model", "batch", "opt", "prec", "seq", "side")}
+    net, loss = program.build(case)
+    net = net.cuda()
+    if said.get("channels_last"):
+        net = net.to(memory_format=torch.channels_last if said["model"] == "unet" else torch.channels_last_3d)
+    if said.get("ckpt"):
+        net.gradient_checkpointing_enable()
+    optimizer = None if said.get("infer") else (lambda parameters: program.optimizer(said["opt"], parameters))
+    return SimpleNamespace(model=net, loss=loss, optimizer=optimizer, precision=said["prec"])
+
+
+def _program() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("measured_cases", SHARED / "gpu_h200_training.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured() -> list[dict[str, str]]:
+    """Return the measured rows."""
+    with MEASURED.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def name_of(row: dict[str, str]) -> str:
+    """Return a row's name, made of all that it says."""
+    return "_".join(row[key] for key in _SAID if row[key])
+
+
+def traced(row: dict[str, str], folder: Path | None) -> Trace | str:
+    """Return a row's trace, or why there is none."""
+    kept = folder / f"{name_of(row)}.json" if folder else None
+    if kept is not None and kept.exists():
+        return read_trace(kept)
+    said: dict[str, Any] = {key: row[key] for key in ("model", "opt", "prec")}
+    said |= {key: int(row[key]) for key in ("batch", "seq", "side") if row[key]}
+    said |= {key: True for key in ("ckpt", "channels_last", "infer") if row[key]}
+    with TemporaryDirectory() as place:
+        request = TraceRequest(file=str(Path(__file__).resolve()), arguments=said)
+        try:
+            trace = trace_target(request, folder=Path(place))
+        except FairmileError as error:
+            return f"{error}"
+    if kept is not None:
+        write_trace(trace, kept)
+    return trace
+
+
+def fitted_factor(rows: list[tuple[dict[str, str], Trace]], table: OpTimes, left_out: str) -> float:
+    """Return the host's factor that suits all models but one."""
+    others = [(row, trace) for row, trace in rows if row["model"] != left_out]
+    return min(FACTORS, key=lambda factor: sum(abs(_error(row, trace, table, factor)) for row, trace in others))
+
+
+def _error(row: dict[str, str], trace: Trace, table: OpTimes, factor: float) -> float:
+    host = Host(factor={"forward": factor, "backward": factor, "optimizer": 0.75 * factor})
+    return math.log(step_time(trace, "h200", table, host).step_time_s / float(row["median_step_s"]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path, help="where traces are kept")
+    chosen = parser.parse_args()
+    whole = shipped_op_times("h200")
+    assert whole is not None
+    rows: list[tuple[dict[str, str], Trace]] = []
+    for row in measured():
+        found = traced(row, chosen.traces)
+        if isinstance(found, str):
+            print(f"{name_of(row):40} not traced: {found}")
+        else:
+            rows.append((row, found))
+    print(
+        f"{len(whole.rows)} operators measured on {whole.about.device}, torch {whole.about.torch}, {whole.about.date}"
+    )
+    print(
+        f"{'case':40} {'measured':>9} {'least':>9} {'predicted':>9} {'error':>7}  {'90 % interval':17} bound   share exact"
+    )
+    errors, inside = [], 0
+    tables: dict[str, tuple[OpTimes, float]] = {}
+    for row, trace in rows:
+        model = row["model"]
+        if model not in tables:
+            tables[model] = whole.without(model), fitted_factor(rows, whole, model)
+        table, factor = tables[model]
+        host = Host(factor={"forward": factor, "backward": factor, "optimizer": 0.75 * factor})
+        step = step_time(trace, device("h200"), table, host)
+        truth = float(row["median_step_s"])
+        error = step.step_time_s / truth - 1
+        errors.append(abs(error))
+        inside += step.low_s <= truth <= step.high_s
+        print(
+            f"{name_of(row):40} {truth * 1e3:9.2f} {float(row['min_step_s']) * 1e3:9.2f} {step.step_time_s * 1e3:9.2f} "
+            f"{error:+7.1%}  {step.low_s * 1e3:7.1f} – {step.high_s * 1e3:7.1f} {step.bound:7} "
+            f"{step.by_how.get('exact', 0.0) / step.device_s:5.0%}  host ×{factor}"
+        )
+    errors.sort()
+    ninth = errors[math.ceil(0.9 * len(errors)) - 1]
+    print(
+        f"{len(errors)} rows, ms: median {statistics.median(errors):.1%}, mean {statistics.mean(errors):.1%}, "
+        f"90th percentile {ninth:.1%}, worst {errors[-1]:.1%}; inside the interval {inside} of {len(errors)}"
+    )
+    return 0 if statistics.median(errors) <= 0.08 and ninth <= 0.25 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
