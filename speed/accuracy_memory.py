@@ -88,6 +88,14 @@ def tracker(cases: Path, arguments: dict[str, Any]) -> tuple[int | None, float]:
     return (int(last) if last.isdecimal() else None), cpu_s() - before
 
 
+def start_s(cases: Path) -> float:
+    """Return the CPU seconds that a process spends before it can begin: imports of torch and of what cases need."""
+    before = cpu_s()
+    code = "import runpy, sys; runpy.run_path(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(cases)], capture_output=True, check=False)
+    return cpu_s() - before
+
+
 def track(cases: Path, arguments: dict[str, Any]) -> None:
     """Print the peak that MemTracker finds for two steps of a case."""
     import torch

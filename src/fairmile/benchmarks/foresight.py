@@ -48,7 +48,7 @@ def measured_steps(runs: Iterable[Run]) -> dict[str, list[tuple[Any, float, str]
         rate = run.metrics.get("train_samples_per_s")
         file = step_file(run.document["spec"]["argv"])
         models = {str(each.get("model") or "") for each in run.hardware.get("gpus") or ()}
-        if rate is None or rate.value <= 0 or file is None or len(models) != 1 or not _is_alone(run.params):
+        if rate is None or not rate.value > 0 or file is None or len(models) != 1 or not _is_alone(run.params):
             continue
         try:
             foreseen = _FORESEE["step"](file, run.params, models.pop(), _cache())
@@ -79,6 +79,8 @@ def _is_alone(params: Mapping[str, Any]) -> bool:
 
 def _gpu(spec: RunSpec) -> str:
     """Return the kind of GPU that a run gets, or nothing where that is not known or there is none."""
+    if spec.resources.gpus_per_node == 0:
+        return ""
     if spec.system:
         try:
             system = Systems()[spec.system]

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from fairmile.base.commands import Here
+from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
 from fairmile.benchmarks.benchmarks import KINDS, Benchmark
@@ -291,7 +292,7 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
       fairmile benchmark collectives --sizes 1KiB,64KiB,1MiB --for 20ms --collectives all_reduce
       fairmile benchmark collectives --backend mpi --ranks 2,4 --dry-run
     """
-    counts = [int(each) if each.isdigit() else 0 for each in _words(ranks)]
+    counts = _counts(ranks)
     asked: dict[str, Any] = {
         "sizes": _words(sizes),
         "collectives": _words(named),
@@ -307,13 +308,28 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
         out.data(found.document())
         return
     rows = [
-        (each.collective.replace("_", " "), each.ranks, format_size(round(each.size_bytes)), format_duration(each.measured_s),
-         f"{each.bus_bytes_per_s / 1e9:.3g} GB/s", format_duration(each.model_s), f"{each.error:+.1%}", each.algorithm)
+        (
+            each.collective.replace("_", " "),
+            each.ranks,
+            format_size(round(each.size_bytes)),
+            format_duration(each.measured_s),
+            f"{each.bus_bytes_per_s / 1e9:.3g} GB/s",
+            format_duration(each.model_s),
+            f"{each.error:+.1%}",
+            each.algorithm,
+        )
         for each in found.compared()
-    ]  # fmt: skip
+    ]
     out.table(("collective", "ranks", "size", "measured", "bus", "model", "error", "like"), rows)
     for name, reason in found.left_out.items():
         out.say(f"note: {name} was left out: {reason}")
+
+
+def _counts(text: str) -> list[int]:
+    for each in _words(text):
+        if not each.isdecimal():
+            raise UsageError(f"--ranks: {each!r} is no number", hint="write 2,4")
+    return [int(each) for each in _words(text)]
 
 
 def _words(text: str) -> list[str]:

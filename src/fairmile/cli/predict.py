@@ -123,6 +123,8 @@ def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: b
     """
     predictions, how = Workspace.open().predict, {**_how(options), "allocator": options["allocator"]}
     if largest:
+        if options["output"] is not None or _layout(options) is not None:
+            raise UsageError("--largest seeks the batch of one GPU", hint="ask without --output and ways to spread it")
         return _tell_largest(out, predictions.largest_batch(
             target, gpu=gpu, arguments=_arguments(arguments), batch_argument=options["batch_argument"], **how
         ))  # fmt: skip
@@ -215,7 +217,7 @@ def time(out: Out, target: str, arguments: Sequence[str], gpu: str, **options: A
 
 
 def _size(text: str) -> int:
-    return parse_size(int(text) if text.isdigit() else text)
+    return parse_size(int(text) if text.isdecimal() else text)
 
 
 def _storage(workspace: Workspace, reference: str | None) -> Mapping[str, float] | None:
@@ -223,10 +225,10 @@ def _storage(workspace: Workspace, reference: str | None) -> Mapping[str, float]
     if reference is None:
         return None
     metrics = workspace.runs.get(reference).metrics
-    labels = [name.split(".")[1] for name in metrics if name.startswith("storage.")]
-    if not labels:
+    starts = [f"{name.rpartition('.')[0]}." for name in metrics if name.startswith("storage.")]
+    if not starts:
         raise UsageError(f"run {reference} measured no storage", hint="`fairmile benchmark storage FOLDER` does")
-    start = f"storage.{labels[0]}."
+    start = starts[0]
     return {name.removeprefix(start): metric.value for name, metric in metrics.items() if name.startswith(start)}
 
 
@@ -249,7 +251,7 @@ def _tell_time(out: Out, found: TimePrediction) -> None:
     pairs = [
         (
             "step",
-            f"{format_duration(found.step_time_s)}  ({format_duration(step.low_s)} to {format_duration(step.high_s)})",
+            "{}  ({} to {})".format(*map(format_duration, (found.step_time_s, *found.interval_s))),
         ),
         ("samples", f"{found.batch / found.step_time_s:,.1f} a second with a batch of {found.batch}"),
         ("bound by", found.bound),
@@ -384,8 +386,9 @@ def calibrate(out: Out, targets: Sequence[str], lasting: str, dry_run: bool, **o
 
 
 @predict.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be learnt; keep nothing.")
 @json_option
-def learn(out: Out) -> None:
+def learn(out: Out, dry_run: bool) -> None:
     """Learn from the runs of the workspace: how fast its own GPUs really are, by kind of operator.
 
     Benchmarks that trained on one GPU count. Predictions of time then follow them, no farther than they prove.
@@ -397,9 +400,9 @@ def learn(out: Out) -> None:
     workspace = Workspace.open()
     ledger = workspace.runs
     steps = measured_steps(ledger.get(row.id) for row in ledger.rows() if row.state == "done")
-    learnt = [workspace.predict.learn(gpu, found) for gpu, found in steps.items()]
+    learnt = [workspace.predict.learn(gpu, found, dry_run=dry_run) for gpu, found in steps.items()]
     if out.as_json:
-        out.data({"corrections": [dataclasses.asdict(each) for each in learnt]})
+        out.data({"corrections": [dataclasses.asdict(each) for each in learnt], "dry_run": dry_run})
         return
     rows = [
         (each.device, kind, f"{factor:.3f}", len(each.runs)) for each in learnt for kind, factor in each.factors.items()

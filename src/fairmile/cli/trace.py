@@ -233,7 +233,7 @@ def export(out: Out, paths: Sequence[str], form: str | None, to: str, output: Pa
       fairmile trace export first -o first.json
       fairmile trace export first --to otf2 -o first.otf2
     """
-    written = [output] if dry_run else Workspace.open().traces.export(paths, output, to=to, format=form)
+    written = Workspace.open().traces.export(paths, output, to=to, format=form, dry_run=dry_run)
     if out.as_json:
         out.data({"written": [str(each) for each in written], "dry_run": dry_run})
         return

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest import sha256_hex
+from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_atomic
 from fairmile.base.version import __version__
 from fairmile.perf.compute.devices import device
@@ -16,6 +19,8 @@ from fairmile.perf.compute.step_time import step_time
 from fairmile.perf.memory.account import account
 from fairmile.perf.memory.footprints import batch_of
 from fairmile.perf.tracing.trace import TraceRequest, trace_target
+
+_LONGEST_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -36,18 +41,23 @@ class Foreseen:
 
 
 def foresee(file: Path, params: Mapping[str, Any], gpu: str, cache: Path) -> Foreseen:
-    """Return what the step that `file` builds is expected to do; what was found before is read from `cache`."""
+    """Return what the step that `file` builds is expected to do; what was found before is read from `cache`.
+
+    It is traced again when a Python file beside it has changed.
+    """
     on = device(gpu)
     asked = json.dumps([__version__, str(file), dict(params), on.slug], sort_keys=True).encode()
-    kept = cache / f"{sha256_hex(asked + file.read_bytes())[:32]}.json"
+    code = b"".join(each.read_bytes() for each in sorted(file.parent.glob("*.py")))
+    kept = cache / f"{sha256_hex(asked + code)[:32]}.json"
     try:
         said = json.loads(kept.read_bytes())
-        return Foreseen(said["gpu"], said["batch"], tuple(said["peak_bytes"]), tuple(said["step_s"]), said["by_kind"])
+        (peak, low, high), (step_s, low_s, high_s) = said["peak_bytes"], said["step_s"]
+        return Foreseen(said["gpu"], said["batch"], (peak, low, high), (step_s, low_s, high_s), said["by_kind"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not there yet, or something else wrote it
-    folder = cache / f"{kept.stem}.tracing"
-    folder.mkdir(parents=True, exist_ok=True)
-    trace = trace_target(TraceRequest(str(file), arguments=dict(params)), folder=folder)
+    with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
+        request = TraceRequest(str(file), arguments=dict(params))
+        trace = trace_target(request, timeout_s=_LONGEST_S, folder=Path(folder))
     taken, step = account(trace, on), step_time(trace, on)
     spans = taken.allocated_span
     found = Foreseen(
@@ -57,8 +67,6 @@ def foresee(file: Path, params: Mapping[str, Any], gpu: str, cache: Path) -> For
         (step.step_time_s, step.low_s, step.high_s),
         dict(step.by_kind),
     )
-    write_atomic(kept, json.dumps(found.__dict__))
-    for each in folder.iterdir():
-        each.unlink()
-    folder.rmdir()
+    with suppress(FairmileError):  # what cannot be kept is traced again
+        write_atomic(kept, json.dumps(asdict(found)))
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from fairmile.systems.model import Partition
 
 GPU = "h200"
 BATCH_NAMES = ("batch_size", "batch")
+_OF_DESCRIPTIONS = {"precision": "precision", "training": "training", "optimizer_form": "implementation"}
 _SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
 
 
@@ -86,6 +88,12 @@ class TimePrediction:
         return self.input.step_time_s if self.input is not None else self.step.step_time_s
 
     @property
+    def interval_s(self) -> tuple[float, float]:
+        """The least and the most that a step takes; input that comes too late allows no less than it takes itself."""
+        least_s = self.step_time_s if self.bound == "input" else 0.0
+        return max(self.step.low_s, least_s), max(self.step.high_s, least_s)
+
+    @property
     def bound(self) -> str:
         """What limits the step: compute, memory, launch or input."""
         return "input" if self.input is not None and self.input.is_input_bound else self.step.bound
@@ -97,6 +105,8 @@ class TimePrediction:
             "batch": self.batch,
             **asdict(self.step),
             "step_time_s": self.step_time_s,
+            "low_s": self.interval_s[0],
+            "high_s": self.interval_s[1],
             "samples_per_s": self.batch / self.step_time_s,
             "bound": self.bound,
             "energy": asdict(self.energy) if self.energy is not None else None,
@@ -133,20 +143,17 @@ class Predict:
     ) -> MemoryPrediction:
         """Tell what a step needs on a GPU, and where it is spread over several, what the fullest rank needs.
 
-        `allocator` is what PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`.
+        The batch of the target is that of one replica: `micro_batch` of a layout follows from it. `allocator` is what
+        PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`.
         """
         asked, on = self._target(target), device(gpu)
         if asked.description is not None:
             found = closed_form(_changed(asked, arguments or {}, how))
-            rank = rank_memory(found.footprint, layout) if layout is not None else None
-            return MemoryPrediction(target, on, found.footprint.batch, found, layout, rank)
+            return _spread(MemoryPrediction(target, on, found.footprint.batch, found), found.footprint, layout)
+        options = parse_allocator_options(allocator)
         trace = self._trace(asked, arguments or {}, how)
-        taken = account(trace, on, parse_allocator_options(allocator))
-        batch = batch_of(trace)
-        rank = None
-        if layout is not None:
-            rank = rank_memory(_footprint(trace, taken, batch), layout)
-        return MemoryPrediction(target, on, batch, taken, layout, rank)
+        taken = account(trace, on, options)
+        return _spread(MemoryPrediction(target, on, batch_of(trace), taken), _footprint(trace, taken), layout)
 
     def largest_batch(
         self,
@@ -160,7 +167,14 @@ class Predict:
     ) -> LargestBatch:
         """Find the largest batch that fits, by looking at the model alone."""
         asked, on, given = self._target(target), device(gpu), dict(arguments or {})
+        if asked.description is not None:
+            raise UsageError(
+                f"{target} is a description: the largest batch is found in code only",
+                hint="give FILE.py:FUNCTION, or try batches: -a batch=8",
+            )
         name = batch_argument or _batch_name(asked, given)
+        if not name:
+            raise UsageError(f"which argument of {target} is the batch?", hint="name it: --batch-argument NAME")
         options = parse_allocator_options(allocator)
 
         def at(batch: int) -> MemoryAccount:
@@ -187,7 +201,7 @@ class Predict:
         """
         asked, on = self._target(target), device(gpu)
         trace = self._trace(asked, arguments or {}, how)
-        step, batch = self._step_time(trace, on), batch_of(trace)
+        step, batch = self._step_time(trace, on), _samples(trace, how)
         fed = None
         if storage is not None or decode_s:
             fed = loading(step.step_time_s, batch, sample_bytes, storage or {}, workers=workers, decode_s=decode_s)
@@ -224,14 +238,13 @@ class Predict:
         where, given = device_of(partition) or device(partition.gpu.model), dict(arguments or {})
         trace = self._trace(asked, given, how)
         many = batch_of(trace)
-        steps = [self._one_gpu(trace, where, many)]
-        name = batch_argument or next((each for each in BATCH_NAMES if each in given), "")
+        steps = [self._one_gpu(trace, where, how)]
+        name = batch_argument or _batch_name(asked, given)
         if mode == "strong" and name and many >= _SMALLER:
             fewer = self._trace(asked, {**given, name: many // _SMALLER}, how)
-            steps.append(self._one_gpu(fewer, where, many // _SMALLER))
-        return predict_scaling(
-            _footprint(trace, account(trace, where), many), steps, partition, gpus, device=where, **curve
-        )
+            if batch_of(fewer) < many:
+                steps.append(self._one_gpu(fewer, where, how))
+        return predict_scaling(_footprint(trace, account(trace, where)), steps, partition, gpus, device=where, **curve)
 
     def _target(self, text: str) -> Target:
         return find_target(text, self._step_of)
@@ -246,11 +259,13 @@ class Predict:
             return trace_target(request, folder=Path(folder))
 
     def _step_time(self, trace: Trace, on: Device) -> StepTime:
-        return step_time(trace, on, self._table(on), correction=self._correction(on).factors)
+        table = self._table(on)
+        # Runs correct the table that comes along; operators measured here need no correction.
+        return step_time(trace, on, table, correction=self._correction(on).factors if table is None else None)
 
-    def _one_gpu(self, trace: Trace, on: Device, batch: int) -> OneGpuStep:
+    def _one_gpu(self, trace: Trace, on: Device, how: Mapping[str, Any]) -> OneGpuStep:
         found = self._step_time(trace, on)
-        return OneGpuStep.of_phases(found.step_time_s, batch, found.by_phase)
+        return OneGpuStep.of_phases(found.step_time_s, _samples(trace, how), found.by_phase)
 
     def calibrate(
         self,
@@ -268,15 +283,21 @@ class Predict:
         """
         wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
         wanted = merged([*wanted, *generic_candidates()])
+        if file is None and device_name.startswith("cpu"):
+            raise UsageError("times of a CPU are no table of a GPU", hint="name a file for them: -o FILE.csv")
         if dry_run:
             return Calibrated(0, 0, 0, len(wanted))
         return calibrate(wanted, file or self.table_file(gpu or _own_gpu()), for_s=for_s, device=device_name)
 
-    def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]]) -> Correction:
-        """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was."""
+    def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]], *, dry_run: bool = False) -> Correction:
+        """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was.
+
+        What was learnt before is forgotten: `steps` are all that count. With `dry_run` nothing is kept.
+        """
         seen = [MeasuredStep(took_s, each.step_s[0], each.by_kind, run) for each, took_s, run in steps]
         found = refined(Correction(device(gpu).slug), seen)
-        write_correction(found, self._correction_file(found.device))
+        if not dry_run:
+            write_correction(found, self._correction_file(found.device))
         return found
 
     def table_file(self, gpu: str) -> Path:
@@ -302,10 +323,23 @@ def _own_gpu() -> str:
     return models[0]
 
 
-def _footprint(trace: Trace, taken: MemoryAccount, batch: int) -> ModelFootprint:
+def _samples(trace: Trace, how: Mapping[str, Any]) -> int:
+    """Return how many samples a step of the optimizer takes."""
+    return batch_of(trace) * int(how.get("accumulate") or 1)
+
+
+def _spread(found: MemoryPrediction, footprint: ModelFootprint, layout: Layout | None) -> MemoryPrediction:
+    """Return what the fullest rank needs, too, where there is a layout."""
+    if layout is None:
+        return found
+    layout = replace(layout, micro_batch=math.ceil(found.batch / layout.micro_batches))
+    return replace(found, layout=layout, rank=rank_memory(footprint, layout))
+
+
+def _footprint(trace: Trace, taken: MemoryAccount) -> ModelFootprint:
     return footprint_of(
         trace,
-        batch=batch,
+        batch=batch_of(trace),
         peak_bytes=taken.peak_allocated_bytes,
         workspace_bytes=taken.breakdown.get("workspace", 0),
         context_bytes=taken.breakdown.get("context", 0),
@@ -313,23 +347,28 @@ def _footprint(trace: Trace, taken: MemoryAccount, batch: int) -> ModelFootprint
 
 
 def _batch_name(target: Target, given: Mapping[str, Any]) -> str:
-    found = next((each for each in BATCH_NAMES if each in given), "")
-    if not found and target.file is not None and target.file.name == "step.py":
-        found = BATCH_NAMES[0]  # as all benchmarks call it
-    if not found:
-        raise UsageError(
-            f"which argument of {target.name} is the batch?", hint="name it, such as batch_argument='batch', or give it"
-        )
-    return found
+    """Return which argument is the batch, nothing where that cannot be told."""
+    return next((each for each in BATCH_NAMES if each in given), target.batch_argument)
 
 
 def _changed(target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Any:
-    """Return a description with other values."""
+    """Return a description with other values; UsageError where it cannot say what `how` asks for."""
     described = target.description
     if described is None:
         raise NotFound(f"{target.name} is no description")
-    known = {name: value for name, value in how.items() if value is not None and name in ("precision", "training")}
-    said = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments, **known}
+    said = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments}
+    for name, value in how.items():
+        if value is None or (name, value) == ("accumulate", 1):
+            continue
+        if name == "checkpointing":
+            said["recompute"] = "full" if value else "none"
+        elif name in _OF_DESCRIPTIONS:
+            said[_OF_DESCRIPTIONS[name]] = value
+        else:
+            raise UsageError(
+                f"{target.name} is a description: it cannot be told {name.replace('_', ' ')}",
+                hint="give FILE.py:FUNCTION, whose operators are followed",
+            )
     return parse_description(said, file=target.name)
 
 

@@ -45,9 +45,9 @@ def time_page(found: TimePrediction) -> str:
     return _page(f"Time of {found.target}", list(time_blocks(found)))
 
 
-def scaling_page(found: ScalingPrediction, *, title: str, memory_bytes: float | None = None) -> str:
-    """Return how a target scales as one HTML file that needs nothing else; `memory_bytes` is what a device has."""
-    return _page(title, list(scaling_blocks(found, title=title, memory_bytes=memory_bytes)))
+def scaling_page(found: ScalingPrediction, *, title: str) -> str:
+    """Return how a target scales as one HTML file that needs nothing else."""
+    return _page(title, list(scaling_blocks(found, title=title)))
 
 
 def _page(title: str, blocks: list[Block]) -> str:
@@ -229,10 +229,10 @@ def time_blocks(found: TimePrediction) -> Iterator[Block]:
     yield from ([Fold("The same as tables", tuple(parts))] if figures.can_draw() else parts)
     modules = {name or "outside any module": value for name, value in step.by_module.items()}
     yield Fold("By module", (_shares_table("module", modules, code=True),))
+    slow = "longer than the device works" if step.host_s > step.device_s else "mostly while the device works"
     yield Text(
         f"The device works {format_duration(step.device_s)}; the host needs {format_duration(step.host_s)} to launch "
-        f"it all, most of it while the device works. At the roof of the device, all operators together would take "
-        f"{format_duration(step.roof_s)}."
+        f"it all, {slow}. At the roof of the device, all operators together would take {format_duration(step.roof_s)}."
     )
     yield from _operators(found)
     yield from _movement(found)
@@ -358,7 +358,7 @@ def _device(name: str) -> Device | None:
 # ---- scaling
 
 
-def scaling_blocks(found: ScalingPrediction, *, title: str, memory_bytes: float | None = None) -> Iterator[Block]:
+def scaling_blocks(found: ScalingPrediction, *, title: str) -> Iterator[Block]:
     """Yield the parts of the page about scaling, for any writer."""
     kind = "Strong scaling: the batch of a step stays the same" if found.mode == "strong" else (
         "Weak scaling: the batch of one GPU stays the same"
@@ -381,8 +381,8 @@ def scaling_blocks(found: ScalingPrediction, *, title: str, memory_bytes: float 
         yield from drawn(lambda: predict_figures.step_shares(found))
         yield _parts_by_count(rows)
         yield Heading("Memory")
-        yield from drawn(lambda: predict_figures.rank_memory_bars(found, memory_bytes))
-        yield _memory_by_count(rows, memory_bytes)
+        yield from drawn(lambda: predict_figures.rank_memory_bars(found, found.memory_bytes))
+        yield _memory_by_count(rows, found.memory_bytes)
         yield from _costs(rows)
     if found.notes:
         yield Heading("What this rests on")

@@ -34,7 +34,9 @@ def test_every_device_is_whole(name: str) -> None:
 
 
 def test_the_list_holds_what_centres_run() -> None:
-    assert {"h200", "h100-sxm", "h100-pcie", "a100-40gb", "a100-80gb", "v100-16gb", "p100", "gh200"} <= set(device_names())
+    assert {"h200", "h100-sxm", "h100-pcie", "a100-40gb", "a100-80gb", "v100-16gb", "p100", "gh200"} <= set(
+        device_names()
+    )
     assert {"mi250x-gcd", "mi300x", "l40s", "a10"} <= set(device_names())
 
 

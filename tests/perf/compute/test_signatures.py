@@ -60,7 +60,14 @@ def test_where_a_tensor_is_made_says_nothing_of_how_long_it_takes() -> None:
 
 
 def test_lists_of_tensors_with_gaps_read_back() -> None:
-    index = Op("aten.index.Tensor", "", "", (tensor((5, 5)), tensor((3,), "int64")), (), ({"tensor": 0}, {"tensors": [None, 1]}))
+    index = Op(
+        "aten.index.Tensor",
+        "",
+        "",
+        (tensor((5, 5)), tensor((3,), "int64")),
+        (),
+        ({"tensor": 0}, {"tensors": [None, 1]}),
+    )
     assert read_signature(signature(index)) == index
 
 
@@ -70,7 +77,9 @@ def test_equal_neighbours_are_counted() -> None:
     assert read_tensors(write_tensors(tensors)) == tensors
 
 
-@pytest.mark.parametrize("text", ["", "aten.add", "aten.add.Tensor|f32[2|[[]]", "aten.add.Tensor|f32[2]|{", "a|f32[2]|[]"])
+@pytest.mark.parametrize(
+    "text", ["", "aten.add", "aten.add.Tensor|f32[2|[[]]", "aten.add.Tensor|f32[2]|{", "a|f32[2]|[]"]
+)
 def test_a_text_that_is_no_signature_says_so(text: str) -> None:
     with pytest.raises(Integrity, match="is no operator's signature"):
         read_signature(text)

@@ -154,3 +154,14 @@ def test_rules_of_unmeasured_architectures_say_so() -> None:
     assert not library_rules("ampere").verified
     assert library_rules("ampere").blas_handle_bytes < library_rules("hopper").blas_handle_bytes
     assert not library_rules("something new").verified
+
+
+def test_empty_tensors_need_no_workspace() -> None:
+    x, w, y = tensor(0, 64, 56, 56), tensor(64, 64, 3, 3), tensor(0, 64, 56, 56)
+    one = [1, 1]
+    assert taken("convolution.default", (x, w), (y,), {}, {}, None, one, one, one, False, one, 1) == ()
+    assert (
+        recurrent_workspace_bytes(RecurrentCall("lstm", "float32", 1, 1, False, 0, 8, 64, 64), "cudnn_rnn_hopper.csv")
+        == 0
+    )
+    assert reduction_bytes((0, 10), (10, 1), [0], H200) == (0, 0)

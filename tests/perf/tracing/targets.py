@@ -119,11 +119,11 @@ class Sequence(nn.Module):
         return self.out(self.rnn(data)[0])
 
 
-def recurrent(kind: str = "LSTM", dropout: float = 0.0) -> Any:
+def recurrent(kind: str = "LSTM", dropout: float = 0.0, precision: str = "fp32") -> Any:
     def loss(model: Any) -> Any:
         return model(torch.randn(ROWS, 20, 24)).square().mean()
 
-    return SimpleNamespace(model=Sequence(kind, dropout), loss=loss, optimizer=sgd, precision="fp32")
+    return SimpleNamespace(model=Sequence(kind, dropout), loss=loss, optimizer=sgd, precision=precision)
 
 
 class Graph(nn.Module):

@@ -43,6 +43,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "lstm": {"function": "recurrent"},
     "lstm dropout": {"function": "recurrent", "arguments": {"dropout": 0.5}},
     "gru": {"function": "recurrent", "arguments": {"kind": "GRU"}},
+    "lstm bf16": {"function": "recurrent", "arguments": {"precision": "bf16"}},
     "graph": {"function": "graph"},
     "cosmoflow": {"function": "cosmoflow", "arguments": {"batch": 4}, "steps": 3},
     "inference": {"function": "inference", "steps": 1},
@@ -326,6 +327,12 @@ def test_dropout_between_recurrent_layers_costs_a_mask_and_a_state(of: Callable[
     assert found[1] - found[0] == rows // 8
     assert sums(dropped)["buffer"] == 6_488_064
     assert one(of("gru"), "aten._cudnn_rnn.default").outputs[2].elements == 0
+
+
+def test_autocast_runs_a_recurrent_layer_in_float16(of: Callable[[str], Trace]) -> None:
+    call = one(of("lstm bf16"), "aten._cudnn_rnn.default")
+    assert {spec.dtype for spec in call.inputs} == {"float16"}
+    assert of("lstm bf16").storages[call.outputs[3].storage].size_bytes == (5 * 2 + 1) * 20 * ROWS * 32 * 2 + 256
 
 
 def test_a_graph_network_keeps_edges_and_sends_closed_over_tensors_along(of: Callable[[str], Trace]) -> None:

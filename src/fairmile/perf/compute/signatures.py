@@ -191,7 +191,7 @@ def _words(value: Any) -> Any:
             return f"@{value['tensor']}"
         if "tensors" in value:
             places = value["tensors"]
-            if places and list(places) == list(range(places[0], places[0] + len(places))):
+            if places and places[0] is not None and list(places) == list(range(places[0], places[0] + len(places))):
                 return f"@{places[0]}:{places[0] + len(places)}"
             return "@[" + ",".join("" if each is None else str(each) for each in places) + "]"
     if isinstance(value, (list, tuple)):

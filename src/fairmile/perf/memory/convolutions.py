@@ -68,7 +68,7 @@ class ConvolutionTable:
         kind = (call.direction, _half(call.dtype), call.channels_last)
         form = _form(call.groups, prod(call.weight[2:]), call.stride, call.is_depthwise)
         rows = self._rows.get((*kind, form), ())
-        if not rows:
+        if not rows or 0 in call.input or 0 in call.output:
             return 0
         exact = call.dtype
         nearest = min(rows, key=lambda each: _distance(call, each[1]) + (0.05 if each[0] != exact else 0.0))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
 
+from fairmile.perf.compute.work import item_bytes
 from fairmile.perf.memory.sharding import ModelFootprint
 from fairmile.perf.steps import Kind, Trace
-
-_DTYPE_BYTES = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
 
 
 def footprint_of(
@@ -44,11 +42,14 @@ def footprint_of(
 
 
 def batch_of(trace: Trace) -> int:
-    """Return how many samples a step takes: the first length that most of its inputs share."""
+    """Return how many samples a batch has: the first length that most of the inputs have as they are made."""
     lengths: Counter[int] = Counter()
-    for op in trace.ops:
+    for number, op in enumerate(trace.ops):
         for spec in op.outputs:
-            if spec.storage >= 0 and spec.shape and trace.storages[spec.storage].category == "input":
+            if spec.storage < 0 or not spec.shape:
+                continue
+            storage = trace.storages[spec.storage]
+            if storage.category == "input" and storage.op == number:  # not a view of it with another shape
                 lengths[spec.shape[0]] += 1
     return lengths.most_common(1)[0][0] if lengths else 1
 
@@ -68,7 +69,7 @@ def _kept_for_backward(trace: Trace) -> set[int]:
     """Return the storages that live when backward of the last step begins; of inference all of the fullest moment."""
     alive: set[int] = set()
     begins = _last_step(trace)
-    best, most = set[int](), -1
+    best, most = alive.copy(), -1
     for at, (kind, number, _) in enumerate(trace.events):
         if kind == Kind.ALLOC:
             alive.add(number)
@@ -101,17 +102,14 @@ def _order(trace: Trace, units: set[str]) -> list[str]:
 
 
 def _boundary(trace: Trace, batch: int) -> int:
-    """Return the usual size of what one block hands to the next: the commonest first result that has all samples."""
-    first: Mapping[str, list[int]] = defaultdict(list)
-    sizes: Counter[int] = Counter()
+    """Return the usual size of what one block hands to the next: of the first inputs with all samples the commonest."""
+    first: dict[str, int] = {}
     for op in trace.ops:
         unit = unit_of(op.module)
-        if op.phase != "forward" or first[unit]:
+        if op.phase != "forward" or unit in first:
             continue
         for spec in op.inputs:
             if len(spec.shape) > 1 and spec.shape[0] == batch:
-                size = spec.elements * _DTYPE_BYTES.get(spec.dtype, 1)
-                first[unit].append(size)
-                sizes[size] += 1
+                first[unit] = spec.elements * item_bytes(spec.dtype)
                 break
-    return sizes.most_common(1)[0][0] if sizes else 0
+    return Counter(first.values()).most_common(1)[0][0] if first else 0

@@ -52,7 +52,7 @@ def reserve_bytes(call: RecurrentCall) -> int:
 def recurrent_workspace_bytes(call: RecurrentCall, table: str) -> int:
     """Return the workspace of a pass, from the nearest measured one."""
     rows = [row for row in _read(table) if row[0].kind == call.kind]
-    if not rows:
+    if not rows or call.output_bytes == 0:
         return 0
     near, measured = min(rows, key=lambda row: _distance(call, row[0]))
     rest = measured - _base(near)

@@ -91,6 +91,7 @@ class ScalingPrediction:
     worth_up_to: int | None
     threshold: float = WORTH_EFFICIENCY
     notes: Sequence[str] = field(default_factory=tuple)
+    memory_bytes: float | None = None  # of one device
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for `--json`, tables and plots."""
@@ -159,7 +160,7 @@ def scaling_curve(
             base = base or rate
             row = _counted(replace(row, spread=spread), rate / base, goal)
         rows.append(row)
-    return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, tuple(notes))
+    return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, tuple(notes), machine.memory_bytes)
 
 
 def _row(planner: Planner, machine: Machine, count: int, global_batch: int) -> ScalingRow:

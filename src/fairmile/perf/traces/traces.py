@@ -57,12 +57,26 @@ class Traces:
             change = replace(change, model=wanted, measured_by=measured_by)
         return Replay(read_traces(paths, format=format)).run(change)
 
-    def export(self, paths: Paths, target: Path, *, to: str = "chrome", format: str | None = None) -> list[Path]:
-        """Write traces of all ranks as one Chrome (Perfetto) file, an OTF2 archive or Chakra files in a folder."""
+    def export(
+        self,
+        paths: Paths,
+        target: str | Path,
+        *,
+        to: str = "chrome",
+        format: str | None = None,
+        dry_run: bool = False,
+    ) -> list[Path]:
+        """Write traces of all ranks as one Chrome (Perfetto) file, an OTF2 archive or Chakra files in a folder.
+
+        With `dry_run` nothing is read or written.
+        """
+        target = Path(target)
         if to not in EXPORTS:
             raise UsageError(f"there is no format {to!r} to write", hint=f"there are {', '.join(EXPORTS)}")
         if target.exists():
             raise Conflict(f"{target} is there already", hint="choose another name")
+        if dry_run:
+            return [target]
         table = read_traces(paths, format=format)
         if to == "chakra":
             return write_chakra(table, target)

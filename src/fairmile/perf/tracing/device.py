@@ -75,7 +75,10 @@ class _Module:
 
 
 class Place:
-    """Where tensors go for which no device is named: here on the host while the model is built, then the device."""
+    """Where tensors go for which no device is named: to the device while the loss runs, else to the host.
+
+    Large ones of a model that is built go to the device as well, so that they take no memory.
+    """
 
     def __init__(self) -> None:
         self.building = True
@@ -86,7 +89,7 @@ class Place:
         if name in _LEAVES_OUT and args and isinstance(args[0], torch.Tensor):
             return None
         if not self.building:
-            return NAME
+            return NAME if recorder.is_in_model() else None
         return NAME if name in _SIZED and _elements(args, kwargs) >= _LARGE_ELEMENTS else None
 
 

@@ -20,6 +20,7 @@ def register(library: Any) -> None:
     for name, mode in (("lstm", 2), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 0)):
         library.impl(f"{name}.input", _recurrent(mode), "AutogradPrivateUse1")
         library.impl(f"{name}.data", _recurrent_packed(mode), "AutogradPrivateUse1")
+    library.impl("_cudnn_rnn", _recurrent_cast, "AutocastPrivateUse1")
 
 
 # In which order CUDA allocates an operator's outputs, where it is not theirs.
@@ -207,6 +208,16 @@ def _recurrent(mode: int) -> Any:
     return run
 
 
+def _recurrent_cast(data: Any, weights: Any, stride: int, flat: Any, hx: Any, cx: Any, *rest: Any) -> Any:
+    """Run a recurrent layer under autocast: CUDA takes float16 for it, whatever else is taken."""
+    with torch._C._ExcludeDispatchKeyGuard(_torch._C.DispatchKeySet(_torch._C.DispatchKey.AutocastPrivateUse1)):
+        if weights[0].dtype is torch.float32:
+            weights, flat = [weight.to(torch.float16) for weight in weights], None
+            data, hx = data.to(torch.float16), hx.to(torch.float16)
+            cx = cx.to(torch.float16) if cx is not None else None
+        return aten._cudnn_rnn(data, weights, stride, flat, hx, cx, *rest)
+
+
 def _recurrent_packed(mode: int) -> Any:
     def run(
         data: torch.Tensor,
@@ -298,7 +309,10 @@ def rnn_shapes(*args: Any) -> tuple[Any, ...]:
     rows = data.shape[0] if sizes else steps * batch
     reserve = rnn_reserve_bytes(mode, rows, hidden, layers, directions, dropout, data.element_size()) if train else 0
     buffer = data.new_empty([reserve], dtype=torch.uint8)
-    return out, state, last, buffer, flat if flat is not None else data.new_empty([sum(w.numel() for w in weights)])
+    if flat is None:  # weights that autocast has cast lie in such a buffer already
+        apart = data.dtype not in (torch.float16, torch.bfloat16)
+        flat = data.new_empty([sum(weight.numel() for weight in weights) if apart else 0])
+    return out, state, last, buffer, flat
 
 
 def rnn_reserve_bytes(
@@ -313,9 +327,9 @@ def rnn_reserve_bytes(
 
 def rnn_backward_shapes(*args: Any) -> tuple[Any, ...]:
     """Return the outputs of `_cudnn_rnn_backward` for arguments without data."""
-    data, weights, _stride, flat, hx, cx = args[:6]
+    data, weights, _stride, _flat, hx, cx = args[:6]
     mask = args[-1]
-    grads = data.new_empty(flat.shape) if mask[3] else None
+    grads = data.new_empty([sum(weight.numel() for weight in weights)]) if mask[3] else None
     pieces = []
     if grads is not None:
         at = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import math
 import sys
 import weakref
 from collections.abc import Iterator
@@ -259,6 +260,19 @@ class Recorder:
             self._own(tensor, elements * dtype.itemsize)
         return tensor
 
+    def resize(self, tensor: torch.Tensor, shape: Any) -> torch.Tensor:
+        """Give a tensor another shape, and more memory where it needs that."""
+        shape = tuple(shape)
+        life = self._lives.get(tensor.untyped_storage()._cdata)
+        room = 0 if life is None else self.sizes[life.index]
+        elements = math.prod(shape)
+        if elements * tensor.dtype.itemsize > room:
+            tensor.data = self.new(shape, _EMPTY(shape, tensor.dtype).stride(), tensor.dtype, elements)
+        elif shape != tuple(tensor.shape):
+            strides = _EMPTY(shape, tensor.dtype).stride()
+            tensor.data = _STRIDED.redispatch(_META, tensor, shape, strides, tensor.storage_offset())
+        return tensor
+
     def module(self) -> str:
         """Return the path of the module at work."""
         if self.modules:
@@ -390,7 +404,7 @@ class Recorder:
             for at, meta in enumerate(held):
                 if out is meta:
                     grown = tuple(meta.shape) if tuple(meta.shape) != shapes[at] else None
-                    return (_SAME, at, grown, meta.numel() * meta.dtype.itemsize)
+                    return (_SAME, at, grown)
             storage = out.untyped_storage()._cdata
             for at, meta in enumerate(held):
                 if meta.device.type == "meta" and meta.untyped_storage()._cdata == storage:
@@ -431,9 +445,7 @@ class Recorder:
         elif kind == _SAME:
             tensor = tensors[recipe[1]]
             if recipe[2] is not None:
-                aten.resize_.default.redispatch(_META, tensor, list(recipe[2]))
-                if self.index(tensor) < 0:
-                    self._own(tensor, recipe[3])
+                self.resize(tensor, recipe[2])
         else:
             _, at, shape, strides, offset, dtype = recipe
             base = tensors[at]
@@ -513,7 +525,8 @@ class Recorder:
 
     def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
-        if not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool and self.phase != "build":
+        whole = not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
+        if whole and (self.phase == "forward" or self.modules):
             raise Unpredictable("the model asks for an integer value of a tensor on the device (.item(), .tolist())")
         if tensor.dtype is torch.bool:
             index = self.index(tensor)
@@ -521,7 +534,7 @@ class Recorder:
             return maker >= 0 and self.ops[maker][0].name.startswith("aten.all.")
         if self.phase != "optimizer":  # a gradient scaler asks whether there were infinities
             self.note("a value of a tensor was asked for while the step ran: zero was taken")
-        return 0.0
+        return 0 if whole else 0.0
 
     def _equal(self, func: Any, args: Any, kwargs: Any) -> Any:
         return False
@@ -574,7 +587,7 @@ _WHOLE_NAMES = (
     "logspace eye eye.m randperm range range.step"
 )
 _WHOLE = frozenset(_WHOLE_NAMES.split())
-_VIEWS = "as_strided view _reshape_alias unfold view_as_real view_as_complex set_.source_Tensor resize_"
+_VIEWS = "as_strided view _reshape_alias unfold view_as_real view_as_complex set_.source_Tensor"
 
 
 def install(library: Any) -> None:
@@ -593,6 +606,7 @@ def install(library: Any) -> None:
         own = has_kernel(name, "CompositeImplicitAutograd") and has_kernel(name, "CPU")
         if whole or own or has_kernel(name, "CompositeExplicitAutogradNonFunctional"):
             library.impl(short, functools.partial(_answer, _overload(short)), "PrivateUse1")
+    library.impl("resize_", _resize, "PrivateUse1")
     for short in _VIEWS.split():
         library.impl(short, functools.partial(_overload(short).redispatch, _META), "PrivateUse1")
 
@@ -600,9 +614,18 @@ def install(library: Any) -> None:
 _kept: list[Any] = []
 
 
+def is_in_model() -> bool:
+    """Say whether a model's forward or backward runs now."""
+    return bool(_current) and _current[-1].phase in ("forward", "backward")
+
+
 def _overload(short: str) -> Any:
     packet, _, overload = short.partition(".")
     return getattr(getattr(aten, packet), overload or "default")
+
+
+def _resize(tensor: torch.Tensor, shape: Any, *, memory_format: Any = None) -> torch.Tensor:
+    return _current[-1].resize(tensor, shape)
 
 
 def _answer(func: Any, *args: Any, **kwargs: Any) -> Any:

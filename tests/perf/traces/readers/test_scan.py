@@ -176,6 +176,14 @@ def test_values_that_are_no_events_are_counted(tmp_path: Path) -> None:
     assert reading.notes == ["rank0.json: 2 events are not as the format has them and were left out"]
 
 
+def test_a_damaged_head_costs_the_head_alone(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    file.write_text(text_of(EVENTS).replace('{"head": {"a"', '{"head": {a"'), encoding="utf-8")
+    found, reading = read(file)
+    assert len(found) == 500
+    assert "rank0.json: its head is damaged, so that rank and clock may be wrong" in reading.notes
+
+
 def test_a_gzipped_file_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
     packed = gzip.compress(text_of(EVENTS * 20).encode())
     file = tmp_path / "rank0.json.gz"

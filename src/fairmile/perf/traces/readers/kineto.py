@@ -429,7 +429,10 @@ def _tensors(args: _RichArgs) -> tuple[str, int]:
 
 
 def _list(text: msgspec.Raw) -> list[Any]:
-    found = msgspec.json.decode(text)
+    try:
+        found = msgspec.json.decode(text)
+    except ValueError:  # what is passed over unread may be broken
+        return []
     return found if isinstance(found, list) else []
 
 

@@ -25,6 +25,7 @@ E = TypeVar("E")
 _BLOCK = 256 << 10  # what is decoded of it stays in the processor's cache: 1.7 times as fast as pieces of 4 MB
 _LONGEST_EVENT = 16 << 20
 _MOST_RECOVERIES = 100
+_LONGEST_BAD_HEAD = 4 << 20
 _LONGEST_HEAD = 256 << 20
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _ANOTHER = re.compile(rb"\s*[}\]]*\s*,\s*\{")
@@ -92,6 +93,8 @@ class Events(Generic[E]):
                 yield found
             elif len(text) > _LONGEST_EVENT:
                 raise Integrity(f"{self.file} holds no end of an event within {format_size(_LONGEST_EVENT)}")
+        if not begun and (start := self._begin(text, force=True)) >= 0:
+            begun, at, text = True, start, text[start:]
         if not begun:
             raise Integrity(
                 f"{self.file} holds no list of events",
@@ -108,17 +111,20 @@ class Events(Generic[E]):
             except BROKEN as error:
                 self.notes.append(f"{self.file.name}: the compressed file is cut off or damaged ({error})")
 
-    def _begin(self, text: bytes) -> int:
+    def _begin(self, text: bytes, *, force: bool = False) -> int:
         """Return where the first event begins once the head of the file is there, -1 before."""
         start = text.lstrip(b"\xef\xbb\xbf \t\r\n")
         if start.startswith(b"["):
             return len(text) - len(start) + 1
-        for match in _EVENTS.finditer(text):
+        for found in _EVENTS.finditer(text):
             try:
-                self.head = json.loads(text[: match.end()] + b"]}")
+                self.head = json.loads(text[: found.end()] + b"]}")
             except ValueError:
                 continue  # the words stand in a text, or something is wrong before them
             self._is_object = True
+            return found.end()
+        if (force or len(text) > _LONGEST_BAD_HEAD) and (match := _EVENTS.search(text)):
+            self.notes.append(f"{self.file.name}: its head is damaged, so that rank and clock may be wrong")
             return match.end()
         if len(text) > _LONGEST_HEAD:
             raise Integrity(f"{self.file} holds no list of events within {format_size(_LONGEST_HEAD)}")
@@ -262,7 +268,7 @@ class Events(Generic[E]):
         except RecursionError as error:
             raise Fault(0) from error
         except ValueError as error:
-            if _is_fault(error) and _NO_NUMBER.search(whole):
+            if _is_no_number(whole, error):
                 return self._plain(_NO_NUMBER.sub(b"null", whole))
             return self._plain(whole)
 
@@ -300,8 +306,11 @@ def typed_decoder(kind: type[E]) -> Callable[[bytes], list[E]]:
     return msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]
 
 
-def _is_fault(error: ValueError) -> bool:
-    return "malformed" in str(error) or "truncated" in str(error)
+def _is_no_number(text: bytes, error: ValueError) -> bool:
+    """Tell whether decoding failed at a number that JSON does not know."""
+    told = _AT_BYTE.search(str(error))
+    place = int(told[1]) if told else 0
+    return bool(told and _NO_NUMBER.search(text, max(place - 24, 0), place + 24))
 
 
 def _behind_comma(text: bytes, cut: int) -> int:

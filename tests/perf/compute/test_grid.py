@@ -1,0 +1,45 @@
+"""The built-in list of operators: wide enough that a model's operators lie between those of the list."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairmile.perf.compute.grid import ORIGIN, _attention, _convolutions, _elementwise, _recurrent, call
+from fairmile.perf.compute.signatures import signature, tensor
+from fairmile.perf.compute.work import kind_of
+
+pytest.importorskip("torch")
+
+
+def test_what_a_call_returns_is_worked_out() -> None:
+    made = call("aten.addmm.default", tensor((8,)), tensor((4, 16)), tensor((16, 8)))
+    assert made.outputs == (tensor((4, 8)),)
+    assert ORIGIN == "grid"
+
+
+def test_names_and_types_of_arguments_are_kept() -> None:
+    made = call("aten._to_copy.default", tensor((4,)), dtype={"dtype": "bfloat16"})
+    assert signature(made) == 'aten._to_copy.default|f32[4]|[["@0"],[["dtype",{"dtype":"bfloat16"}]]]'
+    assert made.outputs == (tensor((4,), "bfloat16"),)
+
+
+def test_each_part_is_of_its_kind_and_never_the_same_call_for_two_types() -> None:
+    for part, kinds in (
+        (_attention, {"attention"}),
+        (_recurrent, {"rnn"}),
+        (_elementwise, {"elementwise", "copy", "fill", "reduction"}),
+    ):
+        ops = list(part())
+        assert {kind_of(op) for op in ops} == kinds
+        assert len({signature(op) for op in ops}) == len(ops)
+
+
+def test_convolutions_come_forward_and_backward_in_both_layouts() -> None:
+    first = []
+    for op in _convolutions():
+        first.append(op)
+        if len(first) == 40:
+            break
+    names = [op.name for op in first]
+    assert names[0::2] == ["aten.convolution.default"] * 20
+    assert names[1::2] == ["aten.convolution_backward.default"] * 20
