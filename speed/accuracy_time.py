@@ -51,7 +51,7 @@ def build(**said: Any) -> SimpleNamespace:
 
 
 def _program() -> ModuleType:
-    if importlib.util.find_spec("transformers") is None:
+    if "transformers" not in sys.modules and importlib.util.find_spec("transformers") is None:
         sys.modules["transformers"] = ModuleType("transformers")  # half of the models need none of it
     spec = importlib.util.spec_from_file_location("measured_cases", SHARED / "gpu_h200_training.py")
     assert spec is not None and spec.loader is not None

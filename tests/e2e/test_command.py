@@ -87,6 +87,8 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "status",
         "compare",
         "report",
+        "predict",
+        "trace",
         "watch",
         "catalog",
         "store",

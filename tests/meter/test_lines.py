@@ -83,6 +83,14 @@ def test_many_calls_stand_as_base64_of_starts_and_ends(tmp_path: Path) -> None:
         '{"p": 7, "spans": "x", "at": [1, 2], "n": []}',
         '{"p": 7, "about": ["grid"]}',
         '{"p": 7, "named": "halo"}',
+        '{"p": 7, "event": "never", "at": NaN}',
+        '{"p": 7, "event": "far", "at": 1e400}',
+        '{"p": 7, "event": "far", "at": 1000000000000000000000000}',
+        '{"p": 7, "event": "e", "at": 1, "with": 5}',
+        '{"p": 7, "log": {"loss": 1}, "at": NaN}',
+        '{"p": 7, "spans": "x", "at": [1, 2], "with": [3]}',
+        '{"p": 8, "writer": {"host": "n1", "rank": 0, "wall_ns": 1e30, "clock_ns": 0}}',
+        '{"p": "8", "writer": {"host": "n1", "rank": 0, "wall_ns": 1, "clock_ns": 0}}',
         "[" * 100_000,
         "\x00\x00\x00",
     ],
@@ -91,6 +99,13 @@ def test_a_line_that_cannot_be_read_is_counted_and_costs_no_other(tmp_path: Path
     log = read_log([write(tmp_path / "e", WRITER, line, {"event": "after", "at": 1, "p": 7})])
     assert (log.damaged, [event.name for event in log.events], log.metrics) == (1, ["after"], [])
     assert all(len(spans.starts_ns) == len(spans.durations_ns) == 0 for spans in log.spans)
+
+
+@pytest.mark.parametrize("rank", ["zero", -3, 1 << 40, 1.5, True])
+def test_a_rank_that_cannot_be_one_is_not_known(tmp_path: Path, rank: Any) -> None:
+    writer = {"writer": {**WRITER["writer"], "rank": rank}, "p": 7}  # type: ignore[dict-item]
+    log = read_log([write(tmp_path / "e", writer, {"event": "after", "at": 1, "p": 7})])
+    assert (log.damaged, log.events[0].writer.rank) == (0, None)
 
 
 def test_a_last_line_that_a_crash_cut_off_and_bytes_that_are_no_text_are_counted(tmp_path: Path) -> None:

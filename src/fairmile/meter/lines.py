@@ -55,6 +55,8 @@ _NAN = float("nan")
 _SPECIAL = {"NaN": _NAN, "Infinity": float("inf"), "-Infinity": float("-inf")}
 _LONGEST_LINE = 64 << 20
 _MOST_WAITING = 1 << 16
+_MOST_NS = 1 << 62  # 146 years: two such times can be added in 64 bits
+_MOST_RANK = (1 << 31) - 1
 
 Kind = Literal["gauge", "counter"]
 
@@ -268,6 +270,19 @@ def read_log(files: Iterable[Path]) -> Log:
     return log
 
 
+def _whole(said: Any) -> int:
+    """Return a whole number that a line states; ValueError for anything else."""
+    if type(said) is not int or not -_MOST_NS <= said <= _MOST_NS:
+        raise ValueError(f"{said!r} is no time, nor the number of a process")
+    return said
+
+
+def _facts(said: Any) -> Mapping[str, Any] | None:
+    if said is not None and not isinstance(said, dict):
+        raise ValueError("attributes without names")
+    return said
+
+
 def _integers(said: Any) -> array[int]:
     numbers = array("q", b64decode(said, validate=True) if isinstance(said, str) else said)
     if isinstance(said, str) and sys.byteorder == "big":
@@ -335,15 +350,16 @@ class _Reading:
         elif "spans" in line:
             self._take_spans(line, writer)
         elif "log" in line:
-            at, step = writer.wall(line["at"]), None if line.get("step") is None else number(line["step"])
+            at, step = writer.wall(_whole(line["at"])), None if line.get("step") is None else number(line["step"])
             logged = [Logged(str(name), number(value), step, at, writer) for name, value in line["log"].items()]
             self._log.metrics.extend(logged)
         elif "channels" in line:
-            channels = tuple(Channel(**each) for each in line["channels"])
+            channels = tuple(Channel(**{**each, "name": str(each["name"])}) for each in line["channels"])
             rows = self._samples[line["watch"]] = _Rows(channels, writer)
             self._log.samples.append(rows.samples)
         elif "event" in line:
-            self._log.events.append(Event(str(line["event"]), writer.wall(line["at"]), writer, line.get("with") or {}))
+            at, facts = writer.wall(_whole(line["at"])), _facts(line.get("with"))
+            self._log.events.append(Event(str(line["event"]), at, writer, facts or {}))
         elif "counter" in line:
             self._take_counter(line, writer)
         elif "component" in line:
@@ -357,7 +373,9 @@ class _Reading:
             raise ValueError("a line of no known kind")
 
     def _take_writer(self, said: Mapping[str, Any], pid: int) -> None:
-        writer = Writer(said["host"], pid, said.get("rank"), said["wall_ns"], said["clock_ns"])
+        rank = said.get("rank")
+        rank = rank if type(rank) is int and 0 <= rank <= _MOST_RANK else None
+        writer = Writer(str(said["host"]), _whole(pid), rank, _whole(said["wall_ns"]), _whole(said["clock_ns"]))
         if said.get("boot"):
             first = self._boots.setdefault((said["host"], said["boot"]), writer)
             writer = replace(writer, wall_ns=first.wall(writer.clock_ns))
@@ -376,7 +394,7 @@ class _Reading:
     def _take_spans(self, line: Mapping[str, Any], writer: Writer) -> None:
         name, thread = str(line["spans"]), int(line.get("thread", 0))
         starts, durations = _calls(line["at"])
-        attributes: list[Mapping[str, Any] | None] = [line.get("with")] * len(starts)
+        attributes: list[Mapping[str, Any] | None] = [_facts(line.get("with"))] * len(starts)
         if "n" in line:
             attributes = [{"n": iteration} for iteration in _for_each(line, "n", len(starts))]
         exchange = self._exchange(line, len(starts)) if "exchange" in line else None
@@ -416,7 +434,7 @@ class _Reading:
         self._counters[key].values.extend(values)
 
     def _take_sample(self, line: Mapping[str, Any], writer: Writer) -> None:
-        self._samples[line["watch"]].add(writer.wall(line["at"]), line["sample"])
+        self._samples[line["watch"]].add(writer.wall(_whole(line["at"])), line["sample"])
 
     def end(self) -> None:
         for rows in self._samples.values():

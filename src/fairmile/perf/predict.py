@@ -148,6 +148,10 @@ class Predict:
         """
         asked, on = self._target(target), device(gpu)
         if asked.description is not None:
+            if allocator:
+                raise UsageError(
+                    f"{target} is a description: what its allocator does is not followed", hint="give FILE.py:FUNCTION"
+                )
             found = closed_form(_changed(asked, arguments or {}, how))
             return _spread(MemoryPrediction(target, on, found.footprint.batch, found), found.footprint, layout)
         options = parse_allocator_options(allocator)

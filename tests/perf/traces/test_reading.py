@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("msgspec")
 from trace_files import kineto_events, write_kineto
 
 from fairmile.base.errors import Integrity, NotFound, UsageError
+from fairmile.perf.traces.analyze import analyze
 from fairmile.perf.traces.events import Kind
 from fairmile.perf.traces.reading import FORMATS, format_of, read_traces
 
@@ -168,3 +170,100 @@ def test_the_content_tells_the_format(tmp_path: Path, text: str, name: str, expe
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     assert format_of(file) == expected
+
+
+def profile(*more: Any, **head: Any) -> dict[str, Any]:
+    events = [{**SPAN, "ts": 5.0}, *({**SPAN, **each} for each in more), {**SPAN, "ts": 15.0}]
+    return {"deviceProperties": [], "baseTimeNanoseconds": 10**18, **head, "traceEvents": events}
+
+
+def spread(**more: Any) -> dict[str, Any]:
+    return {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2, **more}}
+
+
+SPAN = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
+REDUCE = {"cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 9.0}
+CALL = {"Collective name": "allreduce", "Seq": 10**12, "In msg nelems": 10**20, "dtype": "Float", "Group size": 2}
+
+
+@pytest.mark.parametrize(
+    ("trace", "events"),
+    [
+        (profile(**spread(world_size=10**12)), 2),
+        (profile(**spread(rank=10**12)), 2),
+        (profile(**spread(rank=-7)), 2),
+        (profile(baseTimeNanoseconds=10**30), 2),
+        (profile({"cat": "user_annotation", "name": "ProfilerStep#99999999999999", "ts": 9.0}), 3),
+        (profile({**REDUCE, "args": CALL}, **spread()), 3),
+        (profile({**REDUCE, "args": CALL, "ts": 1e300}, **spread()), 2),
+        (profile({"ts": "nan"}, {"ts": 1e300}), 2),
+        ({"traceEvents": [SPAN, {**SPAN, "ts": "nan"}, {**SPAN, "ts": "inf"}, {**SPAN, "dur": 1e300}]}, 1),
+        ({"traceEvents": [SPAN, {**SPAN, "name": "step 20261116123456"}]}, 2),
+        (
+            {
+                "traceEvents": [
+                    SPAN,
+                    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "rank 99999999999"}},
+                ]
+            },
+            1,
+        ),
+        ({"traceEvents": [SPAN, {"ph": "C", "name": "c", "ts": 2, "args": {"v": 10**400}}]}, 2),
+    ],
+)
+def test_a_number_that_cannot_be_costs_no_more_than_what_it_stands_for(
+    tmp_path: Path, trace: dict[str, Any], events: int
+) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(trace), encoding="utf-8")
+    table = read_traces(file)
+    found = analyze(table)
+    assert (found.events, found.ranks, table.validate()) == (events, ("rank 0",), [])
+    assert found.span_s < 1e-3 and len(found.missing_ranks) <= 1
+
+
+def test_a_timeline_with_a_rank_that_no_machine_has_is_read_without_it(tmp_path: Path) -> None:
+    events = [
+        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1},
+        {"ph": "X", "name": "99999999999", "ts": 2, "dur": 0},
+        {"ph": "X", "name": "1", "ts": 2, "dur": 0},
+        {"ph": "E", "ts": 3},
+        {"ph": "B", "name": "ALLREDUCE", "ts": 4},
+        {"ph": "E", "ts": 5},
+    ]
+    (tmp_path / "horovod.json").write_text(json.dumps([{**each, "pid": 1} for each in events]), encoding="utf-8")
+    assert read_traces(tmp_path / "horovod.json").ranks == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"duration_ms": float("inf")},
+        {"input_dtypes": {"a": 1}, "input_sizes": [5]},
+        {"input_dtypes": ["Float"], "input_sizes": [5]},
+        {"time_created_ns": 10**30},
+    ],
+)
+def test_a_flight_recorder_that_says_odd_things_of_a_call_still_tells_the_call(
+    tmp_path: Path, entry: dict[str, Any]
+) -> None:
+    told = {"profiling_name": "nccl:all_reduce", "collective_seq_id": 1, "time_created_ns": 5, **entry}
+    file = tmp_path / "trace_rank_3.json"
+    file.write_text(json.dumps({"pg_config": {}, "entries": [told]}), encoding="utf-8")
+    assert read_traces(file).ranks == [3]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x80\x04K\x01K\x02a.", b"\x80\x04}}b.", b"\x80\x04Nr\xff\xff\xff\x7f.", b"\x80\x04X", b"\x80\x04cos\nsystem\n."],
+)
+def test_a_pickle_that_is_no_dump_is_a_sentence_and_takes_no_memory(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "trace_rank_0").write_bytes(data)
+    with pytest.raises(Integrity, match="trace_rank_0"):
+        read_traces(tmp_path / "trace_rank_0")
+
+
+def test_a_link_that_leads_back_is_not_followed(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0)
+    (tmp_path / "again").symlink_to(tmp_path, target_is_directory=True)
+    assert read_traces(tmp_path).notes == []

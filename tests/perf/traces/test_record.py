@@ -215,6 +215,34 @@ def test_processes_that_a_program_forks_and_spawns_are_recorded_each(python: Pyt
     assert sorted(each.file is not None for each in recorded.traced) == [False, True, True]
 
 
+def test_a_process_that_leaves_without_a_word_is_told_as_such(python: Python) -> None:
+    recorded = python("import os, torch\nos._exit(3)\n")
+    assert recorded.exit_code == 3
+    (traced,) = recorded.traced
+    assert traced.file is None and "os._exit" in traced.reason and traced.reason in recorded.notes[0]
+
+
+def test_a_program_that_clears_its_environment_keeps_its_torch_and_is_recorded(python: Python) -> None:
+    recorded = python("import os\nos.environ.clear()\n" + TRAINING.replace("END", "pass"))
+    assert (recorded.exit_code, recorded.notes) == (0, ())
+    assert recorded.traced[0].last_step == 4
+
+
+def test_a_folder_that_cannot_be_written_costs_the_program_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    env = {**os.environ, **variables(tmp_path / "file", QUICK)}
+    text = TRAINING.replace("END", "pass").replace("from fairmile.meter import span", "from contextlib import suppress")
+    text = text.replace('span("step", n=n)', "suppress()") + "assert not torch.autograd._profiler_enabled()\n"
+    done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_settings_that_are_broken_cost_the_program_nothing(tmp_path: Path) -> None:
+    env = {**os.environ, **variables(tmp_path, QUICK), "FAIRMILE_TRACE": "{"}
+    done = subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
 def test_ranks_of_mpi_are_told_by_their_launcher(python: Python) -> None:
     words = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable)

@@ -108,11 +108,12 @@ def _convolution(op: Op, work: Work) -> Features:
     if x is None or w is None or y is None or len(x.shape) < 3:
         return _plain(op, work)
     shift = 1 if backward else 0
-    stride, transposed = op.arguments[3 + shift], bool(op.arguments[6 + shift])
+    stride, dilation, transposed = op.arguments[3 + shift], op.arguments[5 + shift], bool(op.arguments[6 + shift])
     groups = int(op.arguments[8 + shift])
     mask = op.arguments[10] if backward and len(op.arguments) > 10 else ()
     depthwise = groups > 1 and groups == x.shape[1]
-    what = f"{'transposed ' if transposed else ''}{'depthwise' if depthwise else 'conv'}{len(w.shape) - 2}d"
+    # One dimension is to the libraries two of which one has the length 1.
+    what = f"{'transposed ' if transposed else ''}{'depthwise' if depthwise else 'conv'}{max(len(w.shape) - 2, 2)}d"
     family = f"{what} {'backward' if backward else 'forward'} {compute_dtype(op)}"
     numbers = (
         0.8 * _log(x.shape[0]),
@@ -125,8 +126,10 @@ def _convolution(op: Op, work: Work) -> Features:
         0.6 * _alignment(x.shape[1], most=5),
         0.6 * _alignment(y.shape[1], most=5),
     )
-    marks = ("last" if layout(x) == "last" else "first", "".join("x" if m else "-" for m in mask[:2]))
-    return Features(family, numbers, marks, (1.5, 2.0))
+    is_dilated = isinstance(dilation, (list, tuple)) and any(each > 1 for each in dilation)
+    given = "".join("x" if each else "-" for each in mask[:2])
+    marks = ("last" if layout(x) == "last" else "first", given, "dilated" if is_dilated else "")
+    return Features(family, numbers, marks, (1.5, 2.0, 8.0))
 
 
 def _attention(op: Op, work: Work) -> Features:
@@ -142,6 +145,21 @@ def _attention(op: Op, work: Work) -> Features:
     return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks, (2.0, 3.0, 3.0))
 
 
+def moments(op: Op) -> int:
+    """Return how many times one layer's cell follows another in a recurrent network: each waits for the one before."""
+    x, weights = tensor_at(op, 0), tensors_at(op, 1)
+    if x is None or len(x.shape) < 3:
+        return 0
+    layers = max(sum(len(each.shape) == 2 for each in weights) // 2, 1)
+    return _length_and_batch(op, x)[0] * layers
+
+
+def _length_and_batch(op: Op, x: TensorSpec) -> tuple[int, int]:
+    at = 14 if "backward" in op.name else 10
+    is_batch_first = len(op.arguments) > at and op.arguments[at] is True
+    return (x.shape[1], x.shape[0]) if is_batch_first else (x.shape[0], x.shape[1])
+
+
 def _drops(op: Op) -> bool:
     return any(isinstance(each, float) and 0 < each < 1 for each in op.arguments)
 
@@ -152,8 +170,7 @@ def _recurrent(op: Op, work: Work) -> Features:
     if x is None or len(x.shape) < 3 or not weights:
         return _plain(op, work)
     hidden = max((each.shape[-1] for each in weights[1:2]), default=1)
-    is_batch_first = op.arguments[14 if "backward" in op.name else 10] is True
-    length, batch = (x.shape[1], x.shape[0]) if is_batch_first else (x.shape[0], x.shape[1])
+    length, batch = _length_and_batch(op, x)
     numbers = (0.5 * _log(length), _log(batch), _log(hidden), _log(len(weights)), 0.3 * _log(x.shape[2]))
     return Features(f"{base_name(op)} {compute_dtype(op)}", (*numbers, 0.5 * _alignment(batch, hidden, most=6)), (), ())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.perf.compute.devices import Device, device
-from fairmile.perf.compute.features import Features, compute_dtype, features_of, layout_bytes
+from fairmile.perf.compute.features import Features, compute_dtype, features_of, layout_bytes, moments
 from fairmile.perf.compute.signatures import read_signature, signature
 from fairmile.perf.compute.table import About, Row, read_rows
 from fairmile.perf.compute.work import Work, kind_of_name, work_of
@@ -23,7 +23,6 @@ _NOISE = 0.04  # of a measured time, in logarithms
 _REACH = 5.0  # factors of two over which a neighbour's efficiency says something
 _SIGNAL = 0.8  # how far efficiencies of one family lie apart, in logarithms
 _HOST_US = 6.0  # of a call that nothing is known about
-_QUEUED = 0.3
 _COLD_SHARE = 0.5  # how much of a model's reads miss the cache, where that makes a difference
 # What operators reach of the roof where nothing was measured, and how wrong that can be.
 _EFFICIENCY = {"gemm": 0.7, "conv": 0.4, "attention": 0.45, "rnn": 0.3, "fft": 0.3, "linalg": 0.05}
@@ -125,8 +124,9 @@ class OpTimes:
         if row is not None and work.kind == "optimizer":
             return row.host_us
         if row is not None and work.kind == "rnn":
-            # So many launches fill the queue, and the host was measured waiting.
-            return min(row.host_us, _QUEUED * row.device_us)
+            # Each cell is launched by itself: the host's time grows with their number, whatever their size.
+            measured = moments(read_signature(row.signature, row.outputs))
+            return row.host_us * (moments(op) / measured if measured else 1.0)
         return self._hosts.get(op.name, _HOST_US)
 
     def _us(self, row: Row) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairmile.perf.compute.devices import Device, device
 from fairmile.perf.compute.features import compute_dtype, layout_bytes
@@ -102,80 +102,90 @@ def step_time(
     target = device(on) if isinstance(on, str) else on
     used = table or shipped_op_times(target.slug) or shipped_op_times(MEASURED_TABLE)
     host = host or Host()
-    factors = correction or {}
-    tf32 = trace.precision == "tf32"
-    sums: dict[str, dict[str, float]] = {
-        name: defaultdict(float) for name in ("phase", "kind", "module", "how", "bound")
-    }
-    counts: Counter[str] = Counter()
-    lines: dict[str, tuple[Op, Work, OpTime]] = {}
-    variance: dict[str, float] = defaultdict(float)
-    flops, moved, roof, compute_roof = 0.0, 0, 0.0, 0.0
-    at_host = at_device = host_s = device_s = 0.0
+    tally = _Tally(target, trace.precision == "tf32", correction or {})
+    at_host = at_device = host_s = 0.0
     before: Op | None = None
     for op in step_ops(trace):
         work = work_of(op)
-        one = _one(op, work, target, used, tf32)
-        busy_s = one.device_s * factors.get(work.kind, 1.0)
-        call_s = one.host_s if work.kind == "rnn" else host.call_s(op.phase, one.host_s)
+        one = _one(op, work, target, used, tally.tf32)
         # A recurrent network is hundreds of kernels: the first runs while the host still issues the others.
-        begun = at_host if work.kind == "rnn" else at_host + call_s
+        is_many = work.kind == "rnn"
+        call_s = one.host_s if is_many else host.call_s(op.phase, one.host_s)
+        begun = at_host if is_many else at_host + call_s
         at_host += call_s
         host_s += call_s
         if work.kind == "wait" or _waits_after(before, op):
             at_host = begun = max(at_host, at_device) + host.wait_us * 1e-6
         before = op
-        if busy_s <= 0:
-            continue
-        at_device = max(at_device, begun) + busy_s
-        device_s += busy_s
-        text = signature(op)
-        counts[text] += 1
-        lines[text] = (op, work, one)
-        for name, key in (("phase", op.phase), ("kind", work.kind), ("module", op.module), ("how", one.how)):
-            sums[name][key] += busy_s
-        bound = bound_of(op, work, target, tf32=tf32)
-        sums["bound"][bound] += busy_s
-        variance[f"{op.name} {one.how}"] += busy_s * one.spread
-        flops += work.flops
-        moved += work.bytes + layout_bytes(op)
-        roof += roof_s(op, work, target, tf32=tf32) - target.least_op_s
-        compute_roof += work.flops / target.peak(compute_dtype(op), work.kind, tf32=tf32)
+        busy_s = tally.add(op, work, one)
+        if busy_s > 0:
+            at_device = max(max(at_device, begun) + busy_s, at_host)
     total = max(at_host, at_device) + host.step_us * 1e-6
-    spread = _spread(total, device_s, variance.values())
-    found = [
-        OpLine(
-            op.name,
-            work.kind,
-            text,
-            counts[text],
-            counts[text] * one.device_s * factors.get(work.kind, 1.0),
-            one.how,
-            bound_of(op, work, target, tf32=tf32),
-        )
-        for text, (op, work, one) in lines.items()
-    ]
-    found.sort(key=lambda each: -each.device_s)
+    spread = _spread(total, tally.device_s, tally.doubts.values())
+    sums = tally.sums
     return StepTime(
         step_time_s=total,
         low_s=total * math.exp(-_LEVEL * spread),
         high_s=total * math.exp(_LEVEL * spread),
         device=target.name,
-        device_s=device_s,
+        device_s=tally.device_s,
         host_s=host_s,
-        bound=_bound(total, device_s, sums["bound"]),
+        bound=_bound(total, tally.device_s, sums["bound"]),
         by_phase=dict(sums["phase"]),
         by_kind=dict(sorted(sums["kind"].items(), key=lambda item: -item[1])),
         by_module=dict(sums["module"]),
         by_how=dict(sums["how"]),
-        flops=flops,
-        moved_bytes=moved,
+        flops=tally.flops,
+        moved_bytes=tally.moved_bytes,
         least_bytes=least_bytes(trace),
-        roof_s=roof,
-        compute_roof_s=compute_roof,
-        top=tuple(found[:top]),
+        roof_s=tally.roof_s,
+        compute_roof_s=tally.compute_roof_s,
+        top=tally.longest(top),
         notes=_notes(target, used),
     )
+
+
+class _Tally:
+    """What the operators of a step add up to on the device."""
+
+    def __init__(self, target: Device, tf32: bool, factors: Mapping[str, float]) -> None:
+        self.target, self.tf32, self.factors = target, tf32, factors
+        self.device_s = self.flops = self.roof_s = self.compute_roof_s = 0.0
+        self.moved_bytes = 0
+        names = ("phase", "kind", "module", "how", "bound")
+        self.sums: dict[str, dict[str, float]] = {name: defaultdict(float) for name in names}
+        self.doubts: dict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
+        self._lines: dict[str, OpLine] = {}
+
+    def add(self, op: Op, work: Work, one: OpTime) -> float:
+        """Count one call and return its seconds on the device."""
+        busy_s = one.device_s * self.factors.get(work.kind, 1.0)
+        if busy_s <= 0 or work.kind == "wait":
+            return 0.0
+        target, tf32 = self.target, self.tf32
+        bound = bound_of(op, work, target, tf32=tf32)
+        keys = {"phase": op.phase, "kind": work.kind, "module": op.module, "how": one.how, "bound": bound}
+        for name, key in keys.items():
+            self.sums[name][key] += busy_s
+        self.doubts[f"{op.name} {one.how}"] += busy_s * one.spread  # calls of one name err together
+        self.device_s += busy_s
+        self.flops += work.flops
+        self.moved_bytes += work.bytes + layout_bytes(op)
+        self.roof_s += roof_s(op, work, target, tf32=tf32) - target.least_op_s
+        self.compute_roof_s += work.flops / target.peak(compute_dtype(op), work.kind, tf32=tf32)
+        text = signature(op)
+        self._counts[text] += 1
+        self._lines[text] = OpLine(op.name, work.kind, text, 1, busy_s, one.how, bound)
+        return busy_s
+
+    def longest(self, most: int) -> tuple[OpLine, ...]:
+        """Return the signatures that take longest, all their calls together."""
+        lines = [
+            replace(line, count=self._counts[text], device_s=self._counts[text] * line.device_s)
+            for text, line in self._lines.items()
+        ]
+        return tuple(sorted(lines, key=lambda each: -each.device_s)[:most])
 
 
 def _spread(total: float, device_s: float, parts: Iterable[float]) -> float:

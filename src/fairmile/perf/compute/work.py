@@ -237,10 +237,10 @@ def _matrix_product(left: int, right: int) -> Callable[[Op], float]:
         a, b = tensor_at(op, left), tensor_at(op, right)
         if a is None or b is None or not a.shape:
             return 0.0
-        inner = a.shape[-1]
+        inner = a.shape[-1] * (4 if a.dtype.startswith("complex") else 1)  # four products make a complex one
         columns = b.shape[-1] if len(b.shape) > 1 else 1
         if len(b.shape) > 2 and len(a.shape) < len(b.shape):
-            return 2.0 * a.shape[0] * math.prod(b.shape) if len(a.shape) > 1 else 2.0 * math.prod(b.shape)
+            return 2.0 * (a.shape[0] if len(a.shape) > 1 else 1) * math.prod(b.shape)
         return 2.0 * math.prod(a.shape[:-1]) * inner * columns
 
     return count

@@ -44,12 +44,13 @@ def footprint_of(
 def batch_of(trace: Trace) -> int:
     """Return how many samples a batch has: the first length that most of the inputs have as they are made."""
     lengths: Counter[int] = Counter()
-    for number, op in enumerate(trace.ops):
+    seen: set[int] = set()
+    for op in trace.ops:
         for spec in op.outputs:
-            if spec.storage < 0 or not spec.shape:
+            if spec.storage < 0 or spec.storage in seen or trace.storages[spec.storage].category != "input":
                 continue
-            storage = trace.storages[spec.storage]
-            if storage.category == "input" and storage.op == number:  # not a view of it with another shape
+            seen.add(spec.storage)  # what follows may be a view of it with another shape
+            if spec.shape:
                 lengths[spec.shape[0]] += 1
     return lengths.most_common(1)[0][0] if lengths else 1
 
@@ -106,7 +107,7 @@ def _boundary(trace: Trace, batch: int) -> int:
     first: dict[str, int] = {}
     for op in trace.ops:
         unit = unit_of(op.module)
-        if op.phase != "forward" or unit in first:
+        if op.phase != "forward" or not unit or unit in first:
             continue
         for spec in op.inputs:
             if len(spec.shape) > 1 and spec.shape[0] == batch:

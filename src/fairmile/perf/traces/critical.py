@@ -127,7 +127,8 @@ def _add_self_times(table: EventTable, rows: Array, windows: Spans, sums: NDArra
         at = np.searchsorted(outer, inner) - 1
         held = at >= 0
         parent = outer[at[held]]
-        shared = windows.within(start[inner[held]], np.minimum(end[inner[held]], end[parent]))
+        begin = start[inner[held]]  # what only overlaps may begin when the one above has ended
+        shared = windows.within(begin, np.maximum(begin, np.minimum(end[inner[held]], end[parent])))
         np.subtract.at(own, parent, shared)
     np.add.at(sums, table.name[rows], np.maximum(own, 0))
 
@@ -165,7 +166,8 @@ def _blocking(
             real = np.flatnonzero((each.exposed[:, column] > _LEAST_WAIT_NS) & (each.last != column))
             for call in real.tolist():
                 culprit = meetings.members[int(each.last[call])]
-                found[member].append((int(meetings.leave[call, column]), int(come[call]), culprit))
+                leave = int(meetings.leave[call, column])  # by clocks that differ, before the last one came
+                found[member].append((leave, min(int(come[call]), leave), culprit))
     for member, until, given, giver in edges:
         found[member].append((until, given, giver))
     for entries in found:

@@ -30,10 +30,9 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from fairmile.base.errors import Integrity
-
 Array = npt.NDArray[Any]
 T = TypeVar("T")
+MOST_RANKS = 1 << 20  # more than any program has: a larger number in a trace is a broken one
 
 
 class Kind(IntEnum):
@@ -200,7 +199,8 @@ class EventTable:
         there = {(process.component, process.rank) for process in self.processes}
         world: dict[str, int] = {}
         for process in self.processes:
-            world[process.component] = max(world.get(process.component, 0), process.world)
+            if process.world <= MOST_RANKS:
+                world[process.component] = max(world.get(process.component, 0), process.world)
         return [(part, rank) for part, size in world.items() for rank in range(size) if (part, rank) not in there]
 
     def column(self, name: str) -> Array:
@@ -422,23 +422,31 @@ class Rows:
             values.append(value)
 
     def table(self, processes: Iterable[Process] = (), notes: Iterable[str] = ()) -> EventTable:
-        """Return what was collected."""
-        try:
-            table = EventTable.of(
-                self._columns,
-                names=self._names.entries,
-                lanes=self._lanes.entries,
-                groups=self._groups.entries,
-                components=self._components.entries or [""],
-                processes=list(processes),
-                notes=list(notes),
-            )
-        except OverflowError as error:
-            raise Integrity("an event holds a number that no column can hold") from error
+        """Return what was collected; a number that no column can hold is not known; OverflowError for a time."""
+        table = EventTable.of(
+            {column: _held(column, values) for column, values in self._columns.items()},
+            names=self._names.entries,
+            lanes=self._lanes.entries,
+            groups=self._groups.entries,
+            components=self._components.entries or [""],
+            processes=list(processes),
+            notes=list(notes),
+        )
         for name, (rows, values) in self._attributes.items():
             order = np.argsort(rows, kind="stable")
             table.attributes[name] = Attribute(np.array(rows, np.int32)[order], objects(values)[order])
         return table
+
+
+def _held(column: str, values: list[Any]) -> Any:
+    dtype, default = COLUMNS[column]
+    try:
+        return np.array(values, dtype)
+    except OverflowError:
+        if column in ("start_ns", "end_ns"):
+            raise
+        most = np.iinfo(dtype).max if np.issubdtype(dtype, np.integer) else float(np.finfo(dtype).max)
+        return np.array([value if -most <= value <= most else default for value in values], dtype)
 
 
 def objects(values: Sequence[Any]) -> Array:

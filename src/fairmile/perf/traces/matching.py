@@ -146,7 +146,7 @@ def _meetings(
         size,
         rows[order],
         table.start_ns[rows][order],
-        table.end_ns[rows][order],
+        np.maximum(table.start_ns[rows], table.end_ns[rows])[order],
         tuple(operations[at] for at in order.tolist()),
         size_bytes[order],
         root[order],
@@ -203,18 +203,19 @@ def _messages(
     """Pair what one rank sends with what the other receives, by ranks, tag and order."""
     places = {(each.component, each.rank): at for at, each in enumerate(found)}
     peer, tag = table.attribute("peer"), table.attribute("tag")
-    sent: dict[tuple[int, int, object], list[int]] = {}
-    received: dict[tuple[int, int, object], list[int]] = {}
+    sent: dict[tuple[int, int, str], list[int]] = {}
+    received: dict[tuple[int, int, str], list[int]] = {}
     for at, rows in parts:
         for row in rows.tolist():
-            other = places.get((found[at].component, int(peer[row]))) if peer[row] is not None else None
+            named = peer[row]  # a log may state anything
+            other = places.get((found[at].component, int(named))) if isinstance(named, (int, np.integer)) else None
             name = table.name_of(row)
             if other is None:
                 continue
             if _RECEIVES.search(name) and not _SENDS.search(name):
-                received.setdefault((other, at, tag[row]), []).append(row)
+                received.setdefault((other, at, str(tag[row])), []).append(row)
             elif _SENDS.search(name):
-                sent.setdefault((at, other, tag[row]), []).append(row)
+                sent.setdefault((at, other, str(tag[row])), []).append(row)
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     alone = 0
     for key in dict.fromkeys([*sent, *received]):

@@ -139,7 +139,8 @@ def _inside(folder: Path) -> Iterable[Path]:
         return
     for each in sorted(folder.iterdir(), key=lambda each: _natural(each.name)):
         if each.is_dir():
-            yield from _inside(each)
+            if not each.is_symlink():  # it may lead back to where we came from
+                yield from _inside(each)
         elif each.is_file() and not each.name.startswith("."):  # a hidden file is not finished
             yield each
 
@@ -183,6 +184,8 @@ def _read_one(job: _Job, known: Mapping[tuple[str, int], int] | None = None) -> 
         raise
     except FairmileError as error:
         return error
+    except OverflowError:
+        return Integrity(f"{files[0]} holds a number that is too large for what it should tell")
 
 
 def _one_file_a_rank(tables: list[EventTable]) -> tuple[list[EventTable], list[str]]:

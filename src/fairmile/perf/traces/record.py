@@ -213,6 +213,10 @@ def _windows(said: Mapping[str, Any], folder: Path) -> list[Traced]:
     ]
     if said["state"] == "recording":
         found.append(Traced(**who, file=None, reason="it was killed before its trace was written"))
+    elif said["state"] == "begun":
+        found.append(
+            Traced(**who, file=None, reason="it was killed, or left by os._exit, before anything was recorded")
+        )
     elif not found:
         found.append(Traced(**who, file=None, reason=said["reason"] or "its trace is gone"))
     return found

@@ -67,9 +67,9 @@ class WhatIf:
 
     def __post_init__(self) -> None:
         for name, value in {"bandwidth": self.bandwidth, **self.faster}.items():
-            if not value > 0:
+            if not 0 < value < np.inf:
                 raise UsageError(f"{name} cannot change by a factor of {value:g}", hint="2 means twice as fast")
-        if not self.latency >= 0:
+        if not 0 <= self.latency < np.inf:
             raise UsageError(f"latency cannot change by a factor of {self.latency:g}")
 
 

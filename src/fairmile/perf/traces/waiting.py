@@ -430,10 +430,11 @@ class _Origins:
 def _summaries(calls: Sequence[Waits], model: TransferModel | None) -> list[CollectiveSummary]:
     summaries = []
     for each in calls:
-        keys = list(zip(each.meetings.operation, each.meetings.bytes.tolist(), strict=True))
-        for key in dict.fromkeys(keys):
-            rows = np.array([at for at, other in enumerate(keys) if other == key])
-            summaries.append(_summary(each, rows, key, model))
+        alike: dict[tuple[str, int], list[int]] = {}
+        for at, key in enumerate(zip(each.meetings.operation, each.meetings.bytes.tolist(), strict=True)):
+            alike.setdefault(key, []).append(at)
+        for key, calls_of_key in alike.items():
+            summaries.append(_summary(each, np.array(calls_of_key), key, model))
     return sorted(summaries, key=lambda each: (-(each.exposed_s + each.exposed_wait_s), each.group, each.operation))
 
 

@@ -112,7 +112,7 @@ def attention(
     enable_gqa: bool = False,
 ) -> Any:
     """Choose the attention kernel as torch does on Hopper: cuDNN, flash, efficient, else plain matrix products."""
-    chosen = _attention_kernel(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    chosen = _attention_kernel(query, key, value, attn_mask, is_causal, enable_gqa)
     mask = attn_mask
     if mask is not None and mask.dtype is torch.bool:
         # A scalar of the host, as in torch's own conversion.
@@ -146,7 +146,6 @@ def _attention_kernel(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    dropout: float,
     causal: bool,
     grouped: bool,
 ) -> str:
@@ -163,7 +162,7 @@ def _attention_kernel(
     in_order = mask is None or mask.stride(-1) == 1
     fits = width % 8 == 0 and value_width % 8 == 0 and max(width, value_width) <= 128 and key.shape[2] != 1
     masked = mask is None or (in_order and not mask.requires_grad)
-    if half and fits and masked and dropout * 16 == int(dropout * 16):
+    if half and fits and masked:
         return "cudnn"
     if half and mask is None and width == value_width <= 256 and (not causal or query.shape[2] == key.shape[2]):
         return "flash"

@@ -6,6 +6,7 @@ nothing but the standard library and torch is needed. What became of the process
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import ctypes
 import json
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-VARIABLE = "FAIRMILE_TRACE"
 CLOCK = "fairmile.clock"
 _FAULTS = (RuntimeError, OSError, ValueError, LookupError, AttributeError, TypeError, AssertionError, ImportError)
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -36,10 +36,11 @@ _MOST_WINDOWS = 20
 _LOOK_S = 0.02
 
 
-def begin(torch: Any) -> None:
-    """Record the process that has just imported torch, unless it only starts others."""
-    settings = json.loads(os.environ[VARIABLE])
-    program = next((word for word in sys.orig_argv[1:] if word == "-c" or not word.startswith("-")), "")
+def begin(torch: Any, told: str) -> None:
+    """Record the process that has just imported torch, unless it only starts others; `told` are the settings."""
+    settings = json.loads(told)
+    words = getattr(sys, "orig_argv", ["", *sys.argv])[1:]  # before Python 3.10 there is but the program
+    program = next((word for word in words if word == "-c" or not word.startswith("-")), "")
     if _STARTERS.fullmatch(program):
         return
     with suppress(*_FAULTS):
@@ -93,6 +94,8 @@ class _Recorder:
         os.register_at_fork(
             before=self._stop_timer, after_in_parent=self._resume_timer, after_in_child=self._begin_in_child
         )
+        self._who()
+        self._note("begun")
         self._due_s = time.monotonic() + self._after_s
         self._resume_timer()
 
@@ -176,7 +179,10 @@ class _Recorder:
 
     def _in_main_thread(self, function: Callable[[], None]) -> None:
         def call(_: object) -> int:
-            self._guarded(function)
+            try:
+                self._guarded(function)
+            except KeyboardInterrupt:  # meant for the program, and lost in a call from C
+                _thread.interrupt_main()
             self._is_asked = False
             return 0
 
@@ -363,6 +369,9 @@ class _Recorder:
             function()
         except _FAULTS as error:
             self._unpatch()
+            if self._is_recording and self._profile is not None:
+                with suppress(*_FAULTS):  # or it would keep all that the program does from here on
+                    self._profile.stop_trace()
             self._is_over = self._by == "steps"  # seconds that fail do not spoil the steps behind them
             self._is_recording = self._is_pending = False
             self._profile, self._mark, self._due_s = None, None, 0.0
@@ -385,10 +394,12 @@ class _Recorder:
                 self._reason = f"it made no step and ended within {self._after_s:g} s of importing torch"
         self._is_over = True
         data = sys.modules.get("torch.utils.data")
-        if data is None or data.get_worker_info() is None:
-            with suppress(*_FAULTS):
+        with suppress(*_FAULTS):
+            if data is None or data.get_worker_info() is None:
                 self._who()
                 self._note("")
+            else:
+                os.remove(self._file())
 
     def _who(self) -> None:
         """Learn the rank as soon as somebody knows it."""
@@ -398,10 +409,12 @@ class _Recorder:
         elif self._rank is None:
             self._rank, self._world = _number(_RANKS), _number(_WORLDS)
 
+    def _file(self) -> str:
+        return os.path.join(self._folder, "processes", f"{_plain(os.uname().nodename)}.{self._pid}.json")
+
     def _note(self, state: str) -> None:
-        folder = os.path.join(self._folder, "processes")
-        os.makedirs(folder, exist_ok=True)
-        file = os.path.join(folder, f"{_plain(os.uname().nodename)}.{self._pid}.json")
+        file = self._file()
+        os.makedirs(os.path.dirname(file), exist_ok=True)
         told = {
             "rank": self._rank,
             "world": self._world,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_TOLD = os.environ.get("FAIRMILE_TRACE")  # now: the program may clear its environment before it imports torch
 
 
 class _Loader:
@@ -39,12 +41,17 @@ class _Loader:
             if getattr(place, name, None) is self:
                 setattr(place, name, self._loader)
         self._loader.exec_module(module)
-        spec = spec_from_file_location("_fairmile_recorder", os.path.join(_HERE, "recorder.py"))
-        assert spec is not None and spec.loader is not None
-        recorder = module_from_spec(spec)
-        sys.modules[spec.name] = recorder
-        spec.loader.exec_module(recorder)
-        recorder.begin(module)
+        with suppress(Exception):  # whatever is wrong with us, the program has its torch
+            _record(module)
+
+
+def _record(torch: ModuleType) -> None:
+    spec = spec_from_file_location("_fairmile_recorder", os.path.join(_HERE, "recorder.py"))
+    assert spec is not None and spec.loader is not None
+    recorder = module_from_spec(spec)
+    sys.modules[spec.name] = recorder
+    spec.loader.exec_module(recorder)
+    recorder.begin(torch, _TOLD)
 
 
 class _Finder:
@@ -79,6 +86,6 @@ def _run_the_next() -> None:
 
 
 # Type checkers and the like may import this file, too.
-if "FAIRMILE_TRACE" in os.environ and __name__ == "sitecustomize":
+if _TOLD and __name__ == "sitecustomize":
     sys.meta_path.insert(0, _Finder())
     _run_the_next()

@@ -16,7 +16,7 @@ import numpy as np
 
 from fairmile.base.errors import Integrity
 from fairmile.perf.traces.events import Array, EventTable, Kind, Lane, Process, Rows
-from fairmile.perf.traces.readers.naming import kind_of_name, rank_in, step_of_name, whole
+from fairmile.perf.traces.readers.naming import MOST_US, kind_of_name, rank_in, step_of_name, whole
 from fairmile.perf.traces.readers.scan import Events, typed_decoder
 
 _CATEGORIES = {
@@ -79,7 +79,7 @@ def _start_ns(head: dict[str, Any]) -> int:
 
 def mended(value: Any) -> ChromeEvent | None:
     """Return an event whose fields have other types than they should, None where it is no event."""
-    if not isinstance(value, dict) or not isinstance(value.get("ph"), str):
+    if not isinstance(value, dict) or not isinstance(value.get("ph"), str) or value.get("ts", 0) is None:
         return None
     told = {key: each for key, each in value.items() if each is not None}
     if not isinstance(told.get("args"), dict):
@@ -90,10 +90,16 @@ def mended(value: Any) -> ChromeEvent | None:
         return None
 
 
+def is_timed(event: ChromeEvent) -> bool:
+    """Tell whether the times of an event are times: profilers print what a division by zero gives."""
+    return abs(event.ts) < MOST_US and abs(event.dur or 0.0) < MOST_US
+
+
 class _Reading:
     def __init__(self, file: Path, events: Sequence[ChromeEvent]) -> None:
         self._file = file
-        self._events = events
+        self._events = [each for each in events if is_timed(each)]
+        self._timeless = len(events) - len(self._events)
         self._rows = Rows()
         self._open: dict[Any, list[tuple[int, ChromeEvent]]] = {}
         self._flows: list[ChromeEvent] = []
@@ -129,6 +135,8 @@ class _Reading:
             notes.append(
                 f"{self._file.name}: {still_open} events begin and never end; they are taken to last to the end"
             )
+        if self._timeless:
+            notes.append(f"{self._file.name}: {self._timeless} events have a time that is none; they are left out")
         if self._unopened:
             notes.append(f"{self._file.name}: {self._unopened} events end that never began; they are left out")
         if self._negative:

@@ -10,20 +10,32 @@ import io
 import json
 import pickle
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import Integrity
 from fairmile.base.units import format_size
-from fairmile.perf.traces.events import EventTable, Group, Kind, Lane, Process, Rows
-from fairmile.perf.traces.readers.naming import bytes_of_type, elements, listed_ranks, number_at_end, rank_in, whole
+from fairmile.perf.traces.events import MOST_RANKS, EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.perf.traces.readers.naming import (
+    MOST,
+    bytes_of_type,
+    elements,
+    listed_ranks,
+    number_at_end,
+    rank_in,
+    whole,
+    within,
+)
 
 _LARGEST = 1 << 30
+_BROKEN = (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, OverflowError,
+           MemoryError, RecursionError, struct.error)  # fmt: skip
 _PEERS = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
 
 
-class _Plain(pickle.Unpickler):
-    """Builds containers, texts and numbers alone."""
+class _Plain(pickle._Unpickler):
+    """Builds containers, texts and numbers alone; the one in Python, since that in C takes memory as it is told to."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it wants {module}.{name}, and a dump of the flight recorder has no objects")
@@ -35,10 +47,10 @@ class _Plain(pickle.Unpickler):
 def read(file: Path) -> EventTable:
     """Return the collectives that one rank's flight recorder still had."""
     dump = _load(file)
-    entries = [each for each in dump.get("entries") or () if isinstance(each, dict)]
+    entries = [each for each in _listed(dump.get("entries")) if isinstance(each, dict)]
     if not entries:
         raise Integrity(f"{file} holds no entry of a flight recorder")
-    rank = whole(dump.get("rank"), -1)
+    rank = within(dump.get("rank"), 0, MOST_RANKS - 1)
     if rank < 0:
         named = rank_in(file.name)
         named = number_at_end(file.name) if named is None else named
@@ -61,7 +73,7 @@ def _load(file: Path) -> dict[str, Any]:
     data = file.read_bytes()
     try:
         found = _Plain(io.BytesIO(data)).load() if data.startswith(b"\x80") else json.loads(data)
-    except (pickle.UnpicklingError, EOFError, IndexError, KeyError, ValueError, TypeError, RecursionError) as error:
+    except _BROKEN as error:
         raise Integrity(f"{file} cannot be read as a dump of the flight recorder: {error}") from error
     if isinstance(found, list):
         found = {"entries": found}
@@ -88,15 +100,15 @@ def _add(rows: Rows, entry: dict[str, Any], rank: int, groups: dict[str, Group])
     group = groups.get(name) or (next(iter(groups.values())) if len(groups) == 1 else Group(name))
     call = str(entry.get("profiling_name", "collective"))
     is_message = bool(entry.get("is_p2p"))
-    created = whole(entry.get("time_created_ns"), 0)
-    start = whole(entry.get("time_discovered_started_ns"), 0) or created
+    created = within(entry.get("time_created_ns"), 0, MOST, 0)
+    start = within(entry.get("time_discovered_started_ns"), 0, MOST, 0) or created
     length = entry.get("duration_ms")
-    end = whole(entry.get("time_discovered_completed_ns"), 0)
-    if isinstance(length, (int, float)) and length > 0:
+    end = within(entry.get("time_discovered_completed_ns"), 0, MOST, 0)
+    if isinstance(length, (int, float)) and 0 < length < MOST / 1e6:
         end = start + round(length * 1e6)
     peers = _PEERS.search(call)
     about: dict[str, Any] = {"state": str(entry.get("state", ""))}
-    types = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
+    types = _listed(entry.get("input_dtypes")) or _listed(entry.get("output_dtypes"))
     if types:
         about["dtype"] = str(types[0])
     if is_message and peers:
@@ -112,8 +124,10 @@ def _add(rows: Rows, entry: dict[str, Any], rank: int, groups: dict[str, Group])
 def _bytes(entry: dict[str, Any]) -> int:
     sizes = []
     for side in ("input", "output"):
-        types, dims = entry.get(f"{side}_dtypes"), entry.get(f"{side}_sizes")
-        if isinstance(types, list | tuple) and isinstance(dims, list | tuple):
-            pairs = zip(types, dims, strict=False)
-            sizes.append(sum(bytes_of_type(str(dtype)) * elements(list(each)) for dtype, each in pairs))
-    return max(sizes, default=0) or -1
+        pairs = zip(_listed(entry.get(f"{side}_dtypes")), _listed(entry.get(f"{side}_sizes")), strict=False)
+        sizes.append(sum(bytes_of_type(str(dtype)) * elements(_listed(each)) for dtype, each in pairs))
+    return max(sizes) or -1
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []

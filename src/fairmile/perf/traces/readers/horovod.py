@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairmile.base.errors import Integrity
-from fairmile.perf.traces.events import EventTable, Group, Kind, Lane, Process, Rows
-from fairmile.perf.traces.readers.chrome import ChromeEvent, mended
+from fairmile.perf.traces.events import MOST_RANKS, EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.perf.traces.readers.chrome import ChromeEvent, is_timed, mended
 from fairmile.perf.traces.readers.naming import bytes_of_type, elements, listed_ranks, rank_in
 from fairmile.perf.traces.readers.scan import Events, typed_decoder
 
@@ -47,6 +47,9 @@ class _Reading:
         self._unopened = 0
 
     def take(self, event: ChromeEvent) -> None:
+        if not is_timed(event):
+            self._unopened += 1
+            return
         at = round(event.ts * 1000)
         tensor = self._tensors.setdefault(event.pid, _Tensor(f"tensor {event.pid}"))
         if event.ph == "M":
@@ -57,7 +60,7 @@ class _Reading:
                 tensor.ready_ns = {}
                 tensor.operation = event.name.removeprefix(_NEGOTIATES).lower()
             tensor.open.append((event.name, at))
-        elif event.ph == "X" and re.fullmatch(r"\d+", event.name):
+        elif event.ph == "X" and re.fullmatch(r"\d{1,9}", event.name) and int(event.name) < MOST_RANKS:
             tensor.ready_ns.setdefault(int(event.name), at)
         elif event.ph == "E":
             self._end(tensor, at, event)

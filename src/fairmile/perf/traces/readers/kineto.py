@@ -19,8 +19,16 @@ import msgspec
 import numpy as np
 
 from fairmile.base.errors import Integrity
-from fairmile.perf.traces.events import Array, Attribute, EventTable, Group, Kind, Lane, Process, objects
-from fairmile.perf.traces.readers.naming import bytes_of_type, elements, listed_ranks, rank_in, whole
+from fairmile.perf.traces.events import MOST_RANKS, Array, Attribute, EventTable, Group, Kind, Lane, Process, objects
+from fairmile.perf.traces.readers.naming import (
+    MOST,
+    bytes_of_type,
+    elements,
+    listed_ranks,
+    rank_in,
+    whole,
+    within,
+)
 from fairmile.perf.traces.readers.scan import Events, typed_decoder
 
 _DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync", "collective_comm"))
@@ -45,6 +53,8 @@ _COLUMNS = {
     "bytes": "q",
 }  # fmt: skip
 _NOTHING = msgspec.Raw(b"[]")
+_MOST_32 = (1 << 31) - 1
+_MOST_US = 9e15
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -200,7 +210,8 @@ class _Trace:
         kind = self._kinds(name, cat)
         pid = self._column("pid")[order]
         places, lane = np.unique(pid.astype(np.int64) << 32 | self._column("tid")[order], return_inverse=True)
-        steps = np.array([int(found[1]) if (found := _STEP.match(each)) else -1 for each in names], np.int32)
+        told = (_STEP.match(each) for each in names)
+        steps = np.array([within(each[1], 0, _MOST_32) if each else -1 for each in told], np.int32)
         columns |= {"name": name, "kind": kind, "lane": lane.astype(np.int32), "bytes": self._column("bytes")[order]}
         columns["rank"] = np.full(len(order), about.rank, np.int32)
         columns["step"] = np.where(kind == Kind.PHASE, steps[name], np.int32(-1))
@@ -227,7 +238,9 @@ class _Trace:
 
     def _times(self, name: Array, cat: Array, about: _Head, notes: list[str]) -> tuple[dict[str, Array], Array]:
         """Return when events began and ended, and the rows that are kept in the order of time, outer ones first."""
-        start, length = _nanoseconds(self._column("ts")), _nanoseconds(self._column("dur"))
+        told, length = self._column("ts"), _nanoseconds(self._column("dur"))
+        timeless = ~(np.abs(told) < _MOST_US)
+        start = _nanoseconds(told)
         start += about.base_ns
         start += about.clock_offset_ns(self._names, name, start, length)
         if negative := int(np.count_nonzero(length < 0)):
@@ -235,6 +248,9 @@ class _Trace:
             np.maximum(length, 0, out=length)
         left = np.array([each in _LEFT_OUT for each in self._cats], bool)[cat]
         left |= np.array([each.startswith(_CLOCK_MARK) for each in self._names], bool)[name]
+        if timeless.any():
+            notes.append(f"{self._file.name}: {timeless.sum()} events have a time that is none; they are left out")
+            left |= timeless
         kept = np.flatnonzero(~left)
         order = kept[np.lexsort((-length[kept], start[kept]))]
         start = start[order]
@@ -267,19 +283,19 @@ class _Trace:
         return found
 
     def _add_collectives(self, table: EventTable, about: _Head, place: Array) -> None:
-        talks = [(int(place[row]), args) for row, args in self._talks]
-        self._hosted = [(int(place[row]), dtype, size) for row, dtype, size in self._hosted]
-        self._issued = [(int(place[row]), inputs) for row, inputs in self._issued]
+        talks = [(int(place[row]), args) for row, args in self._talks if place[row] >= 0]
+        self._hosted = [(int(place[row]), dtype, size) for row, dtype, size in self._hosted if place[row] >= 0]
+        self._issued = [(int(place[row]), inputs) for row, inputs in self._issued if place[row] >= 0]
         dtypes: dict[int, str] = {}
         peers: dict[int, int] = {}
         calls: dict[int, str] = {}
         for row, args in talks:
             table.group[row] = about.group(args)
-            table.sequence[row] = args.sequence
+            table.sequence[row] = within(args.sequence, 0, _MOST_32)
             elements = max(args.elements_in, args.elements_out)
             each_bytes = bytes_of_type(args.dtype)
             if elements >= 0 and each_bytes:
-                table.bytes[row] = elements * each_bytes
+                table.bytes[row] = within(elements * each_bytes, 0, MOST)
             dtypes[row], calls[row] = args.dtype, args.collective
             is_message = args.collective.lower().strip("_") in ("send", "recv", "isend", "irecv")
             table.kind[row] = Kind.P2P if is_message else Kind.COLLECTIVE
@@ -304,7 +320,7 @@ class _Trace:
         for row, dtype, size in self._hosted:
             call = table.name_of(row).partition(":")[2].strip("_")
             gathers = call.startswith(("all_gather", "allgather")) and about.world > 0
-            table.bytes[row] = size * about.world if gathers and size >= 0 else size
+            table.bytes[row] = within(size * about.world if gathers and size >= 0 else size, 0, MOST)
             table.group[row] = 0 if about.groups else -1
             dtypes[row] = dtype
         self._number_hosted(table, peers)
@@ -338,11 +354,11 @@ class _Head:
     def __init__(self, head: dict[str, Any], file: Path) -> None:
         spread, ours = _dict(head.get("distributedInfo")), _dict(head.get("fairmile"))
         named = rank_in(file.name)
-        self.rank = whole(spread.get("rank", ours.get("rank")), 0 if named is None else named)
-        self.world = whole(spread.get("world_size", ours.get("world")), -1)
+        self.rank = within(spread.get("rank", ours.get("rank")), 0, MOST_RANKS - 1, 0 if named is None else named)
+        self.world = within(spread.get("world_size", ours.get("world")), 1, MOST_RANKS)
         self.component = str(ours.get("component") or "")
         self._clocks = _dicts(ours.get("clocks"))
-        self.base_ns = whole(head.get("baseTimeNanoseconds"), 0)
+        self.base_ns = within(head.get("baseTimeNanoseconds"), 0, MOST, 0)
         self.backend = str(spread.get("backend", ""))
         self.groups: list[Group] = []
         self._numbers: dict[tuple[str, Any], int] = {}
@@ -369,7 +385,7 @@ class _Head:
         apart = []
         for clock in self._clocks:
             rows = np.flatnonzero(name == names.get(str(clock.get("name")), -1))
-            if len(rows) == 1 and whole(clock.get("wall_ns"), 0) > 0:
+            if len(rows) == 1 and within(clock.get("wall_ns"), 0, MOST, 0) > 0:
                 apart.append(whole(clock["wall_ns"]) - int(start[rows[0]] + length[rows[0]] // 2))
         return round(statistics.median(apart)) if apart else 0
 
@@ -458,7 +474,7 @@ def _extend(column: array[int], values: list[int]) -> None:
 
 def _nanoseconds(microseconds: Array) -> Array:
     """Return whole nanoseconds; the part behind the point apart, since a float has no room for both."""
-    microseconds[~(np.abs(microseconds) < 9e15)] = 0.0
+    microseconds[~(np.abs(microseconds) < _MOST_US)] = 0.0
     before: Array = np.floor(microseconds)
     microseconds -= before
     microseconds *= 1000

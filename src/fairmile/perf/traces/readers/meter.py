@@ -11,7 +11,7 @@ import numpy as np
 from fairmile.base.errors import Integrity
 from fairmile.meter.lines import Log, Spans, Writer, read_log
 from fairmile.perf.traces.events import Array, Attribute, EventTable, Kind, Lane, Process, concat, objects
-from fairmile.perf.traces.readers.naming import kind_of_name, step_of_name, whole
+from fairmile.perf.traces.readers.naming import MOST, kind_of_name, step_of_name, whole, within
 
 OUTSIDE = "outside"  # the component of processes that have no rank while others have one
 _STEP_KEYS = ("n", "step", "iteration", "epoch")
@@ -103,7 +103,7 @@ def _spans(spans: Spans, lanes: _Lanes) -> EventTable:
         if len(known):
             table_attributes["wait_ns"] = Attribute(known, waits[known])
     elif any(spans.attributes):
-        columns["bytes"] = np.array([whole((each or {}).get("bytes")) for each in spans.attributes])
+        columns["bytes"] = np.array([within((each or {}).get("bytes"), 0, MOST) for each in spans.attributes])
         table_attributes = _attributes(spans.attributes)
     if kind == Kind.PHASE:
         columns["step"] = _steps(spans)
@@ -116,7 +116,7 @@ def _steps(spans: Spans) -> Array:
     stated = step_of_name(spans.name)
     told = [next((each[key] for key in _STEP_KEYS if key in each), None) if each else None for each in spans.attributes]
     numbers = [whole(value, stated if stated >= 0 else place) for place, value in enumerate(told)]
-    return np.clip(np.array(numbers, np.int64), -1, (1 << 31) - 1)
+    return np.array([min(max(number, -1), (1 << 31) - 1) for number in numbers], np.int64)
 
 
 def _attributes(told: Sequence[Mapping[str, Any] | None]) -> dict[str, Attribute]:

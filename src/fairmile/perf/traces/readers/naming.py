@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fairmile.perf.traces.events import Kind
+from fairmile.perf.traces.events import MOST_RANKS, Kind
+
+MOST = 1 << 62  # of bytes and nanoseconds: two of them can be added in 64 bits
+MOST_US = 4e15  # of a time in microseconds, which is 127 years
 
 _STEP = re.compile(
     r"(?i)^(?:profiler_?step|train(?:ing)?[ _-]?step|time[ _-]?step|step|iteration|iter|batch|epoch)[ #:_=/-]*(\d+)$"
@@ -51,19 +54,22 @@ def kind_of_name(name: str) -> Kind:
 def step_of_name(name: str) -> int:
     """Return the number of the iteration that a name states, -1 where it states none."""
     found = _STEP.match(name)
-    return int(found[1]) if found else -1
+    return int(found[1]) if found and len(found[1]) < 10 else -1
 
 
 def rank_in(text: str) -> int | None:
     """Return the rank that a text such as "rank 3" or "rank3.json" states."""
-    found = _RANK.search(text)
-    return int(found[1]) if found else None
+    return _rank(_RANK.search(text))
 
 
 def number_at_end(name: str) -> int | None:
     """Return the number that a file's name ends with, before its endings."""
-    found = _NUMBER_AT_END.search(name)
-    return int(found[1]) if found else None
+    return _rank(_NUMBER_AT_END.search(name))
+
+
+def _rank(found: re.Match[str] | None) -> int | None:
+    """Return a rank; a number that is too large for one is a date or an identifier."""
+    return int(found[1]) if found and len(found[1]) < 10 and int(found[1]) < MOST_RANKS else None
 
 
 def bytes_of_type(dtype: str) -> int:
@@ -88,6 +94,12 @@ def listed_ranks(told: Any, size: int = -1) -> tuple[int, ...]:
     text = told if isinstance(told, str) else str(told)
     found = tuple(map(int, re.findall(r"\d+", text))) if "..." not in text else ()
     return found if size < 0 or len(found) == size else ()
+
+
+def within(value: Any, least: int, most: int, default: int = -1) -> int:
+    """Return a value as a whole number from `least` to `most`, the default where it is none."""
+    found = whole(value, default)
+    return found if least <= found <= most else default
 
 
 def whole(value: Any, default: int = -1) -> int:

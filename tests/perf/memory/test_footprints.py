@@ -1,0 +1,83 @@
+"""What each block of a traced step holds, from steps in which every byte is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from step_making import step_trace
+
+from fairmile.perf.memory.footprints import batch_of, footprint_of, unit_of
+from fairmile.perf.memory.sharding import Layout, rank_memory
+from fairmile.perf.steps import Trace
+
+
+def test_parameters_and_what_is_kept_for_backward_stand_by_block_in_the_order_of_forward() -> None:
+    found = footprint_of(step_trace(batch=4), batch=4, peak_bytes=100_000)
+    assert list(found.parameters_bytes.items()) == [("blocks.0", 4000.0), ("blocks.1", 4000.0), ("head", 2000.0)]
+    assert list(found.activations_bytes.items()) == [("blocks.0", 1600.0), ("blocks.1", 1600.0), ("head", 1600.0)]
+    assert (found.gradients_bytes, found.optimizer_bytes) == (10_000, 20_000)
+    assert (found.batch, found.parameters) == (4, 2500)
+
+
+def test_what_the_peak_holds_beyond_that_is_temporary() -> None:
+    known = 10_000 + 10_000 + 20_000 + 3 * 1600 + 700
+    found = footprint_of(step_trace(), batch=4, peak_bytes=known + 123, workspace_bytes=700, context_bytes=999)
+    assert (found.temporary_bytes, found.workspace_bytes, found.context_bytes) == (123, 700, 999)
+    # The peak may be at another moment than the most of each part.
+    assert footprint_of(step_trace(), batch=4, peak_bytes=known - 1, workspace_bytes=700).temporary_bytes == 0
+
+
+def test_a_block_hands_over_what_most_blocks_take() -> None:
+    # The first takes 100 bytes of a sample, the two others 400.
+    assert footprint_of(step_trace(batch=8), batch=8, peak_bytes=0).boundary_bytes == 8 * 400
+
+
+def test_without_an_input_that_has_all_samples_nothing_is_handed_over() -> None:
+    assert footprint_of(step_trace(batch=8), batch=7, peak_bytes=0).boundary_bytes == 0
+
+
+def test_of_inference_the_fullest_moment_counts() -> None:
+    found = footprint_of(step_trace(batch=4, training=False), batch=4, peak_bytes=0)
+    # Two neighbours are alive at once, the first of the fullest moments counts.
+    assert list(found.activations_bytes.values()) == [1600, 1600, 0]
+    assert (found.gradients_bytes, found.optimizer_bytes) == (0, 0)
+
+
+def test_a_trace_without_anything_has_one_empty_block() -> None:
+    nothing = Trace([], [], [], 0, "fp32", True, 0)
+    found = footprint_of(nothing, batch=batch_of(nothing), peak_bytes=10)
+    assert (dict(found.parameters_bytes), found.batch, found.temporary_bytes) == ({"": 0.0}, 1, 10)
+
+
+def test_half_as_many_samples_keep_half_as_much() -> None:
+    found = footprint_of(step_trace(batch=8), batch=8, peak_bytes=0)
+    whole, half = (rank_memory(found, Layout(micro_batch=batch)) for batch in (8, 4))
+    assert (whole.activations_bytes, half.activations_bytes) == (3 * 8 * 400, 3 * 4 * 400)
+    assert whole.parameters_bytes == half.parameters_bytes == 10_000
+
+
+@pytest.mark.parametrize("batch", [1, 4, 25])
+def test_the_batch_is_the_first_length_of_inputs_as_they_are_made(batch: int) -> None:
+    assert batch_of(step_trace(batch=batch, steps=3)) == batch
+
+
+def test_views_of_an_input_do_not_count_however_many_there_are() -> None:
+    trace = step_trace(batch=4, steps=1)
+    view = next(op for op in trace.ops if op.name == "aten.view.default")
+    assert batch_of(replace(trace, ops=[*trace.ops, *[view] * 9])) == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "unit"),
+    [
+        ("h.3.mlp.0", "h.3"),
+        ("layer1.0.conv1", "layer1.0"),
+        ("stem.conv", "stem"),
+        ("6", "6"),
+        ("encoder.layers.11.attention", "encoder.layers.11"),
+        ("", ""),
+    ],
+)
+def test_a_module_belongs_to_its_first_numbered_block(module: str, unit: str) -> None:
+    assert unit_of(module) == unit

@@ -1,0 +1,387 @@
+"""Memory, time and scaling before a job runs, of traced steps and of descriptions."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from step_making import step_trace
+
+from fairmile.base.errors import FairmileError, Integrity, NotFound, RunFailed, UsageError
+from fairmile.jobs.machines import Machines
+from fairmile.perf import predict as predictions
+from fairmile.perf.compute.devices import device
+from fairmile.perf.foresight import Foreseen
+from fairmile.perf.memory.account import account
+from fairmile.perf.memory.closed_forms import closed_form
+from fairmile.perf.memory.sharding import Layout
+from fairmile.perf.predict import MemoryPrediction, Predict
+from fairmile.perf.steps import Trace
+from fairmile.perf.targets import find_target
+from fairmile.perf.tracing.trace import TraceRequest, trace_targets
+
+STEP = Path(__file__).parents[2] / "docs" / "examples" / "step.py"
+TARGET = f"{STEP}:build"
+SMALL = {"width": 8}
+GPT = str(STEP.with_name("gpt.yaml"))
+H200 = device("h200")
+MIB = 1 << 20
+
+
+def no_benchmark(name: str) -> Path:
+    raise NotFound(f"no asset named {name!r}")
+
+
+@pytest.fixture
+def predict(tmp_path: Path) -> Predict:
+    machines = Machines([], tmp_path / "jobs")
+    return Predict(tmp_path / "perf", step_of=no_benchmark, partition_of=machines.partition)
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
+    """The step of the documentation, traced in one process in all the ways that are asked for below."""
+    pytest.importorskip("torch")
+    arguments = {"whole": {"batch": 16}, "eighth": {"batch": 2}, "twice": {"batch": 16}}
+    requests = [
+        TraceRequest(str(STEP), "build", {**SMALL, **given}, accumulate=2 if name == "twice" else 1)
+        for name, given in arguments.items()
+    ]
+    found = trace_targets(requests, folder=tmp_path_factory.mktemp("traces"))
+    return {name: each for name, each in zip(arguments, found, strict=True) if isinstance(each, Trace)}
+
+
+@pytest.fixture
+def traced(traces: dict[str, Trace], monkeypatch: pytest.MonkeyPatch) -> list[TraceRequest]:
+    """The requests, which are answered with what was traced before."""
+    requests: list[TraceRequest] = []
+
+    def answer(request: TraceRequest, **_: Any) -> Trace:
+        requests.append(request)
+        small = request.arguments.get("batch") == 2
+        return traces["eighth" if small else "twice" if request.accumulate == 2 else "whole"]
+
+    monkeypatch.setattr(predictions, "trace_target", answer)
+    return requests
+
+
+Making = Callable[..., None]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Making:
+    """Answer with steps made by hand, of the batch that is asked for."""
+
+    def use(**how: Any) -> None:
+        monkeypatch.setattr(
+            predictions,
+            "trace_target",
+            lambda request, **_: step_trace(request.arguments.get("batch", 8), **how),
+        )
+
+    return use
+
+
+# Memory
+
+
+def test_memory_of_a_step_is_its_account_on_the_gpu(
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+) -> None:
+    found = predict.memory(TARGET, arguments={**SMALL, "batch": 16}, precision="bf16", checkpointing=None)
+    assert (found.found, found.batch, found.fits) == (account(traces["whole"], H200), 16, True)
+    asked = TraceRequest(str(STEP), "build", {**SMALL, "batch": 16}, precision="bf16")
+    assert traced == [asked]
+    said = found.as_dict()
+    assert said["target"] == TARGET
+    assert said["gpu"] == "h200"
+    assert 0 < said["peak_allocated_bytes"] <= said["peak_reserved_bytes"] < said["device_used_bytes"]
+    # Two layers keep what they made of 16 images of 224 by 224 with 8 channels, before and after the norm.
+    assert said["breakdown"]["activations"] > 2 * 16 * 8 * 224 * 224 * 4
+    outside = ("slack", "context")
+    parts = sum(size for name, size in said["breakdown"].items() if name not in outside)
+    assert parts == said["peak_allocated_bytes"]
+
+
+def test_the_allocator_can_be_told(predict: Predict, made: Making) -> None:
+    made(sample=3 * MIB)
+    usual, other = (predict.memory(TARGET, allocator=each) for each in ("", "expandable_segments:True"))
+    assert usual.as_dict()["peak_allocated_bytes"] == other.as_dict()["peak_allocated_bytes"]
+    assert other.as_dict()["peak_reserved_bytes"] < usual.as_dict()["peak_reserved_bytes"]
+    with pytest.raises(UsageError):
+        predict.memory(TARGET, allocator="nonsense:3")
+
+
+def test_what_does_not_fit_says_so(predict: Predict, made: Making) -> None:
+    made(sample=256 * MIB)
+    found = predict.memory(TARGET, gpu="v100-16gb")
+    assert not found.fits
+    assert "out of memory" in found.as_dict()["out_of_memory"].lower()
+
+
+def test_each_of_several_replicas_takes_the_batch_of_the_target(predict: Predict, made: Making) -> None:
+    made()
+    found = predict.memory(TARGET, arguments={"batch": 8}, layout=Layout(data=4))
+    assert found.rank is not None
+    assert found.rank.activations_bytes == 3 * 8 * 400
+    assert found.rank.buffers_bytes == 10_000
+    assert found.as_dict()["layout"]["micro_batch"] == 8
+    assert found.device_used_bytes == round(found.rank.device_bytes)
+
+
+def test_micro_batches_share_the_batch_of_a_replica(predict: Predict, made: Making) -> None:
+    made()
+    found = predict.memory(TARGET, arguments={"batch": 8}, layout=Layout(micro_batches=3))
+    assert found.layout is not None
+    assert found.layout.micro_batch == 3
+    assert found.rank is not None
+    assert found.rank.activations_bytes == 3 * 3 * 400
+
+
+def test_sharding_shares_parameters_gradients_and_state(predict: Predict, made: Making) -> None:
+    made()
+    rank = predict.memory(TARGET, layout=Layout(data=4, zero=3)).rank
+    assert rank is not None
+    assert (rank.parameters_bytes, rank.gradients_bytes, rank.optimizer_bytes) == (2500, 2500, 5000)
+
+
+def test_a_rank_that_has_too_little_does_not_fit(predict: Predict, made: Making) -> None:
+    made(sample=256 * MIB)
+    whole = predict.memory(TARGET, arguments={"batch": 8}, gpu="v100-16gb", layout=Layout(data=2))
+    spread = predict.memory(TARGET, arguments={"batch": 8}, gpu="v100-16gb", layout=Layout(micro_batches=8))
+    assert (whole.fits, spread.fits) == (False, True)
+
+
+# The largest batch
+
+
+def test_the_largest_batch_fits_and_one_more_does_not(predict: Predict, made: Making) -> None:
+    made(sample=256 * MIB)
+    found = predict.largest_batch(TARGET, arguments={"batch": 4}, gpu="v100-32gb")
+    on = device("v100-32gb")
+    assert account(step_trace(found.batch, sample=256 * MIB), on).fits
+    assert not account(step_trace(found.batch + 1, sample=256 * MIB), on).fits
+    assert found.tried[0] == 4
+    with pytest.raises(RunFailed, match="a batch of 1 does not fit"):
+        made(sample=8192 * MIB)
+        predict.largest_batch(TARGET, batch_argument="batch", gpu="v100-32gb")
+
+
+def test_the_argument_that_is_the_batch_must_be_known(predict: Predict, made: Making) -> None:
+    made()
+    with pytest.raises(UsageError, match=r"which argument of .*step\.py:build is the batch\?"):
+        predict.largest_batch(TARGET)
+    with pytest.raises(UsageError, match="is a description: the largest batch is found in code only"):
+        predict.largest_batch(GPT)
+
+
+# Descriptions
+
+
+def described(found: MemoryPrediction) -> int:
+    size: int = found.as_dict()["peak_allocated_bytes"]
+    return size
+
+
+def test_a_description_gives_its_closed_form(predict: Predict) -> None:
+    found = predict.memory(GPT, gpu="a100-80gb")
+    form = closed_form(find_target(GPT, no_benchmark).description)  # type: ignore[arg-type]
+    assert (found.found, found.batch, found.gpu.slug) == (form, 4, "a100-80gb")
+    assert found.device_used_bytes == form.peak_allocated_bytes + form.breakdown["context"]
+    assert found.as_dict()["peak_reserved_bytes"] is None
+    assert predict.memory(GPT, gpu="a100-40gb").fits
+    assert not predict.memory(GPT, gpu="a100-40gb", arguments={"batch": 8}).fits
+
+
+def test_what_is_asked_changes_a_description(predict: Predict) -> None:
+    usual = described(predict.memory(GPT))
+    assert described(predict.memory(GPT, arguments={"batch": 8})) > usual
+    assert described(predict.memory(GPT, precision="fp32")) > usual
+    assert described(predict.memory(GPT, checkpointing=True)) < usual
+    assert described(predict.memory(GPT, training=False)) < usual / 2
+    asked = {"precision": None, "accumulate": 1, "checkpointing": None, "channels_last": None, "optimizer_form": None}
+    assert described(predict.memory(GPT, **asked)) == usual
+
+
+def test_a_replica_of_a_description_takes_its_batch(predict: Predict) -> None:
+    rank = predict.memory(GPT, layout=Layout(data=8, zero=3)).rank
+    form = closed_form(find_target(GPT, no_benchmark).description)  # type: ignore[arg-type]
+    assert rank is not None
+    assert rank.activations_bytes == pytest.approx(sum(form.footprint.activations_bytes.values()))
+    assert rank.parameters_bytes == pytest.approx(form.footprint.total_parameters_bytes / 8)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"accumulate": 2}, "is a description: it cannot be told accumulate"),
+        ({"channels_last": True}, "is a description: it cannot be told channels last"),
+        ({"allocator": "expandable_segments:True"}, "is a description: what its allocator does is not followed"),
+        ({"arguments": {"layers": "many"}}, "gpt.yaml layers: Input should be a valid integer"),
+        ({"arguments": {"colour": "red"}}, "gpt.yaml colour: Extra inputs are not permitted"),
+        ({"precision": "tf32"}, "gpt.yaml precision: Input should be"),
+        ({"gpu": "k9"}, "no device is called 'k9'"),
+    ],
+)
+def test_what_a_description_cannot_tell_is_said(predict: Predict, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(FairmileError) as told:
+        predict.memory(GPT, **how)
+    assert message in str(told.value)
+
+
+def test_a_description_has_no_operators_to_time(predict: Predict) -> None:
+    for verb in (predict.time, predict.trace):
+        with pytest.raises(UsageError, match="is a description: its operators are not known"):
+            verb(GPT)
+
+
+# Time
+
+
+def test_a_step_takes_time_and_energy_and_gives_samples(predict: Predict, traced: list[TraceRequest]) -> None:
+    found = predict.time(TARGET, arguments={"batch": 16})
+    assert found.step.low_s < found.step_time_s < found.step.high_s
+    assert found.interval_s == (found.step.low_s, found.step.high_s)
+    assert found.energy is not None
+    assert H200.idle_w <= found.energy.power_w <= H200.max_w
+    said = found.as_dict()
+    assert said["samples_per_s"] == pytest.approx(16 / said["step_time_s"])
+    assert said["bound"] in ("compute", "memory", "launch")
+
+
+def test_a_step_of_several_batches_takes_all_their_samples(predict: Predict, traced: list[TraceRequest]) -> None:
+    one, two = predict.time(TARGET), predict.time(TARGET, accumulate=2)
+    assert (one.batch, two.batch) == (16, 32)
+    assert two.step_time_s > 1.5 * one.step_time_s
+
+
+def test_samples_that_come_late_make_the_step_longer(predict: Predict, made: Making) -> None:
+    made()
+    found = predict.time(TARGET, storage={"seq_read_bytes_per_s": 800.0}, sample_bytes=100.0)
+    assert (found.bound, found.step_time_s) == ("input", pytest.approx(1.0))
+    assert found.interval_s == (found.step_time_s, found.step_time_s)
+    assert (found.as_dict()["low_s"], found.as_dict()["input"]["limit"]) == (found.step_time_s, "storage")
+
+
+def test_workers_that_are_quick_enough_change_nothing(predict: Predict, made: Making) -> None:
+    made()
+    found = predict.time(TARGET, decode_s=1e-9, workers=4)
+    assert found.input is not None
+    assert found.bound != "input"
+    assert found.step_time_s == predict.time(TARGET).step_time_s
+
+
+# Scaling
+
+
+def test_a_traced_step_scales_by_two_batches(
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+) -> None:
+    found = predict.scaling(TARGET, "juwels", [1, 4], arguments={**SMALL, "batch": 16})
+    assert [row.gpus for row in found.rows] == [1, 4]
+    assert [row.global_batch for row in found.rows] == [16, 16]
+    assert [request.arguments["batch"] for request in traced] == [16, 2]
+    first, last = found.rows
+    assert first.step_time_s is not None
+    assert last.step_time_s is not None
+    assert last.step_time_s < first.step_time_s
+
+
+def test_weak_scaling_needs_one_batch(predict: Predict, traced: list[TraceRequest]) -> None:
+    found = predict.scaling(TARGET, "juwels:booster", [1, 2, 8], mode="weak", arguments={"batch": 16})
+    assert [row.global_batch for row in found.rows] == [16, 32, 128]
+    assert len(traced) == 1
+    efficiencies = [row.efficiency for row in found.rows if row.efficiency is not None]
+    assert efficiencies == sorted(efficiencies, reverse=True)
+
+
+def test_batches_of_one_optimizer_step_belong_together(predict: Predict, traced: list[TraceRequest]) -> None:
+    found = predict.scaling(TARGET, "juwels", [1], mode="weak", accumulate=2)
+    assert found.rows[0].global_batch == 32
+
+
+def test_a_described_transformer_is_spread_in_every_way(predict: Predict) -> None:
+    found = predict.scaling(GPT, "jupiter", [64, 128], batch=512)
+    assert [(row.gpus, row.global_batch) for row in found.rows] == [(64, 512), (128, 512)]
+    assert all(row.plan is not None for row in found.rows)
+
+
+def test_where_it_cannot_scale_is_told(predict: Predict, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="laptop has no GPUs"):
+        predict.scaling(GPT, "laptop", [1])
+    with pytest.raises(NotFound, match="juwels has no partition 'nosuch'"):
+        predict.scaling(GPT, "juwels:nosuch", [1])
+    (tmp_path / "lstm.yaml").write_text("kind: rnn\nlayers: 1\nhidden: 8\nseq: 4\ninputs: 2\nbatch: 2\n")
+    with pytest.raises(UsageError, match="of descriptions only transformers are spread over GPUs"):
+        predict.scaling(str(tmp_path / "lstm.yaml"), "juwels", [1])
+
+
+# What was measured here
+
+
+def seen(predict: Predict, times: float) -> tuple[Foreseen, float, str]:
+    step = predict.time(TARGET).step
+    foreseen = Foreseen("h200", 8, (0, 0, 0), (step.step_time_s, step.low_s, step.high_s), step.by_kind)
+    return foreseen, times * step.step_time_s, "train-1"
+
+
+@pytest.mark.parametrize("times", [0.8, 1.25])
+def test_runs_move_predictions_towards_what_they_took(
+    predict: Predict, traced: list[TraceRequest], times: float
+) -> None:
+    before = predict.time(TARGET).step_time_s
+    learnt = predict.learn("NVIDIA H200", [seen(predict, times)])
+    assert (learnt.device, learnt.runs) == ("h200", ("train-1",))
+    after = predict.time(TARGET).step_time_s
+    assert before < after < 1.25 * before if times > 1 else 0.8 * before < after < before
+    # Nothing was measured on another device.
+    assert predict.time(TARGET, gpu="a100-80gb").step.by_kind
+
+
+def test_learning_again_does_not_correct_twice(predict: Predict, traced: list[TraceRequest]) -> None:
+    first = seen(predict, 1.25)
+    assert predict.learn("h200", [first]) == predict.learn("h200", [first])
+
+
+def test_a_dry_run_learns_nothing(predict: Predict, traced: list[TraceRequest], tmp_path: Path) -> None:
+    learnt = predict.learn("h200", [seen(predict, 1.25)], dry_run=True)
+    assert any(factor > 1 for factor in learnt.factors.values())
+    assert not (tmp_path / "perf").exists()
+
+
+def test_operators_measured_here_need_no_correction(predict: Predict, traced: list[TraceRequest]) -> None:
+    before = predict.time(TARGET).step_time_s
+    predict.learn("h200", [seen(predict, 1.25)])
+    shipped = (files("fairmile.perf") / "data" / "op_times" / "h200.csv.gz").read_bytes()
+    table = predict.table_file("NVIDIA H200")
+    table.parent.mkdir(parents=True)
+    table.write_bytes(gzip.decompress(shipped))
+    assert predict.time(TARGET).step_time_s == before
+
+
+def test_broken_corrections_are_told(predict: Predict, traced: list[TraceRequest], tmp_path: Path) -> None:
+    predict.learn("h200", [seen(predict, 1.25)])
+    (file,) = (tmp_path / "perf" / "corrections").iterdir()
+    file.write_text('{"format": 1}')
+    with pytest.raises(Integrity, match="holds no corrections of a device"):
+        predict.time(TARGET)
+
+
+def test_a_calibration_measures_the_operators_of_targets_beside_a_general_list(
+    predict: Predict, traced: list[TraceRequest], tmp_path: Path
+) -> None:
+    usual, more = predict.calibrate(dry_run=True).left, predict.calibrate([TARGET], dry_run=True).left
+    assert 0 < usual < more
+    assert not (tmp_path / "perf").exists()
+
+
+def test_times_of_a_cpu_or_of_no_gpu_are_no_table(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "hardware", dict)
+    with pytest.raises(UsageError, match="times of a CPU are no table of a GPU"):
+        predict.calibrate(device_name="cpu", gpu="h200")
+    with pytest.raises(NotFound, match="this machine has no GPU to measure"):
+        predict.calibrate()
