@@ -49,6 +49,35 @@ def test_an_unknown_one_is_told(benchmarks: Benchmarks) -> None:
         benchmarks.get("nosuch")
 
 
+@pytest.mark.parametrize("name", ["mnist", "earthquake", "cosmoflow"])
+def test_a_benchmark_that_trains_has_a_step(benchmarks: Benchmarks, name: str) -> None:
+    file = benchmarks.step_of(name)
+    assert (file.parent.name, file.name) == (name, "step.py")
+    assert "def build(" in file.read_text()
+    assert benchmarks.get(name).step_file() == file
+
+
+def test_a_model_has_the_step_of_its_benchmark(benchmarks: Benchmarks) -> None:
+    file = benchmarks.step_of("model/cosmoflow")
+    assert (file.parent.name, file.name) == ("cosmoflow", "step.py")
+
+
+def test_a_folder_of_ones_own_has_a_step_when_it_brings_one(benchmarks: Benchmarks, tmp_path: Path) -> None:
+    benchmarks.new("lake", tmp_path, kind="program")
+    with pytest.raises(NotFound, match="brings no step that could be traced"):
+        benchmarks.step_of(str(tmp_path / "lake"))
+    (tmp_path / "lake" / "step.py").write_text("def build(): ...\n")
+    assert benchmarks.step_of(str(tmp_path / "lake")) == tmp_path / "lake" / "step.py"
+
+
+def test_what_has_no_step_says_what_its_card_tells(benchmarks: Benchmarks) -> None:
+    with pytest.raises(NotFound, match="deepcam brings no step that could be traced") as told:
+        benchmarks.step_of("deepcam")
+    assert "FILE.py:FUNCTION" in (told.value.hint or "")
+    with pytest.raises(NotFound):
+        benchmarks.step_of("nosuch")
+
+
 @pytest.mark.parametrize("kind", ["learning", "program"])
 def test_a_new_one_has_a_card_that_is_sound(benchmarks: Benchmarks, tmp_path: Path, kind: str) -> None:
     files = benchmarks.new("high_tide", tmp_path, kind=kind)

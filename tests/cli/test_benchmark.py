@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from fairmile.base.units import parse_size
+from fairmile.cli import benchmark
+from fairmile.perf.collectives.measure import Measured
+from fairmile.perf.collectives.tables import Point
 from fairmile.runs.storage import METRICS
 from fairmile.store import speed
 
@@ -184,3 +187,52 @@ class TestBenchmarks:
         assert planned["spec"]["asset"] == "builtin/benchmark/cosmoflow@3.0"
         assert planned["spec"]["argv"] == ["{python}", "-m", "fairmile.benchmarks", "cosmoflow"]
         assert [step["verb"] for step in planned["steps"]] == ["run"]
+
+
+# Collectives
+
+
+def test_the_commands_that_would_measure_collectives_are_told(fairmile: Fairmile) -> None:
+    asked = ("benchmark", "collectives", "--ranks", "4, 2", "--sizes", "1KiB,1MiB", "--collectives", "AllReduce")
+    told = fairmile(*asked, "--for", "20ms", "--dry-run", "--json").json
+    two, four = told["commands"]
+    assert (two.endswith("--ranks 2"), four.endswith("--ranks 4")) == (True, True)
+    assert "--backend gloo --sizes 1024,1048576 --collectives all_reduce --seconds 0.02" in two
+    assert "mpirun -np 2 " in fairmile("benchmark", "collectives", "--backend", "mpi", "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ranks", "two"], "--ranks: 'two' is no number"),
+        (["--ranks", "-2"], "--ranks: '-2' is no number"),
+        (["--ranks", "²"], "--ranks: '²' is no number"),
+        (["--ranks", "1"], "ranks [1] cannot be measured"),
+        (["--ranks", ","], "ranks [] cannot be measured"),
+        (["--sizes", "big"], "big"),
+        (["--collectives", "all_redouce"], "all_redouce"),
+        (["--for", "0s"], "0.0 seconds for each size are too few"),
+    ],
+)
+def test_what_cannot_be_measured_of_collectives_is_told(fairmile: Fairmile, arguments: list[str], message: str) -> None:
+    result = fairmile("benchmark", "collectives", *arguments, "--dry-run")
+    assert result.code == 2
+    assert message in result.err.splitlines()[0]
+
+
+def test_measured_collectives_stand_beside_a_model(
+    fairmile: Fairmile, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [2.0**power for power in range(10, 24, 2)]
+    points = tuple(Point("all_reduce", size, 2, 20e-6 + size / 5e9) for size in sizes)
+    found = Measured("gloo", "gloo", points, {"all_to_all": "gloo has none"})
+    monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: found)
+    result = fairmile("benchmark", "collectives", "-o", "points.json")
+    heading = "collective ranks size measured bus model error like"
+    assert result.out.splitlines()[0].split() == heading.split()
+    assert len(result.out.splitlines()) == 1 + len(sizes)
+    assert result.out.splitlines()[1].split()[:7] == ["all", "reduce", "2", "1.0", "KiB", "20.2", "µs"]
+    assert "note: all_to_all was left out: gloo has none" in result.err
+    told = fairmile("benchmark", "collectives", "--json").json
+    assert told == json.loads((place / "points.json").read_text())
+    assert all(abs(each["error"]) < 0.05 for each in told["points"])

@@ -35,7 +35,7 @@ COMMANDS = {
     "status": Entry("fairmile.cli.runs", "status", "Tell what runs, what waits and what ended last."),
     "compare": Entry("fairmile.cli.compare", "compare", "Compare runs with their spread; no winner inside the noise."),
     "report": Entry("fairmile.cli.report", "report", "Draw runs: one HTML file that opens anywhere."),
-    "predict": Entry("fairmile.cli.predict", "predict", "Tell before it runs: does it fit, how long, how far it scales."),
+    "predict": Entry("fairmile.cli.predict", "predict", "Tell before a job runs: does it fit, how long, how far."),
     "trace": Entry("fairmile.cli.trace", "trace", "Record all ranks of a program; see where the time went."),
     "watch": Entry("fairmile.cli.watch", "watch", "Measure power, energy and load of a command or the machine."),
     "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change and exchange cards; manage sources."),

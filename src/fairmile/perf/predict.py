@@ -285,13 +285,15 @@ class Predict:
 
         Those of the targets come first, then a general list. `gpu` names the kind where the machine cannot.
         """
-        wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
-        wanted = merged([*wanted, *generic_candidates()])
         if file is None and device_name.startswith("cpu"):
             raise UsageError("times of a CPU are no table of a GPU", hint="name a file for them: -o FILE.csv")
-        if dry_run:
+        if file is None and not dry_run:
+            file = self.table_file(gpu or _own_gpu())
+        wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
+        wanted = merged([*wanted, *generic_candidates()])
+        if file is None or dry_run:
             return Calibrated(0, 0, 0, len(wanted))
-        return calibrate(wanted, file or self.table_file(gpu or _own_gpu()), for_s=for_s, device=device_name)
+        return calibrate(wanted, file, for_s=for_s, device=device_name)
 
     def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]], *, dry_run: bool = False) -> Correction:
         """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was.

@@ -119,6 +119,4 @@ def _op(said: dict[str, Any]) -> Op:
         for side in ("inputs", "outputs")
     }
     arguments, keywords = tuple(said.pop("arguments")), tuple((name, value) for name, value in said.pop("keywords"))
-    return Op(
-        said["name"], said["phase"], said["module"], tensors["inputs"], tensors["outputs"], arguments, keywords
-    )
+    return Op(said["name"], said["phase"], said["module"], tensors["inputs"], tensors["outputs"], arguments, keywords)

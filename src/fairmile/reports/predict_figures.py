@@ -11,14 +11,15 @@ from fairmile.base.errors import Integrity, NotFound
 from fairmile.base.units import format_duration, format_size
 from fairmile.perf.compute.devices import Device
 from fairmile.perf.compute.features import compute_dtype
-from fairmile.perf.compute.signatures import read_signature, tensor
+from fairmile.perf.compute.outputs import outputs_of
+from fairmile.perf.compute.signatures import read_signature
 from fairmile.perf.compute.step_time import OpLine
-from fairmile.perf.compute.work import base_name, kind_of, tensor_at, work_of
+from fairmile.perf.compute.work import kind_of, work_of
 from fairmile.perf.memory.account import MemoryAccount, Point
 from fairmile.perf.memory.sharding import RankMemory
 from fairmile.perf.scaling.curves import ScalingPrediction, ScalingRow
 from fairmile.perf.scaling.plans import Plan
-from fairmile.perf.steps import Op, TensorSpec
+from fairmile.perf.steps import Op
 from fairmile.reports.figures import (
     COLOURS,
     GRID,
@@ -306,47 +307,7 @@ def _call(line: OpLine) -> Op | None:
         op = read_signature(line.signature)
     except Integrity:
         return None
-    return replace(op, outputs=_returned(op))
-
-
-def _returned(op: Op) -> tuple[TensorSpec, ...]:
-    """Return what a call returns as far as its arguments tell, which a signature leaves out."""
-    kind, base = kind_of(op), base_name(op)
-    largest = max(op.inputs, key=lambda each: each.elements, default=None)
-    if largest is None or not largest.shape:
-        return ()
-    if base.startswith("_foreach"):
-        return ()  # what it writes is as large as its first list, which the count of its work knows
-    if base == "convolution_backward":
-        return op.inputs[1:3]
-    if kind == "attention" and "backward" in base:
-        return op.inputs[1:4]
-    if base == "convolution":
-        return _convolved(op)
-    if kind == "gemm":
-        a, b = op.inputs[-2:] if len(op.inputs) > 1 else (largest, largest)
-        return (tensor((*a.shape[:-1], b.shape[-1]), a.dtype),) if a.shape and b.shape else ()
-    if kind == "reduction" and "backward" not in base:
-        return ()
-    return (tensor(largest.shape, largest.dtype),)
-
-
-def _convolved(op: Op) -> tuple[TensorSpec, ...]:
-    x, weight = tensor_at(op, 0), tensor_at(op, 1)
-    if x is None or weight is None or len(op.arguments) < 7:
-        return ()
-    kernel, (strides, paddings, dilations, transposed) = weight.shape[2:], op.arguments[3:7]
-    if transposed:
-        return (x,)  # its arithmetic is counted by places of the input
-
-    def at(values: Sequence[int], place: int) -> int:
-        return values[place] if place < len(values) else values[0]
-
-    after = [
-        (length + 2 * at(paddings, place) - at(dilations, place) * (width - 1) - 1) // at(strides, place) + 1
-        for place, (length, width) in enumerate(zip(x.shape[-len(kernel) :], kernel, strict=True))
-    ]
-    return (tensor((*x.shape[: -len(kernel) - 1], weight.shape[0], *after), x.dtype),)
+    return replace(op, outputs=outputs_of(op))
 
 
 def scaling_curves(found: ScalingPrediction) -> Picture:

@@ -75,7 +75,10 @@ class RooflinePoint:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Operators under the ceilings of a device: each a name with flop/s, and the bandwidth of its memory."""
+    """Operators under the ceilings of a device: each a name with flop/s, and the bandwidth of its memory.
+
+    Where no ceiling is known, they stand beside the fastest of themselves.
+    """
 
     points: tuple[RooflinePoint, ...]
     peaks: tuple[tuple[str, float], ...]
@@ -346,20 +349,24 @@ def critical_bars(found: TraceAnalysis) -> Picture:
 def roofline(found: Roofline) -> Picture:
     """Draw operators by flop per byte and flop/s, under the ceilings of the device."""
     points = [each for each in found.points if each.intensity > 0 and each.flops_per_s > 0]
-    if not points or not found.peaks:
+    if not points:
         raise NotFound("there is no operator to draw under a roofline")
     kinds = list(dict.fromkeys(each.bound or "operators" for each in points))
     longest = max(each.seconds for each in points) or 1.0
-    top = max(value for _, value in found.peaks)
+    is_known = bool(found.peaks and found.bytes_per_s > 0)
+    fastest = max(each.flops_per_s for each in points)
+    peaks = found.peaks if is_known else (("the fastest here", fastest),)
+    bytes_per_s = found.bytes_per_s if is_known else max(each.flops_per_s / each.intensity for each in points)
+    top = max(value for _, value in peaks)
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
-        low = min(min(each.intensity for each in points) / 3, top / found.bytes_per_s / 30)
-        high = max(max(each.intensity for each in points) * 3, top / found.bytes_per_s * 10)
-        for name, peak in found.peaks:
-            ridge = peak / found.bytes_per_s
-            axis.plot([low, ridge, high], [low * found.bytes_per_s / 1e12, peak / 1e12, peak / 1e12], color=MUTED,
-                      linewidth=1.3)  # fmt: skip
+        low = min(min(each.intensity for each in points) / 3, top / bytes_per_s / 30)
+        high = max(max(each.intensity for each in points) * 3, top / bytes_per_s * 10)
+        for name, peak in peaks:
+            ridge = peak / bytes_per_s
+            axis.plot([low, ridge, high], [low * bytes_per_s / 1e12, peak / 1e12, peak / 1e12], color=MUTED,
+                      linewidth=1.3, linestyle="-" if is_known else ":")  # fmt: skip
             axis.annotate(short_label(name), (high, peak / 1e12), ha="right", va="bottom", color=MUTED, fontsize=8)
         for at, kind in enumerate(kinds):
             mine = [each for each in points if (each.bound or "operators") == kind]
@@ -378,6 +385,10 @@ def roofline(found: Roofline) -> Picture:
         figure.legend(loc="outside upper left", ncols=min(5, len(kinds)), markerscale=0.7)
 
     device = f" of {found.device}" if found.device else ""
+    if not is_known:
+        note = "Dotted: the most operations and bytes a second that any of these achieved. A mark's size is its time."
+        title = f"Operators by what they achieved{device}, whose ceilings are not known"
+        return Picture("roofline", title if device else "Operators beside the fastest of them", draw, 3.6, note)
     note = "Sloping: what memory can feed. Level: what the device can compute. A mark's size is its time."
     return Picture("roofline", f"Operators under the roofline{device}", draw, 3.6, note)
 

@@ -66,3 +66,23 @@ def test_the_device_counts_before_the_host() -> None:
     (each,) = activities(table)
     sums = time_by_name(table, each, one(0, 20 * MS))
     assert [int(sums[table.name_id(name)]) // MS for name in ("gemm", "aten::mm")] == [8, 4]
+
+
+def test_events_that_only_overlap_count_each_moment_once() -> None:
+    rows, lane = Rows(), Lane(0, "main")
+    for name, start, end in (("a", 0, 10), ("b", 1, 3), ("c", 2, 12), ("d", 4, 5)):
+        rows.add(Kind.REGION, name, start * MS, end * MS, lane)
+    table = rows.table([Process(0)])
+    (each,) = activities(table)
+    sums = dict(zip(table.names, (time_by_name(table, each, one(0, 12 * MS)) / MS).tolist(), strict=True))
+    assert sums["b"] <= 2 and sums["d"] == 1
+
+
+def test_a_path_through_clocks_that_differ_is_no_longer_than_the_program() -> None:
+    rows = Rows()
+    for rank, (work, leave) in enumerate(((2, 8), (10, 12))):  # by its clock rank 0 leaves before rank 1 comes
+        rows.add(Kind.REGION, "aten::mm", 0, work * MS, Lane(rank, "main"))
+        rows.add(Kind.COLLECTIVE, "all_reduce", work * MS, leave * MS, Lane(rank, "main"))
+        rows.add(Kind.REGION, "aten::add", leave * MS, (14 if rank == 0 else 13) * MS, Lane(rank, "main"))
+    found = analyze(rows.table([Process(0, world=2), Process(1, world=2)]))
+    assert found.critical.total_s == pytest.approx(found.span_s)

@@ -111,6 +111,21 @@ def test_the_table_knows_which_ranks_have_no_trace() -> None:
     assert table.missing_ranks == [1]
 
 
+def test_a_world_that_no_machine_has_room_for_is_not_believed() -> None:
+    table = a_step()
+    table.processes = [Process(0, world=1 << 40)]
+    assert table.missing_ranks == []
+
+
+def test_a_number_that_no_column_can_hold_is_not_known_and_costs_no_event() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "far", 1, 2, MAIN, bytes=1 << 80, step=1 << 40, value=7.0)
+    rows.add(Kind.REGION, "near", 3, 4, MAIN, bytes=5, step=6)
+    table = rows.table()
+    assert (table.bytes.tolist(), table.step.tolist()) == ([-1, 5], [-1, 6])
+    assert (table.value[0], table.names) == (7.0, ["far", "near"])
+
+
 def test_ranks_come_one_by_one_with_their_component() -> None:
     rows = Rows()
     for rank, component in ((3, ""), (0, "solver"), (3, "solver")):

@@ -101,3 +101,12 @@ def test_chakra_has_a_node_for_each_event_with_what_it_depends_on(tmp_path: Path
     assert talk["type"] == 7
     assert {"name": "comm_size", "int64_val": 4000} in talk["attr"]
     assert {"name": "comm_type", "int64_val": 0} in talk["attr"]
+
+
+def test_components_named_like_places_elsewhere_stay_in_the_folder(tmp_path: Path) -> None:
+    rows = Rows()
+    for component in ("../../out", "..//..//out", "a\nb", ".."):
+        rows.add(Kind.REGION, "x", 1, 2, Lane(0, "main", component=component))
+    files = write_chakra(rows.table(), tmp_path / "in" / "here")
+    assert {file.name.removesuffix(".chakra.0.json") for file in files} == {"a-b", "out", "out-2", "unnamed"}
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from trace_making import MS, Training, coupled, steady
@@ -194,6 +194,28 @@ def test_a_trainer_that_waits_for_its_solver_is_told() -> None:
     assert finding.title == "The trainer waits for the solver"
     assert finding.seconds == pytest.approx(0.010 + 5 * 0.006)
     assert "field" in finding.where
+
+
+def test_components_keep_the_letters_of_their_names() -> None:
+    table = coupled()
+    names = {"solver": "OpenFOAM", "trainer": "myCNN", "": ""}
+    table.components = [names[each] for each in table.components]
+    table.lanes = [replace(each, component=names[each.component]) for each in table.lanes]
+    table.processes = [replace(each, component=names[each.component]) for each in table.processes]
+    finding = of_kind(analyze(table), "coupling")
+    assert finding.title == "The myCNN waits for the OpenFOAM" and finding.why.startswith("The myCNN is ready before")
+
+
+def test_many_barriers_are_told_without_a_size_that_they_do_not_have() -> None:
+    rows, group = Rows(), Group("0", (0, 1))
+    for rank in (0, 1):
+        for call in range(6):
+            rows.add(Kind.REGION, "aten::mm", call * MS, call * MS + MS // 2, Lane(rank, "main"))
+            rows.add(
+                Kind.COLLECTIVE, "MPI_Barrier", call * MS + MS // 2, (call + 1) * MS, Lane(rank, "main"), group=group
+            )
+    finding = of_kind(analyze(rows.table([Process(0, world=2), Process(1, world=2)])), "small collectives")
+    assert finding.where == "barrier"
 
 
 def test_findings_come_with_the_dearest_first_and_shares_of_the_whole() -> None:

@@ -182,6 +182,7 @@ def spread(**more: Any) -> dict[str, Any]:
 
 
 SPAN = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
+PLAIN = {"ph": "X", "name": "work", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
 REDUCE = {"cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 9.0}
 CALL = {"Collective name": "allreduce", "Seq": 10**12, "In msg nelems": 10**20, "dtype": "Float", "Group size": 2}
 
@@ -197,18 +198,18 @@ CALL = {"Collective name": "allreduce", "Seq": 10**12, "In msg nelems": 10**20, 
         (profile({**REDUCE, "args": CALL}, **spread()), 3),
         (profile({**REDUCE, "args": CALL, "ts": 1e300}, **spread()), 2),
         (profile({"ts": "nan"}, {"ts": 1e300}), 2),
-        ({"traceEvents": [SPAN, {**SPAN, "ts": "nan"}, {**SPAN, "ts": "inf"}, {**SPAN, "dur": 1e300}]}, 1),
-        ({"traceEvents": [SPAN, {**SPAN, "name": "step 20261116123456"}]}, 2),
+        ({"traceEvents": [PLAIN, {**PLAIN, "ts": "nan"}, {**PLAIN, "ts": "inf"}, {**PLAIN, "dur": 1e300}]}, 1),
+        ({"traceEvents": [PLAIN, {**PLAIN, "name": "step 20261116123456"}]}, 2),
         (
             {
                 "traceEvents": [
-                    SPAN,
+                    PLAIN,
                     {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "rank 99999999999"}},
                 ]
             },
             1,
         ),
-        ({"traceEvents": [SPAN, {"ph": "C", "name": "c", "ts": 2, "args": {"v": 10**400}}]}, 2),
+        ({"traceEvents": [PLAIN, {"ph": "C", "name": "c", "ts": 2, "args": {"v": 10**400}}]}, 2),
     ],
 )
 def test_a_number_that_cannot_be_costs_no_more_than_what_it_stands_for(
@@ -264,6 +265,15 @@ def test_a_pickle_that_is_no_dump_is_a_sentence_and_takes_no_memory(tmp_path: Pa
 
 
 def test_a_link_that_leads_back_is_not_followed(tmp_path: Path) -> None:
-    write_kineto(tmp_path, 0)
+    file = write_kineto(tmp_path, 0)
     (tmp_path / "again").symlink_to(tmp_path, target_is_directory=True)
-    assert read_traces(tmp_path).notes == []
+    assert len(read_traces(tmp_path)) == len(read_traces(file))
+
+
+def test_a_trace_that_counts_from_its_own_start_stands_beside_that_of_the_same_rank(tmp_path: Path) -> None:
+    profiled = read_traces(write_kineto(tmp_path, 0))
+    (tmp_path / "more.json").write_text(json.dumps({"traceEvents": [PLAIN, {**PLAIN, "ts": 9.0}]}), encoding="utf-8")
+    both = read_traces(tmp_path)
+    assert any(note.startswith("more.json has times since its own start only") for note in both.notes)
+    assert int(both.start_ns[both.named("work")].min()) == int(both.start_ns.min()) == int(profiled.start_ns.min())
+    assert analyze(both).span_s < 1

@@ -126,7 +126,16 @@ def test_fewer_ranks_leave_the_others_out() -> None:
     assert found.step_s == pytest.approx(0.026 + 0.0055 * (1 / 2) / (7 / 8), rel=1e-4)
 
 
-@pytest.mark.parametrize("change", [{"bandwidth": 0}, {"latency": -1}, {"faster": {"aten::mm": 0}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bandwidth": 0},
+        {"bandwidth": float("inf")},
+        {"latency": -1},
+        {"latency": float("inf")},
+        {"faster": {"aten::mm": 0}},
+    ],
+)
 def test_impossible_factors_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="cannot change by a factor"):
         WhatIf(**change)  # type: ignore[arg-type]
@@ -143,3 +152,9 @@ def test_a_trace_of_one_rank_alone_can_be_replayed() -> None:
     found = replay(table, WhatIf(faster={"aten::*": 2.0}))
     assert found.error < 1e-9
     assert found.step_s < found.measured_step_s
+
+
+def test_more_ranks_than_a_replay_can_hold_are_refused_with_how_many_it_can() -> None:
+    with pytest.raises(UsageError, match="1,000,000,000 ranks of this trace takes too long") as error:
+        replay(made(device=False), WhatIf(ranks=10**9))
+    assert "ranks are possible" in (error.value.hint or "")

@@ -228,3 +228,19 @@ def test_an_analysis_is_plain_data() -> None:
     assert again["waiting"]["delays"][0]["rank"] == 3
     assert again["breakdown"]["ranks"][0]["total"]["compute_s"] == pytest.approx(0.055)
     assert "calls" not in again["waiting"]
+
+
+def test_a_call_that_ends_before_it_began_takes_no_time() -> None:
+    world = World(2)
+    world.compute(5, 7)
+    world.call("all_reduce", (0, 1), (9, 6))
+    (calls,) = world.waiting().calls
+    assert calls.meetings.leave.tolist() == [[9 * MS, 7 * MS]]
+    assert (calls.transfer >= 0).all() and calls.wait.tolist() == [[2 * MS, 0]]
+
+
+def test_messages_whose_peer_or_tag_is_nonsense_are_left_out() -> None:
+    world = World(2)
+    world.rows.add(Kind.P2P, "MPI_Send", 0, MS, world.lanes[0], with_={"peer": "abc", "tag": [1]})
+    world.rows.add(Kind.P2P, "MPI_Recv", 0, MS, world.lanes[1], with_={"peer": 0, "tag": [1]})
+    assert world.waiting().calls == ()

@@ -632,6 +632,26 @@ static void fmm_introduce(fmm_text *text) {
   fmm_say(text, fmm_tail);
 }
 
+/* writev() without the signal by which the system ends a program whose files grow beyond their limit. */
+static ssize_t fmm_append(const struct iovec *parts) {
+  sigset_t limit, before, pending;
+  ssize_t written;
+  int error, was_pending, got;
+  sigemptyset(&limit);
+  sigaddset(&limit, SIGXFSZ);
+  pthread_sigmask(SIG_BLOCK, &limit, &before);
+  was_pending = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+  do written = writev(fmm_descriptor, parts, 2);
+  while (written < 0 && errno == EINTR);
+  error = errno;
+  if (written < 0 && error == EFBIG && !was_pending && sigpending(&pending) == 0 &&
+      sigismember(&pending, SIGXFSZ) == 1)
+    sigwait(&limit, &got); /* it is ours */
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  errno = error;
+  return written;
+}
+
 /* Append whole lines; what the disk does not take stays, from the start of the line that was cut. */
 static void fmm_write(fmm_text *start) {
   struct iovec parts[2];
@@ -641,8 +661,7 @@ static void fmm_write(fmm_text *start) {
   parts[0].iov_len = start->size;
   parts[1].iov_base = fmm_held.bytes;
   parts[1].iov_len = fmm_held.size;
-  do written = writev(fmm_descriptor, parts, 2);
-  while (written < 0 && errno == EINTR);
+  written = fmm_append(parts);
   if (written < 0) {
     fmm_failed(errno);
     return;

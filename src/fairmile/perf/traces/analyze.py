@@ -17,6 +17,7 @@ from fairmile.perf.traces.events import EventTable
 from fairmile.perf.traces.findings import Finding, findings
 from fairmile.perf.traces.intervals import Spans, one, spans
 from fairmile.perf.traces.replay import Replay, WhatIf
+from fairmile.perf.traces.roofline import OperatorWork, operators
 from fairmile.perf.traces.waiting import Delay, TransferModel, Waiting, waiting
 
 _MOST_NAMES = 30
@@ -74,6 +75,7 @@ class TraceAnalysis:
     names: tuple[NameTime, ...]
     timelines: tuple[Timeline, ...]
     coupling: Coupling | None
+    operators: tuple[OperatorWork, ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -117,6 +119,7 @@ def analyze(table: EventTable, *, model: TransferModel | None = None) -> TraceAn
         _names(table, found),
         tuple(_timelines(found)),
         coupled,
+        operators(table),
         tuple(dict.fromkeys([*table.notes, *waits.notes, *_notes(found, missing)])),
     )
 

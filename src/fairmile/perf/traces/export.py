@@ -19,6 +19,7 @@ import numpy as np
 
 from fairmile.base.errors import Conflict, Unsupported
 from fairmile.base.files import write_atomic
+from fairmile.base.words import slug
 from fairmile.perf.traces.events import Array, EventTable, Kind, Lane
 
 _SCHEMA = "1.1.1-chakra.0.0.4"
@@ -87,9 +88,14 @@ def _plain(value: Any) -> Any:
 
 def write_chakra(table: EventTable, folder: Path) -> list[Path]:
     """Write one execution trace for each rank in the manner of Chakra and return the files."""
-    files = []
+    files: list[Path] = []
     for component, rank, events in table.sorted().with_parents().by_rank():
-        file = folder / f"{component + '.' if component else ''}chakra.{rank}.json"
+        # A component may be named as the program likes, also like a place outside of the folder.
+        stem = slug(component, keep_case=True)
+        name = f"chakra.{rank}.json" if not component else f"{stem}.chakra.{rank}.json"
+        number = 2
+        while (file := folder / name) in files:
+            name, number = f"{stem}-{number}.chakra.{rank}.json", number + 1
         text = json.dumps({"schema": _SCHEMA, "rank": rank, "nodes": list(_nodes(events))})
         write_atomic(file, text)
         files.append(file)
@@ -113,7 +119,7 @@ def _nodes(table: EventTable) -> Iterator[dict[str, Any]]:
             if table.group[row] >= 0:
                 attributes.append({"name": "pg_name", "string_val": table.groups[table.group[row]].name})
             peer = table.attributes["peer"].get(row) if "peer" in table.attributes else None
-            if peer is not None:
+            if isinstance(peer, (int, np.integer)):
                 attributes.append(
                     {"name": "comm_dst" if "send" in name.lower() else "comm_src", "int64_val": int(peer)}
                 )

@@ -177,7 +177,7 @@ def _late_rank(about: _About, delay: Delay) -> Finding:
     others = [getattr(each.total, name) for each in about.times.ranks if each.label != label]
     steps = max(1, about.steps)
     numbers = (
-        f"{label.capitalize()} spends {_time(getattr(own, name) / steps)} a step on it, the others "
+        f"{_begin(label)} spends {_time(getattr(own, name) / steps)} a step on it, the others "
         f"{_time(float(np.median(others)) / steps)} (median). "
         if others and delay.cause != "idle"
         else ""
@@ -187,7 +187,7 @@ def _late_rank(about: _About, delay: Delay) -> Finding:
     )
     where = f"{label}, {delay.calls:,} of its collectives"
     why = f"{numbers}{why} Together they waited {_time(delay.waiting_s)}.{spread}"
-    return about.finding(kind, title.format(who=label.capitalize()), delay.lost_s, where, why, what)
+    return about.finding(kind, title.format(who=_begin(label)), delay.lost_s, where, why, what)
 
 
 def _imbalance(about: _About, cause: str, seconds: float, delays: Sequence[Delay]) -> Finding:
@@ -203,7 +203,7 @@ def _imbalance(about: _About, cause: str, seconds: float, delays: Sequence[Delay
         f"Ranks wait for each other: {name} differs",
         seconds,
         f"all ranks; most waited for: {who}",
-        f"{name.capitalize()} of a step is {_time(high)} on its slowest rank and {_time(low)} on its fastest (means "
+        f"{_begin(name)} of a step is {_time(high)} on its slowest rank and {_time(low)} on its fastest (means "
         "over steps); no single rank is always the slowest. Each collective waits for the last.",
         "Even out the work per batch (bucket by length or size), or wait less often: larger batches, local steps.",
     )
@@ -243,11 +243,12 @@ def _communication(about: _About) -> Iterator[Finding]:
     if small and per_step >= 2:
         seconds = about.saved_s(small, 0.0, sum(each.exposed_s for each in small))
         names = ", ".join(dict.fromkeys(each.operation for each in small))
+        largest = max(each.bytes for each in small)  # of barriers it is not known
         yield about.finding(
             "small collectives",
             f"{per_step:,.0f} small collectives a step: latency, not bandwidth",
             seconds,
-            f"{names} of up to {format_size(max(each.bytes for each in small))}" if calls else names,
+            f"{names} of up to {format_size(largest)}" if largest >= 0 else names,
             f"{calls:,} calls move at most {format_size(_SMALL_BYTES)} each and take "
             f"{_time(sum(each.transfer_s for each in small) / max(1, calls))} apiece, whatever they carry.",
             "Join them: flatten tensors into one buffer, larger buckets, one all-reduce of a packed vector of metrics.",
@@ -430,14 +431,19 @@ def _coupled(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
             ]
             yield about.finding(
                 "coupling",
-                f"{_part(waiter.name).capitalize()} waits for {_part(giver.name)}",
+                f"{_begin(_part(waiter.name))} waits for {_part(giver.name)}",
                 seconds / waiter.ranks,
                 f"exchange of {', '.join(keys[:3])}",
-                f"{_part(waiter.name).capitalize()} is ready before {_part(giver.name)} is; exchanges cost it "
+                f"{_begin(_part(waiter.name))} is ready before {_part(giver.name)} is; exchanges cost it "
                 f"{_percent(waiter.cost)} of its steps.",
                 f"Give {_part(giver.name)} more resources or {_part(waiter.name)} fewer, exchange less often, or let "
                 "it work on with an older version.",
             )
+
+
+def _begin(text: str) -> str:
+    """Return a text as a sentence begins with it; names of components keep their letters."""
+    return text[:1].upper() + text[1:]
 
 
 def _part(name: str) -> str:

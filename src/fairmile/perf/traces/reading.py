@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,7 @@ FORMATS: Registry[Callable[..., EventTable]] = Registry(
 )
 # One process starts in 0.2 s of CPU time and hands its events back: it must have a second of reading to be worth it.
 _WORTH_BYTES = 1 << 30
+_ONE_OF = 8  # so many profiles is read with the inputs of its operators: ranks do much the same, and it takes longer
 _Job = tuple[str, tuple[Path, ...]]
 _KINETO = re.compile(rb'"(?:deviceProperties|distributedInfo|baseTimeNanoseconds|trace_id)"|"cat":\s*"cpu_op"')
 _FLIGHT = re.compile(rb'"(?:pg_config|collective_seq_id|profiling_name|comm_lib_version|nccl_version)"')
@@ -55,6 +57,7 @@ def read_traces(
     tables, notes = _read_all(jobs, _workers(jobs, workers))
     _name_components(tables)
     tables, more = _one_file_a_rank(tables)
+    more += _place_beside_others(tables)
     table = concat(tables, consume=True)
     table.notes = [*notes, *table.notes, *more]
     if not len(table):
@@ -160,15 +163,18 @@ def _workers(jobs: Sequence[_Job], workers: int | None) -> int:
 
 def _read_all(jobs: Sequence[_Job], workers: int) -> tuple[list[EventTable], list[str]]:
     traces = [job for job in jobs if job[0] != "meter"]
+    profiles = [job for job in traces if job[0] == "kineto"]
+    whole = set(profiles[::_ONE_OF])
+    options = [{"inputs": job in whole} if job[0] == "kineto" else {} for job in traces]
     if workers == 1:
-        results = [_read_one(job) for job in traces]
+        results = list(map(_read_one, traces, options))
     else:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            results = list(pool.map(_read_one, traces))
+            results = list(pool.map(_read_one, traces, options))
     tables = [each for each in results if isinstance(each, EventTable)]
     told = [each for table in tables for each in table.processes if each.pid > 0]
     known = {(each.host, each.pid): each.rank for each in told}
-    results += [_read_one(job, known) for job in jobs if job[0] == "meter"]
+    results += [_read_one(job, {"known": known}) for job in jobs if job[0] == "meter"]
     tables = [each for each in results if isinstance(each, EventTable)]
     failures = [each for each in results if not isinstance(each, EventTable)]
     if not tables:
@@ -176,10 +182,10 @@ def _read_all(jobs: Sequence[_Job], workers: int) -> tuple[list[EventTable], lis
     return tables, [f"left out: {each}" for each in failures]
 
 
-def _read_one(job: _Job, known: Mapping[tuple[str, int], int] | None = None) -> EventTable | FairmileError:
+def _read_one(job: _Job, options: Mapping[str, Any]) -> EventTable | FairmileError:
     name, files = job
     try:
-        return FORMATS[name](files, known) if name == "meter" else FORMATS[name](files[0])
+        return FORMATS[name](files if name == "meter" else files[0], **options)
     except Unsupported:
         raise
     except FairmileError as error:
@@ -228,6 +234,23 @@ def _are_parts(tables: Sequence[EventTable]) -> bool:
     pids = [table.processes[0].pid for table in tables]
     talking = sum(bool(table.of_kind(Kind.COLLECTIVE, Kind.P2P, Kind.PHASE).any()) for table in tables)
     return min(pids) > 0 and len(set(pids)) == len(pids) and talking <= 1
+
+
+def _place_beside_others(tables: Sequence[EventTable]) -> list[str]:
+    """Move traces that count from their own start to where others of the same ranks begin, which tell the real time."""
+    timed = [table for table in tables if len(table) and all(each.since_epoch for each in table.processes)]
+    ranks = {(each.component, each.rank) for table in timed for each in table.processes}
+    notes = []
+    for table in tables:
+        mine = {(each.component, each.rank) for each in table.processes}
+        if not len(table) or any(each.since_epoch for each in table.processes) or not mine & ranks:
+            continue
+        apart = min(int(other.start_ns.min()) for other in timed) - int(table.start_ns.min())
+        table.start_ns, table.end_ns = table.start_ns + apart, table.end_ns + apart
+        name = Path(table.processes[0].file).name
+        table.processes = [replace(each, since_epoch=True) for each in table.processes]
+        notes.append(f"{name} has times since its own start only: it is taken to begin with the first of the others")
+    return notes
 
 
 def _name_components(tables: Sequence[EventTable]) -> None:

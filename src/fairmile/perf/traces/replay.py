@@ -26,6 +26,7 @@ from fairmile.perf.traces.matching import ALL_TO_ONE, ONE_TO_ALL, Meetings
 from fairmile.perf.traces.waiting import TransferModel, Waiting, modelled_s, waiting
 
 _ISSUE, _JOIN, _MARK = 0, 1, 2
+_MOST_PLACES = 5_000_000  # of all ranks together: about a minute
 _WAKES_NS = 200_000  # within which a host goes on after what it waited for
 _BUSY = ("compute", "input", "copies", "checkpoint", "exchange")
 
@@ -573,8 +574,14 @@ def _with_ranks(plan: _Plan, ranks: int, change: WhatIf, notes: list[str]) -> _P
     groups = {call.meetings.members for call in plan.calls}
     if ranks < 1:
         raise UsageError(f"a program cannot have {ranks} ranks")
+    most = _MOST_PLACES // max(1, *(len(line.kind) for line in plan.lines))
+    if ranks > most:
+        raise UsageError(
+            f"a replay of {ranks:,} ranks of this trace takes too long", hint=f"{most:,} ranks are possible"
+        )
     if any(len(members) != old for members in groups) or any(
-        call.meetings.root[call.row] >= 0 and call.meetings.root[call.row] >= ranks for call in plan.calls
+        call.meetings.operation[call.row] == "point_to_point" or call.meetings.root[call.row] >= ranks
+        for call in plan.calls
     ):
         raise UsageError(
             "another number of ranks needs a trace where every collective is of all ranks",

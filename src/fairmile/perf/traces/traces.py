@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.words import did_you_mean
+from fairmile.perf.collectives.formulas import algorithms as known_algorithms
 from fairmile.perf.collectives.formulas import collective_name
 from fairmile.perf.collectives.model import CollectiveModel
 from fairmile.perf.traces.analyze import TraceAnalysis, analyze
@@ -51,7 +53,7 @@ class Traces:
         if algorithms:
             if wanted is None:
                 raise UsageError("an algorithm's time depends on the network", hint="name the system: on=…")
-            named = {collective_name(name): algorithm for name, algorithm in algorithms.items()}
+            named = {collective_name(name): _known(name, algorithm) for name, algorithm in algorithms.items()}
             change = replace(change, model=AlgorithmModel(wanted.topology, named), measured_by=measured_by)
         elif to:
             change = replace(change, model=wanted, measured_by=measured_by)
@@ -87,3 +89,11 @@ class Traces:
 
     def _model(self, system: str) -> CollectiveModel | None:
         return CollectiveModel.from_partition(self._partition_of(system)) if system else None
+
+
+def _known(collective: str, algorithm: str) -> str:
+    known = known_algorithms(collective)
+    if algorithm not in known:
+        hint = did_you_mean(algorithm, known) or f"known: {', '.join(known)}"
+        raise UsageError(f"there is no algorithm named {algorithm!r} for {collective}", hint=hint)
+    return algorithm

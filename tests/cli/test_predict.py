@@ -1,0 +1,197 @@
+"""`fairmile predict`: what a user sees before a job runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_making import make_run
+
+from fairmile.perf import foresight
+from fairmile.perf import predict as predictions
+from fairmile.perf.steps import Trace
+from fairmile.perf.tracing.trace import TraceRequest, trace_target
+
+Fairmile = Callable[..., Any]
+STEP = ("step.py:build", "-a", "batch=16", "-a", "width=8")
+_TRACED: dict[str, Trace] = {}
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """Trace each request once, since that takes seconds; the function is the same wherever its file lies."""
+    pytest.importorskip("torch")
+
+    def once(request: TraceRequest, **how: Any) -> Trace:
+        key = repr(request).replace(str(place), "")
+        if key not in _TRACED:
+            _TRACED[key] = trace_target(request, **how)
+        return _TRACED[key]
+
+    monkeypatch.setattr(predictions, "trace_target", once)
+    monkeypatch.setattr(foresight, "trace_target", once)
+
+
+# Memory
+
+
+@pytest.mark.usefixtures("traced")
+def test_memory_of_a_step_is_shown_by_part_and_as_json(fairmile: Fairmile, place: Path) -> None:
+    told = fairmile("predict", "memory", *STEP, "--json").json
+    assert (told["target"], told["gpu"], told["batch"], told["fits"]) == ("step.py:build", "h200", 16, True)
+    assert told["peak_allocated_bytes"] <= told["peak_reserved_bytes"] < told["device_used_bytes"]
+    result = fairmile("predict", "memory", *STEP, "-o", "page.html")
+    assert result.code == 0
+    assert result.out.startswith("part of the peak  size\n")
+    shown = [line.partition(" ")[0] for line in result.out.splitlines()]
+    assert [
+        name for name in ("activations", "allocated", "reserved", "device", "peak", "fits") if name not in shown
+    ] == []
+    assert "yes, on NVIDIA H200 with a batch of 16" in result.out
+    assert "<html" in (place / "page.html").read_text().lower()
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_spread_step_tells_the_fullest_rank(fairmile: Fairmile) -> None:
+    whole = fairmile("predict", "memory", *STEP, "--json").json
+    told = fairmile("predict", "memory", *STEP, "--data", "4", "--zero", "1", "--json").json
+    assert (told["layout"]["data"], told["layout"]["zero"], told["layout"]["micro_batch"]) == (4, 1, 16)
+    assert told["rank"]["activations_bytes"] == pytest.approx(whole["breakdown"]["activations"], rel=0.5)
+    assert "rank: optimizer" in fairmile("predict", "memory", *STEP, "--data", "4", "--zero", "1").out
+
+
+def test_what_does_not_fit_ends_with_1(fairmile: Fairmile) -> None:
+    result = fairmile("predict", "memory", "gpt.yaml", "--gpu", "v100-16gb")
+    assert (result.code, result.err) == (1, "")
+    assert "no, on " in result.out
+    assert fairmile("predict", "memory", "gpt.yaml", "--gpu", "a100-80gb").code == 0
+
+
+def test_a_description_is_changed_by_options_and_arguments(fairmile: Fairmile) -> None:
+    def peak(*options: str) -> int:
+        size: int = fairmile("predict", "memory", "gpt.yaml", *options, "--json").json["peak_allocated_bytes"]
+        return size
+
+    usual = peak()
+    assert peak("--checkpointing") < usual
+    assert peak("--inference") < usual
+    assert peak("-a", "batch=8") > usual
+    assert peak("--precision", "fp32") > usual
+    offloaded = fairmile("predict", "memory", "gpt.yaml", "--offload", "host", "--json").json
+    assert offloaded["rank"]["host_bytes"] > 0
+
+
+def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
+    result = fairmile("predict", "memory", "--list-gpus")
+    assert result.code == 0
+    assert {"h200", "a100-80gb", "v100-16gb"} <= set(result.out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["memory", "gpt.yaml", "-a", "batch"], "-a 'batch' sets no argument"),
+        (["memory", "gpt.yaml", "-a", "a-b=1"], "-a 'a-b=1' sets no argument"),
+        (["memory", "gpt.yaml", "-a", "layers=[1]"], "gpt.yaml layers: Input should be a valid integer"),
+        (["memory", "nosuch.py"], "there is no file nosuch.py"),
+        (["memory", "gpt.yaml", "--gpu", "h2oo"], "no device is called 'h2oo'"),
+        (["memory", "gpt.yaml", "--accumulate", "2"], "gpt.yaml is a description: it cannot be told accumulate"),
+        (["memory", "step.py", "--largest"], "which argument of step.py is the batch?"),
+        (["memory", "step.py", "--largest", "--zero", "3"], "--largest seeks the batch of one GPU"),
+        (["memory", "step.py", "--largest", "-o", "x.html"], "--largest seeks the batch of one GPU"),
+        (["memory", "gpt.yaml", "--pipeline", "99"], "a pipeline of 99 stages needs as many units"),
+        (["time", "gpt.yaml"], "gpt.yaml is a description: its operators are not known"),
+        (["time", "step.py", "--sample-size", "²"], "²"),
+        (["time", "step.py", "--decode", "soon"], "soon"),
+        (["time", "step.py", "--storage", "nosuch"], "nosuch"),
+        (["scaling", "gpt.yaml", "--on", "laptop"], "laptop has no GPUs"),
+        (["scaling", "gpt.yaml", "--on", "juwels", "--gpus", "many"], "'many' names no number of GPUs"),
+        (["calibrate", "--device", "cpu"], "times of a CPU are no table of a GPU"),
+        (["calibrate", "--for", "ever"], "ever"),
+    ],
+)
+def test_bad_input_is_one_sentence(fairmile: Fairmile, arguments: list[str], message: str) -> None:
+    result = fairmile("predict", *arguments)
+    assert result.code not in (0, 1)
+    assert message in result.err.splitlines()[0]
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err
+
+
+# Time
+
+
+@pytest.mark.usefixtures("traced")
+def test_time_is_shown_with_what_bounds_it(fairmile: Fairmile, place: Path) -> None:
+    told = fairmile("predict", "time", *STEP, "--json").json
+    assert told["low_s"] < told["step_time_s"] < told["high_s"]
+    assert told["energy"]["joules"] > 0
+    assert told["input"] is None
+    result = fairmile("predict", "time", *STEP, "-o", "page.html")
+    assert result.out.startswith("operator ")
+    assert f"{16 / told['step_time_s']:,.1f} a second with a batch of 16" in result.out
+    assert (place / "page.html").stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_measured_storage_decides_whether_samples_come_in_time(fairmile: Fairmile, place: Path) -> None:
+    runs = place.parent / "home" / "runs"
+    # Two folders; the name of the first has a dot.
+    slow = {"storage.data.v1.seq_read_bytes_per_s": 1600.0, "storage.data.v1.file_read_per_s": 1e9}
+    make_run(runs, "storage-k3x9qa", name="storage", metrics={**slow, "storage.fast.seq_read_bytes_per_s": 1e12})
+    make_run(runs, "other-k3x9qa", name="other", metrics={"loss": 1.0})
+    fairmile("runs", "reindex")
+    told = fairmile("predict", "time", *STEP, "--storage", "storage-k3x9qa", "--sample-size", "100", "--json").json
+    assert (told["bound"], told["input"]["limit"]) == ("input", "storage")
+    assert told["step_time_s"] == pytest.approx(1.0)
+    result = fairmile("predict", "time", *STEP, "--storage", "other-k3x9qa")
+    assert "run other-k3x9qa measured no storage" in result.err
+
+
+# Scaling
+
+
+def test_scaling_has_a_row_for_each_number_of_gpus(fairmile: Fairmile, place: Path) -> None:
+    asked = ("scaling", "gpt.yaml", "--on", "juwels", "--gpus", "8..32", "--batch", "128")
+    told = fairmile("predict", *asked, "--samples", "1e6", "--price", "2", "--json").json
+    assert (told["target"], told["on"]) == ("gpt.yaml", "juwels")
+    assert [row["gpus"] for row in told["rows"]] == [8, 16, 32]
+    assert all(row["cost"] == pytest.approx(2 * row["gpu_hours"]) for row in told["rows"])
+    result = fairmile("predict", *asked, "-o", "page.html")
+    assert [line.split()[0] for line in result.out.splitlines()[:4]] == ["GPUs", "8", "16", "32"]
+    assert (place / "page.html").stat().st_size > 1000
+
+
+# What was measured here
+
+
+def test_without_runs_nothing_is_learnt(fairmile: Fairmile, place: Path) -> None:
+    result = fairmile("predict", "learn")
+    assert (result.code, result.out) == (0, "")
+    assert "no run of a benchmark on a single GPU tells its speed yet" in result.err
+    assert fairmile("predict", "learn", "--json").json == {"corrections": [], "dry_run": False}
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("times", [0.8, 1.25])
+def test_predictions_follow_the_runs_of_the_workspace(fairmile: Fairmile, place: Path, times: float) -> None:
+    target = ("predict", "time", "mnist", "-a", "batch_size=16", "--json")
+    before = fairmile(*target).json
+    spec = {"argv": ["python", "-m", "fairmile.benchmarks", "mnist"], "params": {"batch_size": 16}}
+    rate = before["samples_per_s"] / times
+    make_run(place.parent / "home" / "runs", "mnist-k3x9qa", spec=spec, metrics={"train_samples_per_s": rate})
+    fairmile("runs", "reindex")
+    planned = fairmile("predict", "learn", "--dry-run", "--json").json
+    assert fairmile(*target).json["step_time_s"] == before["step_time_s"]
+    learnt = fairmile("predict", "learn", "--json").json
+    assert learnt["corrections"] == planned["corrections"]
+    (correction,) = learnt["corrections"]
+    assert (correction["device"], correction["runs"]) == ("h200", ["mnist-k3x9qa"])
+    after = fairmile(*target).json["step_time_s"]
+    assert after > before["step_time_s"] if times > 1 else after < before["step_time_s"]
+    assert fairmile("predict", "learn").out.startswith("gpu ")
+    kept = place.parent / "home" / "perf" / "corrections" / "h200.json"
+    assert json.loads(kept.read_text())["runs"] == ["mnist-k3x9qa"]

@@ -1,0 +1,114 @@
+"""`fairmile trace`: what a user sees of where the time went."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("msgspec")
+
+from trace_files import kineto_events, write_kineto
+
+Fairmile = Callable[..., Any]
+
+
+@pytest.fixture
+def first(place: Path) -> Path:
+    """Two ranks, two steps of 1000 µs each; the second rank comes 100 µs late to every all-reduce."""
+    for rank in (0, 1):
+        write_kineto(place / "first", rank, events=kineto_events(rank, late_us=100.0 * rank))
+    return place / "first"
+
+
+def test_a_program_is_recorded_and_its_exit_code_is_kept(fairmile: Fairmile, place: Path) -> None:
+    result = fairmile(
+        "trace", "record", "-o", "new", "--no-watch", "--json", "--", sys.executable, "-c", "raise SystemExit(3)"
+    )
+    assert result.code == 3
+    assert (result.json["folder"], result.json["exit_code"]) == (str(place / "new"), 3)
+    assert (place / "new" / "recording.json").exists()
+    again = fairmile("trace", "record", "-o", "new", "--no-watch", "--", "true")
+    assert again.code not in (0, 1)
+    assert again.err.startswith("error: ")
+    assert "new" in again.err
+
+
+def test_a_dry_run_records_nothing(fairmile: Fairmile, place: Path) -> None:
+    told = fairmile("trace", "record", "--dry-run", "--steps", "3", "--for", "2s", "--json", "--", "train", "-x").json
+    assert (told["command"], told["folder"], told["steps"], told["seconds"]) == (["train", "-x"], "trace", 3, 2.0)
+    assert not (place / "trace").exists()
+
+
+def test_an_analysis_shows_each_rank_and_what_to_try(fairmile: Fairmile, place: Path, first: Path) -> None:
+    result = fairmile("trace", "analyze", "first")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["rank", "0"], ["rank", "1"]]
+    assert lines[0].startswith("rank ")
+    assert "2 ranks, 2 steps of" in result.err
+    assert "Try: " in result.out
+    told = fairmile("trace", "analyze", "first", "-o", "page.html", "--json").json
+    assert (told["ranks"], told["steps"], told["page"]) == (["rank 0", "rank 1"], 2, "page.html")
+    assert "<svg" in (place / "page.html").read_text()
+
+
+def test_files_can_be_named_one_by_one(fairmile: Fairmile, first: Path) -> None:
+    told = fairmile("trace", "analyze", "first/rank0.json", "first/rank1.json", "--format", "kineto", "--json").json
+    assert told["ranks"] == ["rank 0", "rank 1"]
+
+
+def test_a_rank_that_is_missing_is_told_and_the_rest_analysed(fairmile: Fairmile, first: Path) -> None:
+    (first / "rank1.json").unlink()
+    told = fairmile("trace", "analyze", "first", "--json")
+    assert (told.code, told.json["ranks"], told.json["missing_ranks"]) == (0, ["rank 0"], [1])
+
+
+def test_a_replay_tells_what_a_step_would_take(fairmile: Fairmile, first: Path) -> None:
+    told = fairmile("trace", "replay", "first", "--faster", "gemm=2", "--json").json
+    assert told["step_s"] < told["measured_step_s"]
+    assert told["speedup"] == pytest.approx(told["measured_step_s"] / told["step_s"])
+    shown = fairmile("trace", "replay", "first", "--on", "juwels", "--algorithm", "all_reduce=ring")
+    assert [line.split()[0] for line in shown.out.splitlines()][:4] == ["measured", "predicted", "speed-up", "check"]
+
+
+def test_an_export_is_written_once_and_says_so(fairmile: Fairmile, place: Path, first: Path) -> None:
+    planned = fairmile("trace", "export", "first", "-o", "one.json", "--dry-run")
+    assert (planned.err, (place / "one.json").exists()) == ("would write one.json\n", False)
+    assert fairmile("trace", "export", "first", "-o", "one.json").err.startswith("wrote one.json, ")
+    assert json.loads((place / "one.json").read_bytes())["traceEvents"]
+    for option in ([], ["--dry-run"]):
+        assert "one.json is there already" in fairmile("trace", "export", "first", "-o", "one.json", *option).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["analyze", "nowhere"], "nowhere"),
+        (["analyze", "broken.json"], "broken.json"),
+        (["analyze", "first", "--on", "nosuch"], "nosuch"),
+        (["analyze", "first", "--format", "nosuch"], "nosuch"),
+        (["replay", "first", "--faster", "gemm"], "gemm: expected NAME=VALUE"),
+        (["replay", "first", "--faster", "gemm=quick"], "--faster gemm=quick: expected a number"),
+        (["replay", "first", "--faster", "gemm=0"], "gemm cannot change by a factor of 0"),
+        (["replay", "first", "--bandwidth", "-1"], "bandwidth cannot change by a factor of -1"),
+        (["replay", "first", "--algorithm", "all_reduce=ring"], "an algorithm's time depends on the network"),
+        (["replay", "first", "--on", "juwels", "--algorithm", "all_reduce=rong"], "no algorithm named 'rong'"),
+        (["replay", "first", "--without", "7"], "7"),
+        (["record", "--skip", "-1", "--", "true"], "skip is -1"),
+        (["record", "--for", "ever", "--", "true"], "ever"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    fairmile: Fairmile, place: Path, first: Path, arguments: list[str], message: str
+) -> None:
+    (place / "broken.json").write_text('{"traceEvents": [{"ph": "X", "na')
+    result = fairmile("trace", *arguments)
+    assert result.code not in (0, 1)
+    assert result.err.startswith("error: ")
+    assert message in result.err.splitlines()[0]
+    assert not (place / "trace").exists()
