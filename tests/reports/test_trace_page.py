@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from trace_making import Training, coupled, steady
 
 from fairmile.perf.traces.analyze import TraceAnalysis, analyze
 from fairmile.perf.traces.events import EventTable, Kind, Lane, Process, Rows
+from fairmile.perf.traces.roofline import OperatorWork
 from fairmile.reports import figures
-from fairmile.reports.trace_figures import Roofline, RooflinePoint
-from fairmile.reports.trace_page import trace_page
+from fairmile.reports.trace_page import measured_roofline, trace_page
 
-ROOFLINE = Roofline(
-    (
-        RooflinePoint("aten::addmm", 300.0, 500e12, "compute", 1.0),
-        RooflinePoint("aten::layer_norm", 2.0, 6e12, "memory", 0.3),
-    ),
-    (("bf16 tensor", 989e12),),
-    4.8e12,
-    "NVIDIA H200",
-)
+ADDMM = OperatorWork(
+    "aten::addmm", "gemm", "4096, 8192×4096, 4096×4096", "bfloat16", 20, 2.75e11, 168_000_000, 0.011, 5e14, 1636.0,
+    "compute", 0.51,
+)  # fmt: skip
 
 
 class Even:
@@ -34,7 +30,7 @@ class Even:
 @pytest.fixture(scope="module")
 def analysis() -> TraceAnalysis:
     uneven = Training(device=True, buckets=2, compute_ms=lambda rank, step: 15 if rank == 3 else 10)
-    return analyze(uneven.table(), model=Even())
+    return replace(analyze(uneven.table(), model=Even()), operators=(ADDMM,), devices=("NVIDIA H200",))
 
 
 def words(page: str) -> str:
@@ -51,8 +47,8 @@ def test_the_page_says_what_costs_time_where_and_what_to_try(analysis: TraceAnal
 
 def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis) -> None:
     pytest.importorskip("matplotlib")
-    page = trace_page(analysis, title="a", roofline=ROOFLINE)
-    assert page == trace_page(analysis, title="a", roofline=ROOFLINE)
+    page = trace_page(analysis, title="a")
+    assert page == trace_page(analysis, title="a")
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
     titles = re.findall(r'<svg[^>]*aria-label="([^"]*)"', page)
     for title in (
@@ -65,12 +61,35 @@ def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis) ->
 
 def test_without_matplotlib_tables_say_it_all(analysis: TraceAnalysis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "can_draw", lambda: False)
-    page = trace_page(analysis, title="a", roofline=ROOFLINE)
+    page = trace_page(analysis, title="a")
     assert "<svg" not in page
     text = words(page)
     assert "Figures are left out" in text
-    for said in ("Where the time goes, by rank", "rank 3", "aten::addmm", "all-reduce", "25 %"):
+    for said in ("Where the time goes, by rank", "rank 3", "addmm", "500 Tflop/s", "51 %", "all-reduce", "25 %"):
         assert said in text
+
+
+def test_the_roof_is_that_of_the_types_that_were_computed_with(analysis: TraceAnalysis) -> None:
+    found = measured_roofline(analysis)
+    assert found.peaks == (("bfloat16", 9.894e14),)
+    assert (found.device, found.points[0].bound) == ("NVIDIA H200", "compute")
+
+
+def test_without_a_known_device_operators_stand_beside_the_fastest_of_them(analysis: TraceAnalysis) -> None:
+    plain = replace(ADDMM, bound="", of_roof=None)
+    other = replace(plain, name="aten::mm", intensity=2.0, flops_per_s=1e12)
+    page = trace_page(replace(analysis, operators=(plain, other), devices=()), title="a")
+    text = words(page)
+    assert "1 Tflop/s" in text and "of the roof" not in text and "bound by" not in text
+    if figures.can_draw():
+        assert "Operators beside the fastest of them" in page
+    unknown = trace_page(replace(analysis, operators=(plain, other), devices=("Some GPU",)), title="a")
+    if figures.can_draw():
+        assert "Some GPU, whose ceilings are not known" in unknown
+
+
+def test_a_trace_without_the_inputs_of_operators_has_no_roofline(analysis: TraceAnalysis) -> None:
+    assert "Roofline" not in trace_page(replace(analysis, operators=()), title="a")
 
 
 def test_coupled_programs_get_their_own_section() -> None:

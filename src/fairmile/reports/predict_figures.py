@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from fairmile.reports.figures import (
     short_label,
     short_number,
 )
-from fairmile.reports.trace_figures import Roofline, RooflinePoint
+from fairmile.reports.trace_figures import Roofline, RooflinePoint, ceilings, named_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -271,35 +270,15 @@ def roof_points(lines: Sequence[OpLine]) -> dict[str, RooflinePoint]:
 
 def under_the_roof(lines: Sequence[OpLine], on: Device) -> Roofline:
     """Return operators under the ceilings of the types that they compute with; of neighbours one keeps its name."""
-    points: list[RooflinePoint] = []
-    for each in sorted(roof_points(lines).values(), key=lambda each: -each.seconds):
-        crowded = any(other.name and _are_near(each, other) for other in points)
-        points.append(replace(each, name="") if crowded else each)
-    peaks = on.peak_flops_per_s
-    types = {each for line in lines if (op := _call(line)) is not None for each in _types(op) if each in peaks}
-    ceilings = sorted(((each, peaks[each]) for each in types or {"float32"}), key=lambda each: each[1])
-    return Roofline(tuple(points), tuple(ceilings), on.bandwidth_ceiling, on.name)
+    points = sorted(roof_points(lines).values(), key=lambda each: -each.seconds)
+    calls = [op for line in lines if (op := _call(line)) is not None]
+    peaks = ceilings(on, [(kind_of(op), compute_dtype(op)) for op in calls])
+    return Roofline(named_apart(points), peaks, on.bandwidth_ceiling, on.name)
 
 
 def short_name(operator: str) -> str:
     """Return an operator's name as people call it: without its library and its default variant."""
     return operator.removeprefix("aten.").removesuffix(".default")
-
-
-def _are_near(one: RooflinePoint, other: RooflinePoint) -> bool:
-    """Tell whether the names of two points would lie upon each other; names go to the right."""
-    return abs(math.log10(one.intensity / other.intensity)) < 1.4 and 0.4 < one.flops_per_s / other.flops_per_s < 2.5
-
-
-def _types(op: Op) -> tuple[str, ...]:
-    """Return the types whose peaks matter to a call: all but products and their like stay far below any."""
-    kind, dtype = kind_of(op), compute_dtype(op)
-    if kind not in ("gemm", "attention", "conv", "rnn"):
-        return ()
-    if dtype != "float32":
-        return (dtype,)
-    # Which of the two a product of fp32 uses, the program decides; convolutions use tf32 unless told not to.
-    return ("tf32",) if kind in ("conv", "rnn") else ("float32", "tf32")
 
 
 def _call(line: OpLine) -> Op | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration
+from fairmile.perf.compute.devices import Device
 from fairmile.perf.traces.analyze import Timeline, TraceAnalysis
 from fairmile.perf.traces.breakdown import Breakdown
 from fairmile.perf.traces.findings import Finding
@@ -391,6 +392,34 @@ def roofline(found: Roofline) -> Picture:
         return Picture("roofline", title if device else "Operators beside the fastest of them", draw, 3.6, note)
     note = "Sloping: what memory can feed. Level: what the device can compute. A mark's size is its time."
     return Picture("roofline", f"Operators under the roofline{device}", draw, 3.6, note)
+
+
+def ceilings(on: Device, computed: Iterable[tuple[str, str]]) -> tuple[tuple[str, float], ...]:
+    """Return the peaks that matter to operators of these kinds and types, the lowest first."""
+    types: set[str] = set()
+    for kind, dtype in computed:
+        if kind not in ("gemm", "attention", "conv", "rnn"):
+            continue  # these stay far below any
+        # Which of the two a product of fp32 uses, the program decides; convolutions use tf32 unless told not to.
+        both = {"tf32"} if kind in ("conv", "rnn") else {"float32", "tf32"}
+        types |= both if dtype == "float32" else {dtype}
+    peaks = on.peak_flops_per_s
+    found = [(each, peaks[each]) for each in sorted(types) if each in peaks] or [("float32", peaks["float32"])]
+    return tuple(sorted(found, key=lambda each: each[1]))
+
+
+def named_apart(points: Iterable[RooflinePoint]) -> tuple[RooflinePoint, ...]:
+    """Return points of which, where names would lie upon each other, only the first keeps its own."""
+    found: list[RooflinePoint] = []
+    for each in points:
+        crowded = any(other.name and _are_near(each, other) for other in found)
+        found.append(replace(each, name="") if crowded else each)
+    return tuple(found)
+
+
+def _are_near(one: RooflinePoint, other: RooflinePoint) -> bool:
+    """Tell whether the names of two points would lie upon each other; names go to the right."""
+    return abs(math.log10(one.intensity / other.intensity)) < 1.4 and 0.4 < one.flops_per_s / other.flops_per_s < 2.5
 
 
 def _boxes(rows: Sequence[Sequence[tuple[float, float]]], size: float, colour: str) -> Any:

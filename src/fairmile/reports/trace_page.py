@@ -8,22 +8,23 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.perf.traces.analyze import TraceAnalysis
 from fairmile.perf.traces.breakdown import StepTime
 from fairmile.perf.traces.coupling import Coupling
+from fairmile.perf.traces.roofline import device_of
 from fairmile.reports import figures, html, trace_figures
 from fairmile.reports.blocks import Block, Cell, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
 from fairmile.reports.one_run import drawn
-from fairmile.reports.trace_figures import PART_NAMES, Roofline
+from fairmile.reports.trace_figures import PART_NAMES, Roofline, RooflinePoint, ceilings, named_apart
 
 _MOST_ROWS = 40
 _MOST_STEPS = 500
 _GREAT = 0.1  # share of the time from which a finding is red
 
 
-def trace_page(analysis: TraceAnalysis, *, title: str, roofline: Roofline | None = None) -> str:
+def trace_page(analysis: TraceAnalysis, *, title: str) -> str:
     """Return the analysis of a trace as one HTML file that needs nothing else."""
-    return html.render(title, trace_blocks(analysis, title=title, roofline=roofline))
+    return html.render(title, trace_blocks(analysis, title=title))
 
 
-def trace_blocks(analysis: TraceAnalysis, *, title: str, roofline: Roofline | None = None) -> list[Block]:
+def trace_blocks(analysis: TraceAnalysis, *, title: str) -> list[Block]:
     """Return the parts of the page, for any writer."""
     blocks = [
         _title(analysis, title),
@@ -34,7 +35,7 @@ def trace_blocks(analysis: TraceAnalysis, *, title: str, roofline: Roofline | No
         *_waiting(analysis),
         *_collectives(analysis),
         *_critical(analysis),
-        *_roofline(roofline),
+        *_roofline(analysis),
         *_names(analysis),
         *(_coupling(analysis.coupling) if analysis.coupling else ()),
     ]
@@ -260,23 +261,55 @@ def _critical(analysis: TraceAnalysis) -> Iterator[Block]:
     yield Fold("What is on it, by name", (names,))
 
 
-def _roofline(found: Roofline | None) -> Iterator[Block]:
-    if found is None or not found.points:
+def measured_roofline(analysis: TraceAnalysis) -> Roofline:
+    """Return the operators of a trace under the ceilings of its device, where that is known."""
+    on = device_of(analysis.devices)
+    points = named_apart(
+        RooflinePoint(_short(each.name), each.intensity, each.flops_per_s, each.bound, each.seconds)
+        for each in analysis.operators
+    )
+    if on is None:
+        return Roofline(points, (), 0.0, " and ".join(analysis.devices))
+    peaks = ceilings(on, [(each.kind, each.dtype) for each in analysis.operators])
+    return Roofline(points, peaks, on.bandwidth_ceiling, on.name)
+
+
+def _roofline(analysis: TraceAnalysis) -> Iterator[Block]:
+    found = analysis.operators
+    if not found:
         return
     yield Heading("Roofline")
-    yield from drawn(lambda: trace_figures.roofline(found))
+    yield from drawn(lambda: trace_figures.roofline(measured_roofline(analysis)))
     rows: list[Row] = [
         [
-            Cell(each.name, code=True),
+            Cell(_short(each.name), code=True),
+            f"{each.shapes} {each.dtype}",
             each.bound or "–",
+            _count(each.calls),
+            _seconds(each.seconds),
             Cell(f"{each.intensity:.3g}", each.intensity),
-            Cell(f"{each.flops_per_s / 1e12:.3g} Tflop/s", each.flops_per_s),
-            _seconds(each.seconds or None),
+            Cell(_flops(each.flops_per_s), each.flops_per_s),
+            Cell("–" if each.of_roof is None else _percent(each.of_roof), each.of_roof),
         ]
-        for each in sorted(found.points, key=lambda each: -each.seconds)[:_MOST_ROWS]
+        for each in found[:_MOST_ROWS]
     ]
-    columns = ["operator", "bound by", "flop per byte", "achieved", "time"]
-    yield Fold("The operators", (table(columns, rows, numbers=columns[2:]),))
+    columns = ["operator", "inputs", "bound by", "calls", "time", "flop per byte", "achieved", "of the roof"]
+    used = _used(columns, rows)
+    shown = [columns[at] for at in used]
+    numbers = [each for each in shown if each not in columns[:3]]
+    yield Fold("The operators", (table(shown, [[row[at] for at in used] for row in rows], numbers=numbers),))
+    yield Text(
+        "Products, convolutions, attention and recurrent networks, with the time of their kernels where a device ran "
+        "them. Bytes are those of their inputs and results, each moved once. Of many ranks, one of eight is counted."
+    )
+
+
+def _short(operator: str) -> str:
+    return operator.removeprefix("aten::")
+
+
+def _flops(per_s: float) -> str:
+    return f"{per_s / 1e12:.3g} Tflop/s" if per_s >= 1e11 else f"{per_s / 1e9:.3g} Gflop/s"
 
 
 def _names(analysis: TraceAnalysis) -> Iterator[Block]:

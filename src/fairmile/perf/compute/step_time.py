@@ -110,7 +110,7 @@ def step_time(
         one = _one(op, work, target, used, tally.tf32)
         # A recurrent network is hundreds of kernels: the first runs while the host still issues the others.
         is_many = work.kind == "rnn"
-        call_s = one.host_s if is_many else host.call_s(op.phase, one.host_s)
+        call_s = _ISSUING * one.host_s if is_many else host.call_s(op.phase, one.host_s)
         begun = at_host if is_many else at_host + call_s
         at_host += call_s
         host_s += call_s

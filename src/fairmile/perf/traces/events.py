@@ -138,8 +138,9 @@ class EventTable:
     """The events of all ranks; columns are arrays of one length, `attributes` hold what only some rows have.
 
     Common attributes: "dtype", "root", "peer" (the other rank of a P2P row), "tag", "algorithm", "operator",
-    "inputs" (of an operator: JSON with its shapes, types and values), "arrivals" (Horovod: when each rank was ready), "state" (flight recorder), "key", "how", "peer" (a component) and
-    "wait_ns" of EXCHANGE rows, whose `sequence` is the version of what was exchanged.
+    "inputs" (of an operator: JSON with shapes, types and values), "arrivals" (Horovod: when each rank was ready),
+    "state" (flight recorder), "key", "how", "peer" (a component) and "wait_ns" of EXCHANGE rows, whose `sequence` is
+    the version of what was exchanged.
     """
 
     start_ns: Array

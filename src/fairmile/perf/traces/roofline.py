@@ -22,7 +22,7 @@ from fairmile.perf.compute.features import compute_dtype
 from fairmile.perf.compute.outputs import outputs_of
 from fairmile.perf.compute.roofline import bound_of
 from fairmile.perf.compute.signatures import tensor
-from fairmile.perf.compute.work import kind_of_name, work_of
+from fairmile.perf.compute.work import Work, work_of
 from fairmile.perf.steps import Op, TensorSpec
 from fairmile.perf.traces.events import Array, EventTable, Kind
 
@@ -96,8 +96,8 @@ def operators(table: EventTable) -> tuple[OperatorWork, ...]:
     numbers, texts = _numbered(attribute.values.tolist())
     keys = table.name[attribute.rows].astype(np.int64) * len(texts) + numbers
     found, group = np.unique(keys, return_inverse=True)
-    calls = [_op(table.names[key // len(texts)], texts[key % len(texts)]) for key in found.tolist()]
-    kinds = np.array([-1 if each is None else _KINDS.index(kind_of_name(each.name)) for each in calls], np.int8)[group]
+    calls = [_call(table.names[key // len(texts)], texts[key % len(texts)]) for key in found.tolist()]
+    kinds = np.array([-1 if each is None else _KINDS.index(each[1].kind) for each in calls], np.int8)[group]
     kept = np.flatnonzero(kinds >= 0)
     kept = kept[_counting(table, attribute.rows[kept], kinds[kept])]
     rows, group = attribute.rows[kept], group[kept]
@@ -107,11 +107,10 @@ def operators(table: EventTable) -> tuple[OperatorWork, ...]:
     counts = np.bincount(group[real], minlength=len(found))
     on = device_of(each.device for each in table.processes if each.device) if counts.any() else None
     works = [
-        _work(op, int(count), float(seconds), on)
-        for op, count, seconds in zip(calls, counts.tolist(), times.tolist(), strict=True)
-        if op is not None and count
+        _achieved(*call, int(count), float(seconds), on)
+        for call, count, seconds in zip(calls, counts.tolist(), times.tolist(), strict=True)
+        if call is not None and count
     ]
-    works = [each for each in works if each.flops and each.bytes]
     return tuple(sorted(works, key=lambda each: -each.seconds)[:_MOST_SHAPES])
 
 
@@ -194,8 +193,7 @@ def _holder(table: EventTable, rows: Array, launches: Array) -> Array:
     return np.where(held, found, -1)
 
 
-def _work(op: Op, calls: int, seconds: float, on: Device | None) -> OperatorWork:
-    work = work_of(op)
+def _achieved(op: Op, work: Work, calls: int, seconds: float, on: Device | None) -> OperatorWork:
     dtype = compute_dtype(op)
     rate = work.flops * calls / seconds
     bound, of_roof = "", None
@@ -207,24 +205,26 @@ def _work(op: Op, calls: int, seconds: float, on: Device | None) -> OperatorWork
         of_roof = roof_s * calls / seconds
     shapes = ", ".join("×".join(map(str, each.shape)) for each in op.inputs if each.shape)
     name = op.name.replace("aten.", "aten::", 1)
-    intensity = work.flops / work.bytes if work.bytes else 0.0
+    intensity = work.flops / work.bytes
     return OperatorWork(
         name, work.kind, shapes, dtype, calls, work.flops, work.bytes, seconds, rate, intensity, bound, of_roof
     )
 
 
-def _op(name: str, text: str) -> Op | None:
-    """Return the call that a trace tells, None where its inputs are not told whole."""
+def _call(name: str, text: str) -> tuple[Op, Work] | None:
+    """Return a call and its work, None where the trace does not tell its inputs whole."""
     try:
         dims, types, values = json.loads(text)
         inputs: list[TensorSpec] = []
         usual = next((each for each in types if each not in _PLAIN), "float")
         values = [*values, *[""] * (len(dims) - len(values))]
         arguments = tuple(_argument(*each, usual, inputs) for each in zip(dims, types, values, strict=True))
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    op = Op(name.replace("::", ".", 1), "", "", tuple(inputs), (), arguments)
-    return replace(op, outputs=outputs_of(op))
+        op = Op(name.replace("::", ".", 1), "", "", tuple(inputs), (), arguments)
+        op = replace(op, outputs=outputs_of(op))
+        work = work_of(op)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None  # anything may stand in a trace
+    return (op, work) if work.flops > 0 and work.bytes > 0 else None
 
 
 def _argument(dims: Any, type_name: str, value: Any, usual: str, inputs: list[TensorSpec]) -> Any:
