@@ -359,6 +359,7 @@ def roofline(found: Roofline) -> Picture:
     peaks = found.peaks if is_known else (("the fastest here", fastest),)
     bytes_per_s = found.bytes_per_s if is_known else max(each.flops_per_s / each.intensity for each in points)
     top = max(value for _, value in peaks)
+    size, unit = (1e12, "Tflop/s") if top >= 1e12 else (1e9, "Gflop/s")
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
@@ -366,23 +367,23 @@ def roofline(found: Roofline) -> Picture:
         high = max(max(each.intensity for each in points) * 3, top / bytes_per_s * 10)
         for name, peak in peaks:
             ridge = peak / bytes_per_s
-            axis.plot([low, ridge, high], [low * bytes_per_s / 1e12, peak / 1e12, peak / 1e12], color=MUTED,
+            axis.plot([low, ridge, high], [low * bytes_per_s / size, peak / size, peak / size], color=MUTED,
                       linewidth=1.3, linestyle="-" if is_known else ":")  # fmt: skip
-            axis.annotate(short_label(name), (high, peak / 1e12), ha="right", va="bottom", color=MUTED, fontsize=8)
+            axis.annotate(short_label(name), (high, peak / size), ha="right", va="bottom", color=MUTED, fontsize=8)
         for at, kind in enumerate(kinds):
             mine = [each for each in points if (each.bound or "operators") == kind]
             sizes = [18 + 160 * each.seconds / longest for each in mine]
-            axis.scatter([each.intensity for each in mine], [each.flops_per_s / 1e12 for each in mine], s=sizes,
+            axis.scatter([each.intensity for each in mine], [each.flops_per_s / size for each in mine], s=sizes,
                          color=COLOURS[at % len(COLOURS)], alpha=0.75, marker=_MARKS.get(kind, "o"), linewidth=0,
                          label=short_label(kind))  # fmt: skip
         for each in sorted(points, key=lambda each: -each.seconds)[:4]:
-            axis.annotate(short_label(each.name), (each.intensity, each.flops_per_s / 1e12), xytext=(6, -9),
+            axis.annotate(short_label(each.name), (each.intensity, each.flops_per_s / size), xytext=(6, -9),
                           textcoords="offset points", fontsize=7.5, color=INK)  # fmt: skip
         logarithmic(axis, "x")
         logarithmic(axis, "y")
         axis.set_xlim(low, high)
         axis.set_xlabel("flop per byte moved")
-        axis.set_ylabel("Tflop/s")
+        axis.set_ylabel(unit)
         figure.legend(loc="outside upper left", ncols=min(5, len(kinds)), markerscale=0.7)
 
     device = f" of {found.device}" if found.device else ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.perf.memory.sharding import Layout, ModelFootprint, in_flight, rank_memory, split_stages, units_of
+from fairmile.perf.memory.sharding import Layout, ModelFootprint, in_flight, rank_memory, split_stages
 
 MIB = 2**20
 
@@ -222,20 +222,3 @@ def test_a_footprint_of_nonsense_is_refused(change: dict[str, object]) -> None:
 def test_degrees_and_batches_multiply() -> None:
     layout = Layout(data=4, tensor=2, pipeline=3, micro_batch=5, micro_batches=7)
     assert (layout.ranks, layout.global_batch) == (24, 140)
-
-
-def test_modules_are_grouped_into_the_blocks_that_hold_them() -> None:
-    parameters = {
-        "wte": 5.0,
-        "h.0.attn.proj": 1.0,
-        "h.0.mlp.0": 2.0,
-        "h.1.attn.proj": 1.0,
-        "layer1.0.conv1": 3.0,
-        "stem.conv": 4.0,
-    }
-    activations = {"h.0.mlp.0": 7.0, "h.1.mlp.act": 8.0, "loss": 9.0}
-    units = units_of(parameters, activations)
-    assert units[0] == {"h.0": 3.0, "h.1": 1.0, "loss": 0.0, "wte": 5.0, "layer1.0": 3.0, "stem": 4.0}
-    assert units[1] == {"h.0": 7.0, "h.1": 8.0, "loss": 9.0, "wte": 0.0, "layer1.0": 0.0, "stem": 0.0}
-    assert list(units[0]) == list(units[1])
-    ModelFootprint(*units, gradients_bytes=16.0, optimizer_bytes=32.0)

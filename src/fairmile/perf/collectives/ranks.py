@@ -117,7 +117,7 @@ class TorchRanks:
             import torch.distributed as group
         except ImportError as error:
             raise Unsupported(
-                f"measuring {backend} needs torch", hint="pip install 'fairmile[benchmarks]', or measure with MPI"
+                f"measuring {backend} needs torch", hint="pip install 'fairmile[predict]', or measure with MPI"
             ) from error
         if backend == "nccl" and not torch.cuda.is_available():
             raise Unsupported("NCCL needs NVIDIA GPUs, and torch sees none here", hint="measure with gloo instead")

@@ -112,7 +112,7 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise Unsupported(
-            "a calibration needs torch", hint="pip install 'fairmile[benchmarks]', or load the system's module"
+            "a calibration needs torch", hint="pip install 'fairmile[predict]', or load the system's module"
         ) from error
     return torch
 

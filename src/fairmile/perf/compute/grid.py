@@ -69,7 +69,7 @@ def _outputs(op: Op) -> tuple[TensorSpec, ...]:
     try:
         import torch
     except ImportError as error:
-        raise Unsupported("the list of operators needs torch", hint="pip install 'fairmile[benchmarks]'") from error
+        raise Unsupported("the list of operators needs torch", hint="pip install 'fairmile[predict]'") from error
     tensors = [
         torch.empty_strided(each.shape, each.strides, dtype=getattr(torch, each.dtype), device="meta")
         for each in op.inputs

@@ -69,29 +69,6 @@ class ModelFootprint:
         return self.parameters or round(self.total_parameters_bytes / 4)
 
 
-def units_of(
-    parameters: Mapping[str, float], activations: Mapping[str, float]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Group bytes by module into bytes by unit: a module belongs to the outermost numbered module that holds it.
-
-    `h.3.mlp.0` belongs to `h.3`, `layer1.0.conv1` to `layer1.0`, and `stem.conv` to `stem`. Units are in the order in
-    which modules appear, first those with activations.
-    """
-    grouped: tuple[dict[str, float], dict[str, float]] = ({}, {})
-    order = dict.fromkeys(_unit(name) for name in (*activations, *parameters))
-    for found, said in zip(grouped, (parameters, activations), strict=True):
-        found.update(dict.fromkeys(order, 0.0))
-        for name, size in said.items():
-            found[_unit(name)] += size
-    return grouped
-
-
-def _unit(module: str) -> str:
-    parts = module.split(".")
-    numbered = next((place for place, part in enumerate(parts) if part.isdigit()), 0)
-    return ".".join(parts[: numbered + 1])
-
-
 @dataclass(frozen=True)
 class Layout:
     """How a model is spread: degrees of data, tensor and pipeline parallelism, ZeRO stage, micro-batches, offload."""

@@ -16,7 +16,7 @@ from fairmile.perf.steps import Trace, read_trace
 
 REFUSED = 3
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-_INSTALL = "pip install 'fairmile[benchmarks]'"
+_INSTALL = "pip install 'fairmile[predict]'"
 FORMS = ("foreach", "fused", "loop")
 
 
