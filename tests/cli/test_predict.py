@@ -109,6 +109,7 @@ def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
         (["time", "step.py", "--storage", "nosuch"], "nosuch"),
         (["scaling", "gpt.yaml", "--on", "laptop"], "laptop has no GPUs"),
         (["scaling", "gpt.yaml", "--on", "juwels", "--gpus", "many"], "'many' names no number of GPUs"),
+        (["scaling", "gpt.yaml", "--on", "juwels", "--price", "2"], "without the samples"),
         (["calibrate", "--device", "cpu"], "times of a CPU are no table of a GPU"),
         (["calibrate", "--for", "ever"], "ever"),
     ],
@@ -160,6 +161,8 @@ def test_scaling_has_a_row_for_each_number_of_gpus(fairmile: Fairmile, place: Pa
     assert (told["target"], told["on"]) == ("gpt.yaml", "juwels")
     assert [row["gpus"] for row in told["rows"]] == [8, 16, 32]
     assert all(row["cost"] == pytest.approx(2 * row["gpu_hours"]) for row in told["rows"])
+    text = fairmile("predict", *asked, "--samples", "1e6", "--price", "2").out
+    assert f"{told['rows'][0]['cost']:,.2f}" in text and "GPU-hours" in text and "kWh" in text
     result = fairmile("predict", *asked, "-o", "page.html")
     assert [line.split()[0] for line in result.out.splitlines()[:4]] == ["GPUs", "8", "16", "32"]
     assert (place / "page.html").stat().st_size > 1000

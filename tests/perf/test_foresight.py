@@ -69,6 +69,11 @@ def test_the_second_time_it_is_read(file: Path, cache: Path, asked: list[TraceRe
     assert len(asked) == 1
 
 
+def test_a_folder_that_is_named_like_code_is_none(file: Path, cache: Path, asked: list[TraceRequest]) -> None:
+    (file.parent / "old.py").mkdir()
+    assert foresee(file, {"batch_size": 8}, "h200", cache).batch == 8
+
+
 def test_other_parameters_gpus_or_code_are_traced_anew(file: Path, cache: Path, asked: list[TraceRequest]) -> None:
     foresee(file, {"batch_size": 8}, "h200", cache)
     foresee(file, {"batch_size": 9}, "h200", cache)

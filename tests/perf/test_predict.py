@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -221,7 +223,8 @@ def test_a_replica_of_a_description_takes_its_batch(predict: Predict) -> None:
     rank = predict.memory(GPT, layout=Layout(data=8, zero=3)).rank
     form = closed_form(find_target(GPT, no_benchmark).description)  # type: ignore[arg-type]
     assert rank is not None
-    assert rank.activations_bytes == pytest.approx(sum(form.footprint.activations_bytes.values()))
+    kept, copies = form.footprint.activations_bytes, form.footprint.copies_bytes or {}
+    assert rank.activations_bytes == pytest.approx(sum(kept.values()) + sum(copies.values()))
     assert rank.parameters_bytes == pytest.approx(form.footprint.total_parameters_bytes / 8)
 
 
@@ -267,6 +270,21 @@ def test_a_step_of_several_batches_takes_all_their_samples(predict: Predict, tra
     one, two = predict.time(TARGET), predict.time(TARGET, accumulate=2)
     assert (one.batch, two.batch) == (16, 32)
     assert two.step_time_s > 1.5 * one.step_time_s
+
+
+def test_what_a_trace_lacks_is_told_with_every_answer(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = replace(step_trace(8), notes=["only the forward is in this trace"])
+    monkeypatch.setattr(predictions, "trace_target", lambda request, **_: lacking)
+    for said in (predict.memory(TARGET).as_dict(), predict.time(TARGET).as_dict()):
+        assert said["notes"][0] == "only the forward is in this trace"
+    assert predict.scaling(TARGET, "juwels", [1]).notes[0] == "only the forward is in this trace"
+
+
+def test_input_of_unknown_speed_is_told_in_valid_json(predict: Predict, made: Making) -> None:
+    made()
+    said = predict.time(TARGET, storage={"write_bytes_per_s": 1.0}).as_dict()
+    assert said["input"]["delivered_per_s"] is None
+    assert json.dumps(said, allow_nan=False)
 
 
 def test_samples_that_come_late_make_the_step_longer(predict: Predict, made: Making) -> None:
@@ -398,3 +416,22 @@ def test_times_of_a_cpu_or_of_no_gpu_are_no_table(predict: Predict, monkeypatch:
         predict.calibrate(device_name="cpu", gpu="h200")
     with pytest.raises(NotFound, match="this machine has no GPU to measure"):
         predict.calibrate()
+
+
+def test_a_rank_of_a_description_computes_again_what_the_whole_would(predict: Predict) -> None:
+    layout = Layout(data=4)
+    plain, again = (predict.memory(GPT, layout=layout, checkpointing=each) for each in (None, True))
+    assert plain.rank is not None and again.rank is not None
+    assert again.rank.activations_bytes < plain.rank.activations_bytes / 5
+
+
+def test_a_batch_cannot_be_cut_into_more_parts_than_it_has(predict: Predict) -> None:
+    with pytest.raises(UsageError, match="a batch of 4 cannot be cut into 8 micro-batches"):
+        predict.memory(GPT, layout=Layout(micro_batches=8))
+
+
+def test_one_replica_has_nobody_to_share_its_state_with(predict: Predict) -> None:
+    with pytest.raises(UsageError, match="only one"):
+        predict.memory(GPT, layout=Layout(zero=3))
+    found = predict.memory(GPT, layout=Layout(zero=2, optimizer_on="host"))
+    assert found.rank is not None and found.rank.optimizer_bytes == 0

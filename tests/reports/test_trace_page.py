@@ -45,6 +45,14 @@ def test_the_page_says_what_costs_time_where_and_what_to_try(analysis: TraceAnal
     assert "Rank 3 computes longer than the others" in text
 
 
+def test_groups_of_few_ranks_count_for_these_alone(analysis: TraceAnalysis) -> None:
+    one = replace(analysis.waiting.collectives[0], exposed_wait_s=analysis.total_s / 4)
+    halves = [replace(one, group=name, ranks=2) for name in ("left", "right")]
+    for found in ([one], halves):
+        page = trace_page(replace(analysis, waiting=replace(analysis.waiting, collectives=tuple(found))), title="a")
+        assert re.search(r"waiting for others 25.% part of the exposed communication", words(page))
+
+
 def test_the_page_is_one_file_and_the_same_each_time(analysis: TraceAnalysis) -> None:
     pytest.importorskip("matplotlib")
     page = trace_page(analysis, title="a")

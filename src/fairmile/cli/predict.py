@@ -275,12 +275,12 @@ def _tell_time(out: Out, found: TimePrediction) -> None:
 @predict.command()
 @_target
 @click.option("--on", required=True, metavar="SYSTEM[:PARTITION]", help="The machine; `fairmile system ls` shows them.")
-@click.option("--gpus", default="1..64", show_default=True, metavar="COUNTS", help="1..4096 (powers of two) or 1,2,8.")
+@click.option("--gpus", default="1..64", show_default=True, metavar="COUNTS", help="1..4096 (doubling) or 1,2,8.")
 @click.option("--weak", is_flag=True, help="The batch of one GPU stays the same, not that of the step.")
 @click.option("--batch", type=click.IntRange(min=1), help="Of the whole step, with --weak of one GPU.")
 @click.option("--batch-argument", default="", metavar="NAME", help="Which argument is the batch.")
-@click.option("--samples", type=float, help="Tell time, GPU-hours and energy for so many samples.")
-@click.option("--price", type=float, metavar="AMOUNT", help="Of a GPU-hour, in any currency.")
+@click.option("--samples", type=float, help="Tell time, GPU-hours and energy of so many samples in all.")
+@click.option("--price", type=float, metavar="AMOUNT", help="Of a GPU-hour, in any currency; with --samples.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a page with the curves, too.")
 @json_option
 def scaling(out: Out, target: str, arguments: Sequence[str], on: str, gpus: str, **options: Any) -> None:
@@ -314,8 +314,19 @@ def _tell_scaling(out: Out, found: ScalingPrediction) -> None:
         ("GPUs", "batch", "step", "samples/s", "efficiency", "communication", "memory", "energy/sample", "how"),
         [_scaling_row(row) for row in found.rows],
     )
-    if found.worth_up_to is not None:
-        out.say(f"worth it up to {found.worth_up_to:,} GPUs: efficiency stays at {found.threshold:.0%} or above")
+    if any(row.wall_s is not None for row in found.rows):
+        out.table(
+            ("GPUs", "time in all", "GPU-hours", "energy", "cost"),
+            [_cost_row(row) for row in found.rows if row.plan is not None],
+        )
+    if found.worth_up_to is None:
+        out.say("not possible on any of these numbers of GPUs")
+    else:
+        beyond = [row for row in found.rows if row.gpus > found.worth_up_to]
+        end = ", the most that were asked for" if not beyond else ""
+        if beyond and all(row.plan is None for row in beyond):
+            end = ", beyond which there is no plan"
+        out.say(f"worth it up to {found.worth_up_to:,} GPUs{end}: efficiency stays at {found.threshold:.0%} or above")
     for note in found.notes:
         out.say(f"note: {note}")
 
@@ -335,6 +346,17 @@ def _scaling_row(row: ScalingRow) -> tuple[str, ...]:
         format_size(said["memory_bytes"]),
         energy,
         _spread(said["plan"]),
+    )
+
+
+def _cost_row(row: ScalingRow) -> tuple[str, ...]:
+    """Return what all samples take on so many GPUs; energy is that of GPUs at full power."""
+    return (
+        f"{row.gpus:,}",
+        format_duration(row.wall_s or 0.0),
+        f"{row.gpu_hours or 0.0:,.3g}" if (row.gpu_hours or 0.0) < 1000 else f"{row.gpu_hours:,.0f}",
+        f"{row.energy_j / 3.6e6:,.4g} kWh" if row.energy_j is not None else "",
+        f"{row.cost:,.2f}" if row.cost is not None else "",
     )
 
 

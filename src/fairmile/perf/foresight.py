@@ -47,7 +47,7 @@ def foresee(file: Path, params: Mapping[str, Any], gpu: str, cache: Path) -> For
     """
     on = device(gpu)
     asked = json.dumps([__version__, str(file), dict(params), on.slug], sort_keys=True).encode()
-    code = b"".join(each.read_bytes() for each in sorted(file.parent.glob("*.py")))
+    code = b"".join(each.read_bytes() for each in sorted(file.parent.glob("*.py")) if each.is_file())
     kept = cache / f"{sha256_hex(asked + code)[:32]}.json"
     try:
         said = json.loads(kept.read_bytes())

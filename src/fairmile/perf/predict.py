@@ -38,6 +38,7 @@ from fairmile.systems.model import Partition
 GPU = "h200"
 BATCH_NAMES = ("batch_size", "batch")
 _OF_DESCRIPTIONS = {"precision": "precision", "training": "training", "optimizer_form": "implementation"}
+_LONGEST_S = 3600.0  # a trace takes seconds: what takes as long as this does not end
 _SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
 
 
@@ -110,7 +111,7 @@ class TimePrediction:
             "samples_per_s": self.batch / self.step_time_s,
             "bound": self.bound,
             "energy": asdict(self.energy) if self.energy is not None else None,
-            "input": asdict(self.input) if self.input is not None else None,
+            "input": _fed(self.input) if self.input is not None else None,
         }
 
 
@@ -152,7 +153,10 @@ class Predict:
                 raise UsageError(
                     f"{target} is a description: what its allocator does is not followed", hint="give FILE.py:FUNCTION"
                 )
-            found = closed_form(_changed(asked, arguments or {}, how))
+            described = _changed(asked, arguments or {}, how)
+            found = closed_form(described)
+            if layout is not None and layout.recompute == "none":
+                layout = replace(layout, recompute=described.recompute)
             return _spread(MemoryPrediction(target, on, found.footprint.batch, found), found.footprint, layout)
         options = parse_allocator_options(allocator)
         trace = self._trace(asked, arguments or {}, how)
@@ -248,7 +252,9 @@ class Predict:
             fewer = self._trace(asked, {**given, name: many // _SMALLER}, how)
             if batch_of(fewer) < many:
                 steps.append(self._one_gpu(fewer, where, how))
-        return predict_scaling(_footprint(trace, account(trace, where)), steps, partition, gpus, device=where, **curve)
+        footprint = _footprint(trace, account(trace, where))
+        found = predict_scaling(footprint, steps, partition, gpus, device=where, **curve)
+        return replace(found, notes=(*trace.notes, *found.notes))
 
     def _target(self, text: str) -> Target:
         return find_target(text, self._step_of)
@@ -260,7 +266,7 @@ class Predict:
             )
         request = TraceRequest(str(target.file), target.function, dict(arguments), **how)
         with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
-            return trace_target(request, folder=Path(folder))
+            return trace_target(request, timeout_s=_LONGEST_S, folder=Path(folder))
 
     def _step_time(self, trace: Trace, on: Device) -> StepTime:
         table = self._table(on)
@@ -334,10 +340,23 @@ def _samples(trace: Trace, how: Mapping[str, Any]) -> int:
     return batch_of(trace) * int(how.get("accumulate") or 1)
 
 
+def _fed(found: Loading) -> dict[str, Any]:
+    """Return what is known of the input; JSON has no infinity."""
+    known = math.isfinite(found.delivered_per_s)
+    return asdict(found) | {"delivered_per_s": found.delivered_per_s if known else None}
+
+
 def _spread(found: MemoryPrediction, footprint: ModelFootprint, layout: Layout | None) -> MemoryPrediction:
     """Return what the fullest rank needs, too, where there is a layout."""
     if layout is None:
         return found
+    if layout.zero and layout.data == 1 and layout.optimizer_on == layout.parameters_on == "device":
+        raise UsageError("ZeRO shares out over replicas, and there is only one", hint="name how many: --data 8")
+    if layout.micro_batches > found.batch:
+        raise UsageError(
+            f"a batch of {found.batch} cannot be cut into {layout.micro_batches} micro-batches",
+            hint="the batch is that of one replica: ask for fewer parts, or a larger batch",
+        )
     layout = replace(layout, micro_batch=math.ceil(found.batch / layout.micro_batches))
     return replace(found, layout=layout, rank=rank_memory(footprint, layout))
 

@@ -86,7 +86,9 @@ def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
         yield from _over_time(account)
         yield from _modules(account.by_module, "Activations at the peak, by module", "module")
     elif not isinstance(found.found, MemoryAccount):
-        kept = {name: round(size) for name, size in found.found.footprint.activations_bytes.items()}
+        footprint = found.found.footprint
+        copies = footprint.copies_bytes or {}
+        kept = {name: round(size + copies.get(name, 0.0)) for name, size in footprint.activations_bytes.items()}
         yield from _modules(kept, "Activations that are kept for backward, by part of the model", "part")
 
 

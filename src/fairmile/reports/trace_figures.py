@@ -398,13 +398,15 @@ def roofline(found: Roofline) -> Picture:
 def ceilings(on: Device, computed: Iterable[tuple[str, str]]) -> tuple[tuple[str, float], ...]:
     """Return the peaks that matter to operators of these kinds and types, the lowest first."""
     types: set[str] = set()
+    peaks = on.peak_flops_per_s
     for kind, dtype in computed:
         if kind not in ("gemm", "attention", "conv", "rnn"):
             continue  # these stay far below any
         # Which of the two a product of fp32 uses, the program decides; convolutions use tf32 unless told not to.
         both = {"tf32"} if kind in ("conv", "rnn") else {"float32", "tf32"}
         types |= both if dtype == "float32" else {dtype}
-    peaks = on.peak_flops_per_s
+        if dtype == "float64" and kind == "gemm" and "float64_matrix" in peaks:
+            types = types - {dtype} | {"float64_matrix"}
     found = [(each, peaks[each]) for each in sorted(types) if each in peaks] or [("float32", peaks["float32"])]
     return tuple(sorted(found, key=lambda each: each[1]))
 

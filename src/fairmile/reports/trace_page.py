@@ -62,7 +62,9 @@ def _tiles(analysis: TraceAnalysis) -> Tiles:
         return sum(float(getattr(each.total, name)) for each in ranks) / max(1, len(ranks))
 
     talk = mean("communication_s")
-    waits = sum(each.exposed_wait_s for each in analysis.waiting.collectives)
+    # Means over the ranks of a group: of several groups each counts by how many of all ranks it has.
+    count = max(1, len(ranks))
+    waits = sum(each.exposed_wait_s * min(each.ranks, count) / count for each in analysis.waiting.collectives)
     tiles = [
         Tile("step", format_duration(analysis.step_s), "mean over steps and ranks"),
         Tile("compute", _percent(mean("compute_s") / total), f"{format_duration(mean('compute_s'))} in all"),

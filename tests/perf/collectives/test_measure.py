@@ -196,6 +196,27 @@ def test_without_a_launcher_and_a_number_of_ranks_the_program_says_what_is_missi
     assert "RANK and WORLD_SIZE" in capsys.readouterr().err
 
 
+def test_ranks_that_were_told_no_place_to_meet_say_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["--backend", "gloo", "--sizes", "1KiB", "--collectives", "all_reduce"]) == 2
+    assert "MASTER_ADDR and MASTER_PORT are not set" in capsys.readouterr().err
+
+
+def test_ranks_are_started_here_also_inside_the_script_of_a_batch_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    asked = ["--backend", "gloo", "--ranks", "2", "--sizes", "1KiB", "--collectives", "all_reduce", "--seconds", "0.01"]
+    assert main([*asked, "--out", str(tmp_path / "found.json")]) == 0
+    assert {point.ranks for point in read_points(tmp_path / "found.json")} == {2}
+
+
 def test_launchers_say_who_is_who() -> None:
     assert place_of({"RANK": "3", "WORLD_SIZE": "8"}) == (3, 8)
     assert place_of({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (1, 2)

@@ -56,3 +56,15 @@ def test_a_file_that_lacks_something_says_what(tmp_path: Path) -> None:
     path.write_text("name: Mine\narchitecture: x\npeak_flops_per_s: {float32: 1e13}\n")
     with pytest.raises(Integrity, match="memory_bytes"):
         read_device(path)
+
+
+def test_products_of_64_bits_use_the_units_that_are_faster_at_them() -> None:
+    one = device("a100")
+    assert one.peak("float64") == one.peak("complex128") == 19.5e12
+    assert one.peak("float64", "conv") == one.peak("float64", "elementwise") == 9.7e12
+    assert device("t4").peak("complex128") == device("t4").peak_flops_per_s["float64"]
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_device_says_whether_its_figures_were_looked_up(name: str) -> None:
+    assert "compared" in device(name).source or "from memory" in device(name).source

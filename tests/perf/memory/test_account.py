@@ -155,10 +155,15 @@ def test_a_temporary_workspace_counts_while_its_operator_runs() -> None:
     assert got.peak.op == "aten.sum.dim_IntList"
 
 
-def test_what_goes_away_after_the_last_step_does_not_count_as_part_of_it() -> None:
-    trace = training()
-    ended = replace(trace, events=[*trace.events, (Kind.FREE, 0, 0)])
-    assert account(ended, H200) == account(trace, H200)
+def test_inputs_that_go_away_last_let_the_step_be_repeated() -> None:
+    make = Maker()
+    for number in range(2):
+        make.step(number)
+        given = make.allocate(8 * MIB, "input")
+        out = make.op("relu.default", "forward", 4 * MIB, "temporary")
+        make.free(given)
+        make.free(out)
+    assert account(make.trace(), H200).notes == []
 
 
 def test_a_step_that_is_too_large_says_how_it_would_end() -> None:

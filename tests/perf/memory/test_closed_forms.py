@@ -270,3 +270,18 @@ def test_measured_peaks_are_met_within_ten_percent_each_and_three_on_average(scr
     summary = script.summarise(rows)
     assert summary.worst <= 0.10, [(row.name, row.error) for row in rows]
     assert summary.mean <= 0.03
+
+
+def test_copies_of_parameters_in_low_precision_do_not_grow_with_the_batch() -> None:
+    said = {**GPT2, "precision": "bf16"}
+    one, eight = (closed_form({**said, "batch": batch}).footprint for batch in (1, 8))
+    held = [rank_memory(each, Layout(micro_batch=8)).device_bytes for each in (one, eight)]
+    assert held[0] == pytest.approx(held[1], rel=1e-6)
+    assert sum((one.copies_bytes or {}).values()) > one.parameters  # two bytes each, embeddings aside
+
+
+def test_a_tied_head_copies_the_embedding_as_an_untied_one_its_own_weights() -> None:
+    tied, untied = (closed_form({**GPT2, "precision": "bf16", "tied": each}).footprint for each in (True, False))
+    assert tied.copies_bytes is not None and tied.copies_bytes == untied.copies_bytes
+    assert tied.copies_bytes["head"] > 2 * GPT2["vocab"] * GPT2["hidden"]
+    assert tied.parameters < untied.parameters

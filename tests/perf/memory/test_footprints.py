@@ -9,7 +9,7 @@ from step_making import step_trace
 
 from fairmile.perf.memory.footprints import batch_of, footprint_of, unit_of
 from fairmile.perf.memory.sharding import Layout, rank_memory
-from fairmile.perf.steps import Trace
+from fairmile.perf.steps import Op, TensorSpec, Trace
 
 
 def test_parameters_and_what_is_kept_for_backward_stand_by_block_in_the_order_of_forward() -> None:
@@ -55,6 +55,23 @@ def test_half_as_many_samples_keep_half_as_much() -> None:
     whole, half = (rank_memory(found, Layout(micro_batch=batch)) for batch in (8, 4))
     assert (whole.activations_bytes, half.activations_bytes) == (3 * 8 * 400, 3 * 4 * 400)
     assert whole.parameters_bytes == half.parameters_bytes == 10_000
+
+
+def test_copies_that_autocast_makes_of_parameters_are_as_large_with_any_batch() -> None:
+    trace = step_trace(batch=8)
+    weight = next(at for at, each in enumerate(trace.storages) if each.category == "parameter")
+    cast = Op("aten._to_copy.default", "forward", "blocks.0", (TensorSpec((1000,), (1,), "float32", weight),), ())
+    storages = [
+        replace(each, op=len(trace.ops))
+        if (each.category, unit_of(each.module)) == ("activation", "blocks.0")
+        else each
+        for each in trace.storages
+    ]
+    found = footprint_of(replace(trace, ops=[*trace.ops, cast], storages=storages), batch=8, peak_bytes=0)
+    assert found.copies_bytes is not None and found.copies_bytes["blocks.0"] == 8 * 400
+    assert found.activations_bytes["blocks.0"] == 0
+    whole, half = (rank_memory(found, Layout(micro_batch=batch)) for batch in (8, 4))
+    assert (whole.activations_bytes, half.activations_bytes) == (3 * 8 * 400, 2 * 4 * 400 + 8 * 400)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 25])

@@ -222,3 +222,18 @@ def test_a_footprint_of_nonsense_is_refused(change: dict[str, object]) -> None:
 def test_degrees_and_batches_multiply() -> None:
     layout = Layout(data=4, tensor=2, pipeline=3, micro_batch=5, micro_batches=7)
     assert (layout.ranks, layout.global_batch) == (24, 140)
+
+
+def test_what_a_unit_computes_again_stands_beside_its_own_temporaries() -> None:
+    footprint = ModelFootprint(
+        {"block": 1.0, "head": 1.0},
+        {"block": 10.0, "head": 6.0},
+        gradients_bytes=2.0,
+        optimizer_bytes=0.0,
+        unit_temporary_bytes={"block": 1.0, "head": 8.0},
+        boundary_bytes=2.0,
+        replicated_share=0.0,
+    )
+    memory = rank_memory(footprint, Layout(recompute="full"))
+    assert memory.activations_bytes == 2 + 2
+    assert memory.temporary_bytes == 6 + 8

@@ -198,3 +198,56 @@ def test_a_faster_device_trains_faster_and_an_unknown_one_is_told() -> None:
         steps.append(curve.rows[0].step_time_s or 0.0)
         assert any("not in the table" in note for note in curve.notes) == (model == "Unheard Of")
     assert steps[1] < 0.6 * steps[0]
+
+
+def test_a_goal_that_cannot_be_is_told() -> None:
+    for wrong in ({"samples": 0.0}, {"samples": float("nan")}, {"samples": 1.0, "price_per_gpu_hour": -1.0}):
+        with pytest.raises(UsageError, match="cannot be the"):
+            Goal(**wrong)
+    with pytest.raises(UsageError, match="without the samples"):
+        Goal(price_per_gpu_hour=2.0)
+
+
+def test_more_gpus_than_the_machine_or_a_job_has_are_noted() -> None:
+    small = PARTITION.model_copy(update={"nodes": 8, "max_nodes": 4})
+    step = OneGpuStep(0.1, 128)
+    notes = {count: predict_scaling(RESNET.footprint, step, small, [1, count]).notes for count in (16, 32, 64)}
+    assert not any("more than" in note for note in notes[16])
+    assert any("32 GPUs are more than the 16 that one job gets" in note for note in notes[32])
+    assert any("64 GPUs are more than the 32 of the partition" in note for note in notes[64])
+
+
+def test_efficiency_above_all_is_explained() -> None:
+    assert any(
+        "above 100 %" in note for note in scaling_curve(Told({2: 4.0, 4: 1.0}), Machine(), [2, 4], batch=8).notes
+    )
+    assert not scaling_curve(Told({2: 4.0, 4: 2.0}), Machine(), [2, 4], batch=8).notes
+
+
+def test_what_does_not_fit_is_told_beside_what_there_is() -> None:
+    row = scaling_curve(Told({1: 0.0}), Machine(memory_bytes=2.0 * GIB), [1], batch=8).rows[0]
+    assert row.reason.endswith("needs 3.0 GiB, of a GPU 1.9 GiB can be used")
+
+
+def test_a_transformer_in_32_bits_runs_at_the_rate_of_32_bits() -> None:
+    said = Transformer(batch=4, layers=24, hidden=2048, heads=16, seq=1024, vocab=50257, precision="fp32")
+    half = said.model_copy(update={"precision": "bf16"})
+    whole_s, half_s = (
+        predict_transformer_scaling(each, PARTITION, [8], batch=64).rows[0].step_time_s or 0.0 for each in (said, half)
+    )
+    assert whole_s > 5 * half_s  # an A100 has 19.5 and 312 Tflop/s
+
+
+def test_a_description_keeps_its_recomputation_and_only_trains() -> None:
+    said = Transformer(batch=4, layers=24, hidden=1024, heads=16, seq=512, vocab=50257, recompute="full")
+    plan = predict_transformer_scaling(said, PARTITION, [8], batch=64).rows[0].plan
+    assert plan is not None and plan.layout.recompute == "full"
+    with pytest.raises(UsageError, match="only training"):
+        predict_transformer_scaling(said.model_copy(update={"training": False}), PARTITION, [8])
+
+
+def test_a_device_without_units_for_bf16_is_told_of() -> None:
+    said = Transformer(batch=1, layers=2, hidden=256, heads=4, seq=128, vocab=1000, precision="bf16")
+    old = Partition(gpu=Gpu(count=4, model="Tesla V100", memory_gib=16), interconnect="InfiniBand EDR")
+    assert any("no units for bf16" in note for note in predict_transformer_scaling(said, old, [4]).notes)
+    assert not any("bf16" in note for note in predict_transformer_scaling(said, PARTITION, [4]).notes)

@@ -68,12 +68,35 @@ def test_work_that_shares_the_device_with_communication_is_slower() -> None:
     assert step.compute_s == pytest.approx(1.0 + 0.1 * (0.4 - 0.1))
 
 
-def test_fully_sharded_parameters_are_gathered_twice_and_gradients_scattered_once() -> None:
+def test_fully_sharded_parameters_are_gathered_twice_and_gradients_scattered_once_in_each_micro_batch() -> None:
     step = _model(Flat(0.3)).step(Layout(data=8, zero=3, micro_batch=32))
     # Four units: two gathers and one scatter each, half a second hidden.
     assert step.data_s == pytest.approx(3 * 4 * 0.3 - 0.5)
     twice = _model(Flat(0.3)).step(Layout(data=8, zero=3, micro_batch=16, micro_batches=2))
-    assert twice.data_s == pytest.approx(5 * 4 * 0.3 - 0.5)
+    assert twice.data_s == pytest.approx(2 * 3 * 4 * 0.3 - 0.5)
+
+
+def test_sharded_gradients_are_scattered_in_each_micro_batch_and_whole_ones_reduced_once() -> None:
+    plain, sharded = (
+        _model(Flat(0.2)).step(Layout(data=8, zero=zero, micro_batch=8, micro_batches=4)) for zero in (1, 2)
+    )
+    # Four buckets of 200 ms; a quarter of the backward pass hides the one, all of it the other.
+    assert plain.data_s == pytest.approx(4 * 0.2 - 0.5 / 4)
+    assert sharded.data_s == pytest.approx(4 * 4 * 0.2 - 0.5)
+
+
+def test_inference_has_no_gradients_to_reduce() -> None:
+    model = _model(Flat(0.2), gradients=0.0)
+    assert model.step(Layout(data=8, micro_batch=32)).communication_s == 0
+
+
+def test_full_recomputation_adds_one_forward_pass() -> None:
+    step = OneGpuStep(1.0, 32, backward_share=0.5, optimizer_share=0.2)
+    plain, again = (
+        _model(step=step).step(Layout(micro_batch=32, recompute=how)).step_time_s  # type: ignore[arg-type]
+        for how in ("none", "full")
+    )
+    assert (plain, again) == (pytest.approx(1.0), pytest.approx(1.3))
 
 
 def test_waiting_for_the_slowest_grows_with_the_logarithm_of_the_ranks() -> None:

@@ -89,10 +89,23 @@ def test_the_data_parallel_groups_of_a_node_share_its_adapters() -> None:
     assert one == pytest.approx(2 * 1 / 2 * parameters / constants.node_bytes_per_s + constants.collective_s)
 
 
-def test_sharded_parameters_are_gathered_for_each_micro_batch() -> None:
-    plain = MODEL.step(GPT, Layout(data=64, zero=0, micro_batches=4)).data_s
-    sharded = MODEL.step(GPT, Layout(data=64, zero=3, micro_batches=4)).data_s
-    assert sharded == pytest.approx(plain * (0.5 + 0.25 * 2 * 4))
+def test_sharded_parameters_are_gathered_and_gradients_scattered_for_each_micro_batch() -> None:
+    plain, updates, gradients, parameters = (
+        MODEL.step(GPT, Layout(data=64, zero=zero, micro_batches=4)).data_s for zero in range(4)
+    )
+    assert updates == plain
+    # A reduction is a scattering and a gathering of fp32, of parameters only half as many bytes are gathered.
+    assert gradients == pytest.approx(plain * (0.5 * 4 + 0.5))
+    assert parameters == pytest.approx(plain * (0.5 + 0.25 * 2) * 4)
+
+
+def test_sixteen_bits_move_half_of_what_32_bits_do() -> None:
+    layout = Layout(tensor=8, pipeline=2, micro_batches=4)
+    half, whole = (
+        MODEL.step(GPT.model_copy(update={"precision": precision}), layout) for precision in ("pure_bf16", "fp32")
+    )
+    assert half.hops_s < whole.hops_s < 2 * half.hops_s
+    assert half.tensor_s < whole.tensor_s and half.compute_s < whole.compute_s
 
 
 def test_sharded_optimizers_update_their_share() -> None:
@@ -123,7 +136,14 @@ def _made_up_runs(constants: Constants, scatter: float) -> list[TransformerRun]:
     for number in range(60):
         hidden = drawn.choice([2048, 4096, 8192])
         shape = Transformer(
-            batch=1, layers=drawn.choice([24, 48]), hidden=hidden, heads=32, seq=2048, vocab=51200, attention="math"
+            batch=1,
+            layers=drawn.choice([24, 48]),
+            hidden=hidden,
+            heads=32,
+            seq=2048,
+            vocab=51200,
+            attention="math",
+            precision="pure_bf16",
         )
         layout = Layout(
             data=drawn.choice([2, 8, 16]),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +14,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
 ROWS = 8
 
@@ -224,6 +229,138 @@ def number_of_data() -> Any:
         return model(torch.randn(int(torch.randint(1, 5, ()).item()), 8)).mean()
 
     return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
+
+
+@dataclass
+class Made:
+    """What a function may return: any object with these."""
+
+    model: Any
+    loss: Any
+    optimizer: Any = sgd
+
+
+def plain(model: Any) -> Any:
+    return model(torch.randn(ROWS, 8)).mean()
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.second.bias.requires_grad_(False)
+        self.register_buffer("mask", torch.ones(8))
+        self.register_buffer("nothing", None)
+
+    def forward(self, data: Any) -> Any:
+        return self.second(self.first(data)) * self.mask
+
+
+def tied() -> Any:
+    return Made(Tied(), plain)
+
+
+def replicas() -> Any:
+    return Made(nn.DataParallel(nn.Linear(8, 8).cuda()).cuda(), plain)
+
+
+def talkative() -> Any:
+    sys.stdout.write('{"error": "what a model prints", "hint": "is its own"}\n')
+    return Made(nn.Linear(8, 8), plain)
+
+
+def annotated() -> Any:
+    def loss(model: Any) -> Any:
+        with torch.cuda.nvtx.range("forward"), torch.cuda.device(0):
+            noise = torch.normal(0.0, 1.0, size=(ROWS, 8), device="cuda") + torch.fft.fftfreq(8)
+            assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 0
+            assert str(noise) == "tensor(..., device='cuda:0', size=(8, 8))"
+            return model(noise + torch.normal(noise, 1.0)).mean()
+
+    net = nn.Linear(8, 8)
+    table = torch.ones(1 << 16) * torch.arange(1 << 16)  # large, and so without memory; and not
+    net.register_buffer("table", torch.tensor(table.numpy()))
+    return Made(net, loss)
+
+
+def loaded() -> Any:
+    file = io.BytesIO()
+    torch.save({"weight": torch.zeros(8, 8), "bias": torch.zeros(8)}, file)
+    file.seek(0)
+    model = nn.Linear(8, 8)
+    model.load_state_dict(torch.load(file, map_location="cuda"))
+    samples = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 8, (64,))), batch_size=ROWS, shuffle=True)
+
+    def loss(model: Any) -> Any:
+        data, wanted = next(iter(samples))
+        return functional.cross_entropy(model(data.cuda()), wanted.cuda())
+
+    return Made(model, loss)
+
+
+SAMPLES = torch.randn(ROWS, 8)
+
+
+def from_outside() -> Any:
+    return Made(nn.Linear(8, 8), lambda model: model(SAMPLES).mean())
+
+
+def output_only() -> Any:
+    def loss(model: Any) -> Any:
+        data = torch.randn(ROWS, 8)
+        return {"logits": model(data)}
+
+    return Made(nn.Linear(8, 8), loss, None)
+
+
+class Anew:
+    """A loss that makes its input on the host whenever it is called."""
+
+    data: Any = None
+
+    def __call__(self, model: Any) -> Any:
+        self.data = torch.randn(ROWS, 8, device="cpu")
+        return model(self.data).mean()
+
+
+def never_there() -> Any:
+    return Made(nn.Linear(8, 8), Anew())
+
+
+def no_samples() -> Any:
+    return Made(nn.Linear(8, 8), lambda model: model(torch.randn(0, 8)).mean())
+
+
+def no_sizes() -> Any:
+    return Made(nn.LazyLinear(8), plain)
+
+
+def many_optimizers() -> Any:
+    return Made(nn.Linear(8, 8), plain, lambda parameters: [sgd(parameters)])
+
+
+class Unready:
+    loss = staticmethod(plain)
+
+    @property
+    def model(self) -> Any:
+        raise LookupError("the model is not there yet")
+
+
+def unready() -> Any:
+    return Unready()
+
+
+def leaves() -> Any:
+    sys.exit("enough")
+
+
+def vanishes() -> Any:
+    os._exit(0)
+
+
+in_c = dict
 
 
 def no_scalar() -> Any:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import SystemFailure, Unsupported, UsageError
+from fairmile.perf.memory.footprints import batch_of
 from fairmile.perf.steps import Kind, Op, Storage, Trace
 from fairmile.perf.tracing.trace import TraceRequest, trace_target, trace_targets
 
@@ -51,6 +52,13 @@ _ASKED: dict[str, dict[str, Any]] = {
     "compiled": {"function": "compiled"},
     "spoken of": {"function": "spoken_of"},
     "one way": {"function": "one_way"},
+    "tied": {"function": "tied"},
+    "replicas": {"function": "replicas"},
+    "talkative": {"function": "talkative"},
+    "annotated": {"function": "annotated"},
+    "loaded": {"function": "loaded"},
+    "from outside": {"function": "from_outside"},
+    "output only": {"function": "output_only"},
     # what cannot be traced
     "shape of data": {"function": "shape_of_data"},
     "number of data": {"function": "number_of_data"},
@@ -61,6 +69,13 @@ _ASKED: dict[str, dict[str, Any]] = {
     "no precision": {"function": "no_precision"},
     "wrong shapes": {"function": "wrong_shapes"},
     "breaks": {"function": "breaks"},
+    "never there": {"function": "never_there"},
+    "no samples": {"function": "no_samples"},
+    "no sizes": {"function": "no_sizes"},
+    "many optimizers": {"function": "many_optimizers"},
+    "unready": {"function": "unready"},
+    "leaves": {"function": "leaves"},
+    "in C": {"function": "in_c"},
     "no function": {"function": "nobody"},
     "no argument": {"function": "mlp", "arguments": {"width": 3}},
     "no checkpoints": {"function": "mlp", "checkpointing": True},
@@ -351,7 +366,7 @@ def test_a_mean_squared_error_keeps_the_room_of_all_its_elements(of: Callable[[s
 
 
 def test_inference_keeps_no_gradients_and_runs_no_optimizer(of: Callable[[str], Trace]) -> None:
-    for name in ("inference", "mlp inference"):
+    for name in ("inference", "mlp inference", "output only"):
         trace = of(name)
         assert not trace.training
         assert {op.phase for op in trace.ops} <= {"build", "forward"}
@@ -368,6 +383,75 @@ def test_what_cannot_be_followed_exactly_is_noted(of: Callable[[str], Trace]) ->
     assert ["eager" in note for note in of("compiled").notes] == [True]
     assert ["zero was taken" in note for note in of("spoken of").notes] == [True]
     assert of("mlp").notes == []
+
+
+def test_tied_and_frozen_weights_count_once_and_without_gradients(of: Callable[[str], Trace]) -> None:
+    trace = of("tied")
+    assert trace.parameters == 8 * 8 + 2 * 8
+    assert sums(trace, step=-1)["parameter"] == 4 * (8 * 8 + 2 * 8)
+    assert sums(trace, step=1)["gradient"] == 4 * (8 * 8 + 8)
+
+
+def test_one_replica_is_the_model_and_what_it_prints_is_its_own(of: Callable[[str], Trace]) -> None:
+    for name in ("replicas", "talkative", "annotated"):
+        assert names(of(name), "forward")["aten.addmm.default"] == 2
+        assert of(name).notes == []
+    assert sums(of("annotated"), step=-1)["buffer"] == 4 << 16
+
+
+def test_a_loader_draws_its_order_on_the_host_and_weights_are_loaded(of: Callable[[str], Trace]) -> None:
+    trace = of("loaded")
+    assert (batch_of(trace), trace.notes) == (ROWS, [])
+    assert sums(trace, step=1)["input"] == ROWS * 8 * 4  # labels are moved after the forward, as part of it
+
+
+def test_samples_of_the_file_are_taken_along(of: Callable[[str], Trace]) -> None:
+    trace = of("from outside")
+    assert [note for note in trace.notes if "taken there as inputs" in note]
+    assert (batch_of(trace), sums(trace)["input"]) == (ROWS, ROWS * 8 * 4)
+
+
+def test_a_process_that_ends_without_a_word_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SystemFailure, match=r"targets\.py ended with code 0: it said nothing"):
+        trace_target(TraceRequest(str(TARGETS), "vanishes"), folder=tmp_path)
+
+
+def test_torch_that_is_missing_is_told_with_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in an environment without it.
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(Unsupported, match="torch is not installed") as told:
+        trace_target(TraceRequest(str(TARGETS), "cnn"), folder=tmp_path)
+    assert told.value.hint == "pip install 'fairmile[predict]'"
+
+
+def test_what_never_ends_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text("import time\ntime.sleep(600)\n")
+    with pytest.raises(SystemFailure, match=r"did not finish within 0\.5 s"):
+        trace_target(TraceRequest(str(tmp_path / "step.py")), timeout_s=0.5, folder=tmp_path)
+
+
+def test_arguments_that_cannot_be_handed_on_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"arguments of .*targets\.py:cnn cannot be handed on: .*Path"):
+        trace_target(TraceRequest(str(TARGETS), "cnn", {"precision": tmp_path}), folder=tmp_path)
+
+
+def test_files_of_the_folder_replace_no_modules_but_packages_there_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "a place with ü"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "torch.py").write_text("raise SystemExit('not asked for')\n")
+    (here / "project.py").write_text("WIDTH = 8\n")
+    (there / "beside.py").write_text("ROWS = 4\n")
+    (there / "step.py").write_text(
+        "import torch\nfrom beside import ROWS\nfrom project import WIDTH\ndef build():\n"
+        "    loss = lambda model: model(torch.randn(ROWS, WIDTH)).mean()\n"
+        "    return {'model': torch.nn.Linear(WIDTH, 8), 'loss': loss, 'optimizer': None}\n"
+    )
+    monkeypatch.chdir(here)
+    assert batch_of(trace_target(TraceRequest(str(there / "step.py")), folder=tmp_path)) == 4
 
 
 def test_a_backward_that_fails_leaves_the_forward(of: Callable[[str], Trace]) -> None:
@@ -391,6 +475,13 @@ def test_a_backward_that_fails_leaves_the_forward(of: Callable[[str], Trace]) ->
         ("no precision", ("`precision`", "fp8")),
         ("wrong shapes", ("targets.py:", "RuntimeError", "8")),
         ("breaks", ("a_package_that_is_not_there",)),
+        ("never there", ("(8, 8) on the host",)),
+        ("no samples", ("(0, 8)", "the batch is empty")),
+        ("no sizes", ("cannot bring the model to the device", "uninitialized")),
+        ("many optimizers", ("`optimizer`", "list")),
+        ("unready", ("targets.py:", "not there yet")),
+        ("leaves", ("targets.py:", "SystemExit: enough")),
+        ("in C", ("no `model`",)),
         ("no function", ("nobody",)),
         ("no argument", ("width",)),
         ("no checkpoints", ("gradient_checkpointing_enable",)),

@@ -27,7 +27,7 @@ from fairmile.base.errors import FairmileError, RunFailed, Unsupported, UsageErr
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_size
 from fairmile.perf.collectives.formulas import bus_factor, collective_name
-from fairmile.perf.collectives.ranks import BACKENDS, MEASURED, Call, Ranks, open_ranks, place_of
+from fairmile.perf.collectives.ranks import BACKENDS, MEASURED, Call, Ranks, open_ranks
 from fairmile.perf.collectives.tables import FORMAT
 
 DEFAULT_SIZES = tuple(4**power for power in range(2, 13))  # 16 B to 16 MiB
@@ -138,7 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run as one rank, or start the ranks here; rank 0 writes the result and prints it."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.ranks and place_of(os.environ) is None and arguments.backend != "mpi":
+        # A batch job's script is rank 0 of Slurm already: only RANK says that others were started beside this one.
+        if arguments.ranks and "RANK" not in os.environ and arguments.backend != "mpi":
             return _start_here(arguments)
         return _as_rank(arguments)
     except FairmileError as error:

@@ -121,6 +121,11 @@ class TorchRanks:
             ) from error
         if backend == "nccl" and not torch.cuda.is_available():
             raise Unsupported("NCCL needs NVIDIA GPUs, and torch sees none here", hint="measure with gloo instead")
+        if not store and ("MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ):
+            raise UsageError(
+                "no launcher said where the ranks meet: MASTER_ADDR and MASTER_PORT are not set",
+                hint="start them with torchrun, or export a node that all ranks can reach, and a free port",
+            )
         self.rank, self.size = rank, size
         self.backend = backend
         self._torch, self._group = torch, group

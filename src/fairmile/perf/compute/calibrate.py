@@ -59,6 +59,7 @@ def calibrate(
 
     The work is done in a child process, which is started again without the operator that broke it.
     """
+    _torch()  # where it is missing nothing is begun
     wanted = merged(candidates)
     end = time.monotonic() + for_s
     part, now, todo = (out.with_name(out.name + suffix) for suffix in (".part", ".now", ".todo.gz"))
@@ -70,7 +71,7 @@ def calibrate(
         left_s = end - time.monotonic()
         if left_s <= 0:
             break
-        command = [sys.executable, "-m", __spec__.name, str(todo), str(part), "--for", f"{left_s:.1f}s"]
+        command = [sys.executable, "-P", "-m", __spec__.name, str(todo), str(part), "--for", f"{left_s:.1f}s"]
         done = subprocess.run([*command, "--device", device, "--worker"], check=False)
         if done.returncode == 0:
             break

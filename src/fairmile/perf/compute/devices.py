@@ -27,7 +27,7 @@ class Device:
     name: str
     architecture: str
     aliases: tuple[str, ...]
-    peak_flops_per_s: Mapping[str, float]  # by "float32", "tf32", "bfloat16", …
+    peak_flops_per_s: Mapping[str, float]  # by "float32", "tf32", …, "float64_matrix" where products are faster
     memory_bytes: int
     bandwidth_bytes_per_s: float
     multiprocessors: int
@@ -47,6 +47,8 @@ class Device:
         if kind not in ("gemm", "conv", "attention", "rnn"):
             # Everything else runs on the plain units, in 32 bits.
             return peaks["float64"] if dtype in ("float64", "complex128") else peaks["float32"]
+        if dtype in ("float64", "complex128"):
+            return peaks.get("float64_matrix", peaks["float64"]) if kind == "gemm" else peaks["float64"]
         if dtype in ("float32", "complex64"):
             return peaks.get("tf32", peaks["float32"]) if tf32 or kind in _TF32_BY_DEFAULT else peaks["float32"]
         return peaks.get(dtype, peaks["float16"] if dtype == "bfloat16" else peaks["float32"])

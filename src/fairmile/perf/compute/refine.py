@@ -11,7 +11,6 @@ from pathlib import Path
 from fairmile.base.errors import Integrity
 from fairmile.base.files import write_atomic
 from fairmile.base.strict_json import load_json
-from fairmile.perf.compute.step_time import StepTime
 
 _FORMAT = 1
 _PRIOR = 0.15  # how wrong a kind's times are thought to be before any run was seen, in logarithms
@@ -36,11 +35,6 @@ class Correction:
     device: str
     factors: Mapping[str, float] = field(default_factory=dict)
     runs: Sequence[str] = ()
-
-
-def measured_step(step: StepTime, measured_s: float, run: str = "") -> MeasuredStep:
-    """Return a prediction with what the run then took."""
-    return MeasuredStep(measured_s, step.step_time_s, step.by_kind, run)
 
 
 def refined(before: Correction, runs: Sequence[MeasuredStep]) -> Correction:

@@ -142,7 +142,7 @@ def step_time(
         roof_s=tally.roof_s,
         compute_roof_s=tally.compute_roof_s,
         top=tally.longest(top),
-        notes=_notes(target, used),
+        notes=(*trace.notes, *_notes(target, used)),
     )
 
 

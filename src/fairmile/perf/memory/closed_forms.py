@@ -283,6 +283,7 @@ class _Op:
     core: float = 0.0  # of `kept`, what selective recomputation drops
     core_flops: float = 0.0
     cast: bool = True  # autocast makes a low-precision copy of its parameters
+    tied: float = 0.0  # elements of another's parameters that it uses and copies, too
 
 
 def _chain(said: Transformer | Cnn | Rnn | Gnn) -> Iterator[_Op]:
@@ -358,7 +359,7 @@ def _head(said: Transformer, tokens: int, stream: float) -> _Op:
         logits * 4 + stream + tokens * said.hidden * e + transform,  # the log-softmax, fp32
         2 * logits * 4,  # its gradient and that of its input
         logits * 4 + low,
-        core=0.0,
+        tied=float(said.vocab * said.hidden) if said.tied else 0.0,
     )
 
 
@@ -573,7 +574,7 @@ def _account(said: _Described, chain: list[_Op], workspace: int, context: int) -
 
 
 def _casts(said: _Described, op: _Op) -> float:
-    return 2 * op.parameters if said.precision in ("bf16", "fp16") and op.cast else 0.0
+    return 2 * (op.parameters + op.tied) if said.precision in ("bf16", "fp16") and op.cast else 0.0
 
 
 def _kept(said: _Described, op: _Op) -> float:
@@ -644,10 +645,11 @@ def _footprint(said: _Described, chain: list[_Op], breakdown: Mapping[str, int],
     activations: dict[str, float] = {}
     selective: dict[str, float] = {}
     temporary: dict[str, float] = {}
+    copies: dict[str, float] = {}
     for op in chain:
         parameters[op.unit] = parameters.get(op.unit, 0.0) + weight * op.parameters
-        kept = op.kept + _casts(said, op) if said.training else 0.0
-        activations[op.unit] = activations.get(op.unit, 0.0) + kept
+        activations[op.unit] = activations.get(op.unit, 0.0) + (op.kept if said.training else 0.0)
+        copies[op.unit] = copies.get(op.unit, 0.0) + (_casts(said, op) if said.training else 0.0)
         selective[op.unit] = selective.get(op.unit, 0.0) + op.core
         live = max(op.forward, op.backward) if said.training else op.forward
         temporary[op.unit] = max(temporary.get(op.unit, 0.0), live)
@@ -666,4 +668,5 @@ def _footprint(said: _Described, chain: list[_Op], breakdown: Mapping[str, int],
         parameters=round(count),
         boundary_bytes=max((op.boundary for op in chain), default=0.0),
         selective_bytes=selective,
+        copies_bytes=copies,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from fairmile.perf.compute.work import item_bytes
 from fairmile.perf.memory.sharding import ModelFootprint
-from fairmile.perf.steps import Kind, Trace
+from fairmile.perf.steps import Kind, Storage, TensorSpec, Trace
 
 
 def footprint_of(
@@ -18,15 +19,18 @@ def footprint_of(
     """
     parameters: Counter[str] = Counter()
     activations: Counter[str] = Counter()
+    copies: Counter[str] = Counter()
     for number in _kept_for_backward(trace):
         storage = trace.storages[number]
         if storage.category == "parameter":
             parameters[unit_of(storage.module)] += storage.size_bytes
         elif storage.category == "activation":
-            activations[unit_of(storage.module)] += storage.size_bytes
+            kept = copies if _is_copy_of_parameter(trace, storage) else activations
+            kept[unit_of(storage.module)] += storage.size_bytes
     gradients, optimizer = _largest_at_once(trace, "gradient"), _largest_at_once(trace, "optimizer")
-    order = _order(trace, {*parameters, *activations})
-    rest = peak_bytes - parameters.total() - gradients - optimizer - activations.total() - workspace_bytes
+    order = _order(trace, {*parameters, *activations, *copies})
+    rest = peak_bytes - parameters.total() - gradients - optimizer - workspace_bytes
+    rest -= activations.total() + copies.total()
     return ModelFootprint(
         {unit: float(parameters[unit]) for unit in order},
         {unit: float(activations[unit]) for unit in order},
@@ -38,21 +42,40 @@ def footprint_of(
         batch=batch,
         parameters=trace.parameters,
         boundary_bytes=float(_boundary(trace, batch)),
+        copies_bytes={unit: float(copies[unit]) for unit in order},
     )
 
 
+def _is_copy_of_parameter(trace: Trace, storage: Storage) -> bool:
+    """Tell whether autocast made it from a parameter: such copies are as large whatever the batch."""
+    if storage.op < 0:
+        return False
+    op = trace.ops[storage.op]
+    made_from = [trace.storages[each.storage].category for each in op.inputs if each.storage >= 0]
+    return op.name.startswith("aten._to_copy") and made_from == ["parameter"]
+
+
 def batch_of(trace: Trace) -> int:
-    """Return how many samples a batch has: the first length that most of the inputs have as they are made."""
+    """Return how many samples a batch has: the first length that most of the inputs have as they are made.
+
+    Where none is made, those that came from the host count as they are first used.
+    """
+    made = _first_lengths(trace, (spec for op in trace.ops for spec in op.outputs))
+    lengths = made or _first_lengths(trace, (spec for op in trace.ops for spec in op.inputs))
+    return lengths.most_common(1)[0][0] if lengths else 1
+
+
+def _first_lengths(trace: Trace, specs: Iterable[TensorSpec]) -> Counter[int]:
+    """Count the first lengths of inputs."""
     lengths: Counter[int] = Counter()
     seen: set[int] = set()
-    for op in trace.ops:
-        for spec in op.outputs:
-            if spec.storage < 0 or spec.storage in seen or trace.storages[spec.storage].category != "input":
-                continue
-            seen.add(spec.storage)  # what follows may be a view of it with another shape
-            if spec.shape:
-                lengths[spec.shape[0]] += 1
-    return lengths.most_common(1)[0][0] if lengths else 1
+    for spec in specs:
+        if spec.storage < 0 or spec.storage in seen or trace.storages[spec.storage].category != "input":
+            continue
+        seen.add(spec.storage)  # what follows may be a view of it with another shape
+        if spec.shape:
+            lengths[spec.shape[0]] += 1
+    return lengths
 
 
 def unit_of(module: str) -> str:

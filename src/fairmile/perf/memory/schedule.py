@@ -60,7 +60,7 @@ class _Scheduler:
     def run(self) -> Schedule:
         storages = self._trace.storages
         live: set[int] = set()
-        for kind, number, _ in self._trace.events[: _length(self._trace)]:
+        for kind, number, _ in self._trace.events:
             if kind == Kind.ALLOC:
                 storage = storages[number]
                 live.add(number)
@@ -180,15 +180,3 @@ class _Scheduler:
             self._result.renamed += list(zip(keys, match, strict=False))
         if any(len(keys) != len(left.get(size, [])) for size, keys in found.items()):
             self._result.repeatable = False
-
-
-def _length(trace: Trace) -> int:
-    """Return how many events there are without those of the model and optimizer going away after the last step."""
-    kept = len(trace.events)
-    while kept and trace.events[kept - 1][0] == Kind.FREE:
-        kept -= 1
-    lasting = ("parameter", "buffer", "optimizer", "gradient", "input")
-    end = kept
-    while end < len(trace.events) and trace.storages[trace.events[end][1]].category not in lasting:
-        end += 1
-    return end

@@ -44,6 +44,7 @@ class ModelFootprint:
     parameters: int = 0  # elements; 0: four bytes each are assumed
     boundary_bytes: float = 0.0  # what one unit hands to the next, at `batch`
     selective_bytes: Mapping[str, float] | None = None  # of the activations, what selective recomputation drops
+    copies_bytes: Mapping[str, float] | None = None  # of parameters in low precision, kept for backward at any batch
     replicated_share: float = TENSOR_REPLICATED_SHARE  # of the activations, what tensor parallelism does not split
 
     def __post_init__(self) -> None:
@@ -185,13 +186,15 @@ def _stage_memory(
     gradients, optimizer = footprint.gradients_bytes * share, footprint.optimizer_bytes * share
     shards = [layout.data if layout.zero >= level else 1 for level in (3, 2, 1)]
     scale = layout.micro_batch / footprint.batch
-    kept, again = _activations(footprint, layout, units, in_flight(layout, stage))
+    held = in_flight(layout, stage)
+    activations, again = _activations(footprint, layout, units, held)
+    kept = activations * scale + _copies(footprint, layout, units, held)
     return RankMemory(
         parameters_bytes=parameters / shards[0],
         gradients_bytes=gradients / shards[1],
         optimizer_bytes=optimizer / shards[2],
-        activations_bytes=kept * scale,
-        temporary_bytes=_temporary(footprint, layout, units, (kept * scale, again * scale), share),
+        activations_bytes=kept,
+        temporary_bytes=_temporary(footprint, layout, units, kept, again, share),
         buffers_bytes=_buffers(layout, mine, gradients / parameters if parameters else 0.0, bucket_bytes),
         workspace_bytes=footprint.workspace_bytes,
         context_bytes=footprint.context_bytes,
@@ -199,14 +202,20 @@ def _stage_memory(
 
 
 def _temporary(
-    footprint: ModelFootprint, layout: Layout, units: Sequence[str], activations: tuple[float, float], share: float
+    footprint: ModelFootprint,
+    layout: Layout,
+    units: Sequence[str],
+    kept: float,
+    again: Mapping[str, float],
+    share: float,
 ) -> float:
     """Return what is live beside what is kept, or what the update needs beyond it, whichever is more."""
-    kept, again = activations
-    whole = footprint.temporary_bytes
-    if footprint.unit_temporary_bytes is not None:
-        whole = max(footprint.unit_temporary_bytes.get(name, 0.0) for name in units)
-    beside = max(whole / layout.tensor * layout.micro_batch / footprint.batch, again)
+    beside = max(footprint.temporary_bytes / layout.tensor, *again.values(), 0.0)
+    live = footprint.unit_temporary_bytes
+    if live is not None:
+        # What is recomputed for a unit stands beside the temporaries of the same unit.
+        beside = max(live.get(name, 0.0) / layout.tensor + again.get(name, 0.0) for name in units)
+    beside *= layout.micro_batch / footprint.batch
     update = footprint.update_bytes * share / (layout.data if layout.zero else 1)
     return max(beside, update - kept) if layout.optimizer_on == "device" else beside
 
@@ -222,10 +231,12 @@ def in_flight(layout: Layout, stage: int) -> float:
     return held
 
 
-def _activations(footprint: ModelFootprint, layout: Layout, units: Sequence[str], held: float) -> tuple[float, float]:
-    """Return what is kept for backward, and what recomputation brings back for one unit at a time."""
+def _activations(
+    footprint: ModelFootprint, layout: Layout, units: Sequence[str], held: float
+) -> tuple[float, Mapping[str, float]]:
+    """Return what is kept for backward, and what recomputation brings back while each unit goes backwards."""
     dropped = footprint.selective_bytes or {}
-    split, boundaries, cores = [], [], [0.0]
+    split, boundaries, cores = [], [], []
     for name in units:
         core = min(dropped.get(name, 0.0), footprint.activations_bytes[name])
         rest = footprint.activations_bytes[name] - core
@@ -237,8 +248,15 @@ def _activations(footprint: ModelFootprint, layout: Layout, units: Sequence[str]
         boundary = footprint.boundary_bytes / (layout.tensor if layout.sequence_parallel else 1)
         boundaries.append(min(boundary, split[-1]))
     if layout.recompute == "full":
-        return sum(boundaries) * held, max(split)
-    return sum(split) * held, max(cores) if layout.recompute == "selective" else 0.0
+        return sum(boundaries) * held, dict(zip(units, split, strict=True))
+    return sum(split) * held, dict(zip(units, cores, strict=True)) if layout.recompute == "selective" else {}
+
+
+def _copies(footprint: ModelFootprint, layout: Layout, units: Sequence[str], held: float) -> float:
+    """Return the copies of parameters that autocast keeps: of all units, or of the one that is recomputed."""
+    copies = footprint.copies_bytes or {}
+    mine = [copies.get(name, 0.0) / layout.tensor for name in units]
+    return max(mine) if layout.recompute == "full" else sum(mine) * held
 
 
 def _buffers(layout: Layout, mine: Mapping[str, float], gradient_ratio: float, bucket_bytes: float) -> float:

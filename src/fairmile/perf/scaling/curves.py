@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,10 +11,11 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_size
 from fairmile.perf.collectives.links import Topology
 from fairmile.perf.collectives.model import CollectiveModel
+from fairmile.perf.compute.devices import device as known_device
 from fairmile.perf.memory.closed_forms import Transformer
 from fairmile.perf.memory.sharding import ModelFootprint
 from fairmile.perf.scaling.data_parallel import DataParallelModel, Effects, Input, StepTimeLike
-from fairmile.perf.scaling.plans import Choices, Plan, Planner, TracedPlanner, TransformerPlanner
+from fairmile.perf.scaling.plans import RESERVED_SHARE, Choices, Plan, Planner, TracedPlanner, TransformerPlanner
 from fairmile.perf.scaling.step import Collectives, Machine, Remembered, device_of, machine_of
 from fairmile.perf.scaling.transformer import Constants, TransformerModel
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["strong", "weak"]
 WORTH_EFFICIENCY = 0.7
+_CLEARLY_ABOVE = 1.005  # as an efficiency that is shown as more than 100 %
 MOST_GPUS = 1_000_000
 SPREAD = 0.16  # nine of ten published runs lie so near to what is predicted (speed/accuracy_scaling.py)
 TRANSFORMER_STRAGGLING = 0.01  # large steps even out what small ones show
@@ -99,6 +102,7 @@ class ScalingPrediction:
             "mode": self.mode,
             "worth_up_to": self.worth_up_to,
             "threshold": self.threshold,
+            "device_memory_bytes": self.memory_bytes,
             "notes": list(self.notes),
             "rows": [row.as_dict() for row in self.rows],
         }
@@ -111,6 +115,16 @@ class Goal:
     samples: float | None = None
     price_per_gpu_hour: float | None = None
     power_w: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("samples", self.samples), ("power of a GPU", self.power_w)):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{value:g} cannot be the {name}, expected a number above 0")
+        price = self.price_per_gpu_hour
+        if price is not None and not (math.isfinite(price) and price >= 0):
+            raise UsageError(f"{price:g} cannot be the price of a GPU-hour, expected a number that is not negative")
+        if price is not None and self.samples is None:
+            raise UsageError("a price tells nothing without the samples to train on", hint="name them: --samples 1e6")
 
 
 def parse_gpus(text: str) -> list[int]:
@@ -160,7 +174,8 @@ def scaling_curve(
             base = base or rate
             row = _counted(replace(row, spread=spread), rate / base, goal)
         rows.append(row)
-    return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, tuple(notes), machine.memory_bytes)
+    told = (*_explained(rows), *notes)
+    return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, told, machine.memory_bytes)
 
 
 def _row(planner: Planner, machine: Machine, count: int, global_batch: int) -> ScalingRow:
@@ -170,6 +185,9 @@ def _row(planner: Planner, machine: Machine, count: int, global_batch: int) -> S
         reason = f"{global_batch} samples of a step cannot be shared evenly by {count} GPUs in any plan"
         if found.tried:
             reason = f"no plan fits: the smallest of {found.tried} needs {format_size(round(found.least_bytes))}"
+            if machine.memory_bytes is not None:
+                usable = format_size(round(machine.memory_bytes * (1 - RESERVED_SHARE)))
+                reason += f", of a GPU {usable} can be used"
     return ScalingRow(count, machine.nodes(count), global_batch, found.best, reason)
 
 
@@ -184,6 +202,15 @@ def _counted(row: ScalingRow, efficiency: float, goal: Goal) -> ScalingRow:
         extra["energy_j"] = None if per_sample_j is None else per_sample_j * goal.samples
         extra["cost"] = None if goal.price_per_gpu_hour is None else hours * goal.price_per_gpu_hour
     return replace(row, **extra)
+
+
+def _explained(rows: Sequence[ScalingRow]) -> list[str]:
+    """Return why efficiency is above 100 %, where it is."""
+    known = [row for row in rows if row.efficiency is not None]
+    if not any(row.efficiency is not None and row.efficiency > _CLEARLY_ABOVE for row in known):
+        return []
+    fewest = f"{known[0].gpus:,} GPU{'s' if known[0].gpus > 1 else ''}"
+    return [f"efficiency above 100 % is counted against {fewest}, where memory leaves only slower plans"]
 
 
 def _worth(rows: Sequence[ScalingRow], threshold: float) -> int | None:
@@ -219,7 +246,7 @@ def predict_scaling(
     A machine given as such needs `collectives`; a partition or a topology brings its own. `device` adds what the
     device can do and draws, `arriving` how fast samples come in.
     """
-    machine, collectives, notes = _place(where, collectives, device)
+    machine, collectives, notes = _place(where, collectives, device, gpus)
     model = DataParallelModel(footprint, one_gpu, collectives, machine, effects or Effects(), arriving or Input())
     steps = list(one_gpu) if isinstance(one_gpu, Sequence) else [one_gpu]
     usual = max(step.batch for step in steps)
@@ -246,12 +273,23 @@ def predict_transformer_scaling(
     goal: Goal | None = None,
     device: Device | None = None,
 ) -> ScalingPrediction:
-    """Predict how a described transformer scales, with every way to spread it tried; `batch` as for traced models."""
-    machine, collectives, notes = _place(where, collectives, device)
+    """Predict how a described transformer scales, with every way to spread it tried; `batch` as for traced models.
+
+    A description that asks for full recomputation gets it in every plan.
+    """
+    if not described.training:
+        raise UsageError("only training is spread over GPUs by a description", hint="leave out inference")
+    machine, collectives, notes = _place(where, collectives, device, gpus)
     if device is None and not isinstance(where, (Machine, Topology)):
         device = device_of(where)
     if constants is None and device is not None:
         constants = Constants.of_device(device.bandwidth_bytes_per_s)
+    if device is not None and "bf16" in described.precision and "bfloat16" not in device.peak_flops_per_s:
+        notes = (*notes, f"{device.name} has no units for bf16: taken to be as fast as with fp16")
+    if described.precision == "fp32" and not isinstance(where, Machine):
+        machine = replace(machine, peak_flops=(device or known_device("a100")).peak("float32"))
+    if choices is None and described.recompute == "full":
+        choices = Choices(recompute=("full",))
     model = TransformerModel(
         constants, machine, collectives=Remembered(collectives), overlap=overlap, straggling=straggling
     )
@@ -261,7 +299,10 @@ def predict_transformer_scaling(
 
 
 def _place(
-    where: Partition | Topology | Machine, collectives: Collectives | None, device: Device | None
+    where: Partition | Topology | Machine,
+    collectives: Collectives | None,
+    device: Device | None,
+    gpus: Sequence[int],
 ) -> tuple[Machine, Collectives, Sequence[str]]:
     if isinstance(where, Machine):
         if collectives is None:
@@ -274,7 +315,20 @@ def _place(
     device = device or device_of(where)
     machine = machine_of(where, device)
     notes = [f"device: {device.name}" if device else "the device is not in the table: taken to be as fast as an A100"]
+    notes += _too_many(where, machine, max(gpus, default=1))
     if collectives is None:
         model = CollectiveModel.from_partition(where)
         return machine, model, (*notes, *model.notes)
     return machine, collectives, notes
+
+
+def _too_many(partition: Partition, machine: Machine, gpus: int) -> list[str]:
+    """Say where more GPUs are asked for than there are, or than one job gets."""
+    nodes = machine.nodes(gpus)
+    if partition.nodes is not None and nodes > partition.nodes:
+        there = partition.nodes * machine.gpus_per_node
+        return [f"{gpus:,} GPUs are more than the {there:,} of the partition: what lies beyond is only arithmetic"]
+    if partition.max_nodes is not None and nodes > partition.max_nodes:
+        given = partition.max_nodes * machine.gpus_per_node
+        return [f"{gpus:,} GPUs are more than the {given:,} that one job gets in the partition"]
+    return []

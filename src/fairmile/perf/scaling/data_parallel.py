@@ -121,13 +121,13 @@ class DataParallelModel:
         backward = self._largest.backward_share
         if layout.recompute == "full":
             forward = max(0.0, 1 - backward - update_s / self._largest.step_time_s)
-            work_s *= 1 + forward
+            work_s *= 1 + forward * self._largest.step_time_s / (self._largest.step_time_s - update_s)
         shares = self._stage_shares(layout.pipeline)
         stage_s = work_s * max(shares)
         compute_s = layout.micro_batches * stage_s
         bubble_s = (layout.pipeline - 1) * stage_s / layout.interleave
         update_s *= max(shares) / (layout.data if layout.zero else 1)
-        hidden_by = backward * stage_s * (layout.micro_batches if layout.zero == 3 else 1)
+        hidden_by = backward * stage_s * (layout.micro_batches if layout.zero >= 2 else 1)
         data_s, overlapped_s = self._data_s(layout, max(shares), hidden_by)
         compute_s += self.effects.contention * overlapped_s
         hops_s = self._hops_s(layout)
@@ -166,6 +166,8 @@ class DataParallelModel:
             return 0.0, 0.0
         ask, nodes = self._remembered.time_s, self.machine.data_nodes(layout)
         gradients = self.footprint.gradients_bytes * share
+        if not gradients and layout.zero < 3:
+            return 0.0, 0.0
         if layout.zero == 3:
             parameters = self.footprint.total_parameters_bytes * share
             gathers = 2 + (1 if layout.recompute == "full" else 0)
@@ -173,12 +175,16 @@ class DataParallelModel:
             count = max(1.0, parameters / unit) if unit else 1.0
             gather_s = ask("all_gather", parameters / count, layout.data, nodes=nodes) * count
             whole_s = gathers * layout.micro_batches * gather_s
-            whole_s += ask("reduce_scatter", gradients / count, layout.data, nodes=nodes) * count
+            # Ranks keep only their share of the gradients, so that every micro-batch's are scattered at once.
+            whole_s += ask("reduce_scatter", gradients / count, layout.data, nodes=nodes) * count * layout.micro_batches
             last_s = 2 * gather_s / count  # nothing runs yet while the first unit is gathered, each way
         else:
             buckets = max(1, math.ceil(gradients / DDP_BUCKET_BYTES))
             bucket_s = ask("all_reduce", gradients / buckets, layout.data, nodes=nodes)
             whole_s, last_s = bucket_s * buckets, bucket_s
+            if layout.zero == 2:
+                scatter_s = ask("reduce_scatter", gradients / buckets, layout.data, nodes=nodes)
+                whole_s += scatter_s * buckets * (layout.micro_batches - 1)
         exposed_s = max(min(last_s, whole_s), whole_s - self.effects.overlap * backward_s)
         return exposed_s, whole_s - exposed_s
 

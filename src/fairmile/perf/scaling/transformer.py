@@ -160,10 +160,11 @@ class TransformerModel:
         scores_s = 0.0
         core_s = 4.0 * tokens * model.seq * h / t / (self.machine.peak_flops * c.attention_efficiency) + 2 * c.kernel_s
         if model.attention == "math":
-            scores_s = float(tokens) * model.seq * model.heads / t * 2 * _SCORE_PASSES / c.memory_bytes_per_s
+            scores = float(tokens) * model.seq * model.heads / t
+            scores_s = scores * model.compute_bytes * _SCORE_PASSES / c.memory_bytes_per_s
         split = t if layout.sequence_parallel else 1
         inner_passes = _INNER_PASSES * (1.5 if model.glu else 1.0)
-        moved = tokens * 2 * (_STREAM_PASSES * h / split + inner_passes * f / t)
+        moved = tokens * model.compute_bytes * (_STREAM_PASSES * h / split + inner_passes * f / t)
         others_s = moved / c.memory_bytes_per_s + 12 * c.kernel_s
         forward_s = matrices_s + core_s + scores_s + others_s
         # Where scores are not kept, backwards computes them once more.
@@ -184,7 +185,7 @@ class TransformerModel:
     def _tensor_reduce_s(self, model: Transformer, layout: Layout) -> float:
         if layout.tensor == 1:
             return 0.0
-        size = layout.micro_batch * model.seq * model.hidden * 2.0
+        size = float(layout.micro_batch * model.seq * model.hidden * model.compute_bytes)
         nodes = -(-layout.tensor // self.machine.gpus_per_node)
         return self._all_reduce_s(size, layout.tensor, nodes)
 
@@ -198,7 +199,7 @@ class TransformerModel:
     def _hop_s(self, model: Transformer, layout: Layout) -> float:
         if layout.pipeline == 1:
             return 0.0
-        size = layout.micro_batch * model.seq * model.hidden * 2.0 / layout.tensor
+        size = layout.micro_batch * model.seq * model.hidden * model.compute_bytes / layout.tensor
         return 2 * (self.constants.hop_s + size / self.constants.hop_bytes_per_s)
 
     def _rank_parameters(self, model: Transformer, layout: Layout) -> float:
@@ -219,11 +220,15 @@ class TransformerModel:
             time_s = c.collective_s + 2 * (nodes - 1) / nodes * size * groups / c.node_bytes_per_s
         else:
             time_s = self._all_reduce_s(size, layout.data, 1)
-        if layout.zero == 3:
-            # Parameters are gathered twice in every micro-batch, in two bytes each, beside one scattering.
-            gathers = 2 + (1 if layout.recompute == "full" else 0)
-            time_s *= 0.5 + 0.25 * gathers * layout.micro_batches
-            last_backward_s *= layout.micro_batches
+        if layout.zero >= 2:
+            # Ranks keep only their share of the gradients, so that every micro-batch's are scattered at once.
+            again, last_backward_s = layout.micro_batches, last_backward_s * layout.micro_batches
+            if layout.zero == 2:
+                time_s *= 0.5 * again + 0.5
+            else:
+                # Parameters are gathered twice in every micro-batch, in the precision of the work.
+                gathers = 2 + (1 if layout.recompute == "full" else 0)
+                time_s *= (0.5 + 0.5 * gathers * model.compute_bytes / GRADIENT_BYTES) * again
         return time_s - min(0.95 * time_s, self.overlap * last_backward_s)
 
     def _optimizer_s(self, model: Transformer, layout: Layout) -> float:

@@ -1,4 +1,4 @@
-"""`python -m fairmile.perf.tracing REQUEST.json OUT.json`: trace what the request names, write the trace."""
+"""`python -m fairmile.perf.tracing REQUESTS.json OUT.json`: trace what each request names, write the traces."""
 
 from __future__ import annotations
 

@@ -13,17 +13,14 @@ from fairmile.perf.tracing.trace import REFUSED, Refused, TraceRequest, answers
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trace every request of the first file into the second; 3 where one is refused.
+    """Trace every request of the first file; 3 where one is refused.
 
-    Of several requests each has a file of its own, which holds the refusal where there is no trace.
+    Each has a file of its own beside the second, which holds the refusal where there is no trace.
     """
     try:
         asked, answer = map(Path, argv)
         document = json.loads(asked.read_bytes())
         session = Session()
-        if not isinstance(document, list):
-            write_atomic(answer, session.trace(TraceRequest(**document)))
-            return 0
     except Refused as refused:
         sys.stdout.write("\n" + _said(refused) + "\n")
         return REFUSED

@@ -6,6 +6,8 @@ import contextlib
 import functools
 import gc
 import math
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -22,8 +24,10 @@ _LARGE_ELEMENTS = 1 << 16  # a model's tensors from this size on are never given
 
 _FACTORIES = (
     "empty zeros ones full rand randn randint randperm arange linspace logspace eye tensor as_tensor empty_strided "
-    "tril_indices triu_indices scalar_tensor asarray hann_window hamming_window blackman_window"
+    "tril_indices triu_indices scalar_tensor asarray hann_window hamming_window blackman_window bartlett_window "
+    "kaiser_window normal"
 )
+_FREQUENCIES = "fftfreq rfftfreq"
 _LIKES = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
 _NEWS = "new_empty new_zeros new_ones new_full new_tensor new_empty_strided"
 _SIZED = ("empty", "zeros", "ones", "full", "rand", "randn", "eye")
@@ -88,6 +92,10 @@ class Place:
         """Return the device of a factory call that names none."""
         if name in _LEAVES_OUT and args and isinstance(args[0], torch.Tensor):
             return None
+        if name == "normal" and len(args) < 3 and "size" not in kwargs:  # its tensors say where
+            return None
+        if sys._getframe(2).f_globals.get("__name__", "").startswith("torch.utils.data"):
+            return None  # loaders draw seeds and orders on the host
         if not self.building:
             return NAME if recorder.is_in_model() else None
         return NAME if name in _SIZED and _elements(args, kwargs) >= _LARGE_ELEMENTS else None
@@ -118,6 +126,7 @@ def set_up() -> Place:
     place = Place()
     _patch_factories(place)
     _patch_moves()
+    _patch_values(place)
     _patch_cuda()
     _patch_compilers(place)
     torch.backends.mha.set_fastpath_enabled(False)
@@ -153,6 +162,8 @@ def mapped(device: Any) -> Any:
 def _patch_factories(place: Place) -> None:
     for name in _FACTORIES.split():
         setattr(torch, name, _factory(getattr(torch, name), name, place))
+    for name in _FREQUENCIES.split():
+        setattr(torch.fft, name, _factory(getattr(torch.fft, name), name, place))
     for name in _LIKES.split():
         setattr(torch, name, _with_device(getattr(torch, name)))
     for name in _NEWS.split():
@@ -188,7 +199,7 @@ def _with_device(made: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patch_moves() -> None:
-    tensor_to, module_to = torch.Tensor.to, torch.nn.Module.to
+    tensor_to, module_to, load = torch.Tensor.to, torch.nn.Module.to, torch.load
 
     def moved(to: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(to)
@@ -203,12 +214,30 @@ def _patch_moves() -> None:
 
     _torch.Tensor.to = moved(tensor_to)
     _torch.nn.Module.to = moved(module_to)
+    _torch.load = lambda f, map_location=None, *args, **kwargs: load(f, "cpu", *args, **kwargs)
     _torch.Tensor.cuda = lambda self, *args, **kwargs: self.to(NAME)
     _torch.nn.Module.cuda = lambda self, device=None: self.to(NAME)
     _torch.Tensor.pin_memory = lambda self, *args: self
     _torch.Tensor.is_cuda = property(lambda self: self.device.type == NAME)
     # Parameters keep their identity when they change the device, as they do on CUDA.
     torch.__future__.set_swap_module_params_on_conversion(True)
+
+
+def _patch_values(place: Place) -> None:
+    """Let tensors of the device be printed, and those of a model that is built be read as if they were on the host."""
+    shown, as_array = _torch.Tensor.__repr__, _torch.Tensor.numpy
+
+    def show(self: Any, *, tensor_contents: Any = None) -> str:
+        if self.device.type == NAME:
+            return f"tensor(..., device='cuda:0', size={tuple(self.shape)})"
+        return str(shown(self, tensor_contents=tensor_contents))
+
+    def numpy(self: Any, **how: Any) -> Any:
+        there = place.building and self.device.type == NAME
+        return as_array(self.cpu() if there else self, **how)
+
+    _torch.Tensor.__repr__ = show
+    _torch.Tensor.numpy = numpy
 
 
 def _patch_cuda() -> None:
@@ -229,14 +258,17 @@ def _patch_cuda() -> None:
         "max_memory_allocated": 0,
         "memory_reserved": 0,
         "max_memory_reserved": 0,
+        "memory_stats": Counter(),
+        "memory_summary": "",
         "mem_get_info": (properties.total_memory, properties.total_memory),
     }
     for name, answer in answers.items():
         setattr(cuda, name, lambda *args, _answer=answer, **kwargs: _answer)
     for name in _IDLE.split():
         setattr(cuda, name, lambda *args, **kwargs: None)
-    cuda.Stream = cuda.Event = _Nothing
-    for name in ("current_stream", "default_stream", "stream", "device"):
+    cuda.Stream = cuda.Event = cuda.device = _Nothing
+    cuda.nvtx._nvtx = _Nothing()
+    for name in ("current_stream", "default_stream", "stream"):
         setattr(cuda, name, lambda *args, **kwargs: _Nothing())
     _torch.Generator = type("Generator", (_generator,), {"__new__": _new_generator})
     _patch_amp()
@@ -280,6 +312,8 @@ def _patch_compilers(place: Place) -> None:
     _torch.compile = compiled
     _torch.nn.Module.compile = lambda self, *args, **kwargs: noted()
     _torch.jit.script = lambda obj, *args, **kwargs: obj
+    # There is one device: its only replica is the module itself.
+    _torch.nn.DataParallel.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)
 
 
 def _patch_amp() -> None:

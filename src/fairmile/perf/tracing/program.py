@@ -6,11 +6,12 @@ import contextlib
 import gc
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CellType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from fairmile.perf.tracing.recorder import Mixed, Recorder, Unpredictable, hooke
 from fairmile.perf.tracing.trace import PRECISIONS, Refused, TraceRequest
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_MOST_TAKEN = 3  # times that tensors of the host are taken over: a loss may make new ones at each call
 
 
 class Program:
@@ -59,11 +61,11 @@ def build(request: TraceRequest, recorder: Recorder, place: device.Place) -> Pro
     function = _load(request)
     place.building = True
     with device.without_initialisation(), _parameters_moved(), _told(request, "cannot build the model"):
-        built = function(**request.arguments)
-    program = Program(built, request)
+        program = Program(function(**request.arguments), request)
     place.building = False
     model = program.model
-    moving.bring(model, recorder)
+    with _told(request, "cannot bring the model to the device"):
+        moving.bring(model, recorder)
     recorder.rest()
     if request.channels_last:
         _channels_last(model)
@@ -91,6 +93,8 @@ def _load(request: TraceRequest) -> Callable[..., Any]:
         raise Refused(f"{path} is no Python file", "give a file that ends in .py")
     if str(path.resolve().parent) not in sys.path:
         sys.path.insert(0, str(path.resolve().parent))
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last: a package of the user's is found there, nothing installed is replaced
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _told(request, "cannot be imported"):
@@ -100,9 +104,12 @@ def _load(request: TraceRequest) -> Callable[..., Any]:
         names = sorted(each for each, value in vars(module).items() if inspect.isfunction(value))
         raise Refused(f"{path} has no function {request.function!r}", f"it has {', '.join(names) or 'no functions'}")
     try:
-        inspect.signature(function).bind(**request.arguments)
-    except TypeError as error:
         signature = inspect.signature(function)
+    except ValueError:  # one that is written in C may not tell
+        return function  # type: ignore[no-any-return]
+    try:
+        signature.bind(**request.arguments)
+    except TypeError as error:
         raise Refused(
             f"{path}:{request.function} cannot be called so: {error}", f"its parameters: {signature}"
         ) from error
@@ -120,7 +127,7 @@ def _told(request: TraceRequest, what: str) -> Iterator[None]:
         hint = "give the model a form in which shapes and control flow depend on the shapes of its inputs alone"
         raise Refused(f"{_where(request, error)} {what}: {error}", hint) from error
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())[:300]
+        said = " ".join(str(error).split()).partition(" Exception raised from ")[0][:300]  # without torch's C++ frames
         raise Refused(f"{_where(request, error)} {what}: {type(error).__name__}: {said}", _hint(error)) from error
 
 
@@ -164,6 +171,7 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
     """Run the steps and return how many; what fails after a forward that worked leaves a note."""
     with _told(request, "cannot make its optimizer"):
         optimizer = _optimizer(program, request)
+    taken = 0
     scaler = torch.amp.GradScaler("cuda") if program.training and program.precision == "fp16" else None
     steps = 0
     with hooked(recorder, program.model):
@@ -176,12 +184,13 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
                     break
             except Mixed as error:
                 mixed = f"a tensor of {tuple(error.tensor.shape)} on the host is used with the model's on the device"
-            if mixed and not _take_over(program, recorder):
-                raise Refused(mixed, "make it in the loss without naming a device, or on the device of the model")
-            if mixed:
-                recorder.forget(before)
-            else:
+            if not mixed:
                 steps += 1
+                continue
+            taken += 1
+            if taken > _MOST_TAKEN or not _take_over(program, recorder):
+                raise Refused(mixed, "make it in the loss without naming a device, or on the device of the model")
+            recorder.forget(before)
     recorder.phase = "end"  # before the optimizer and its state go
     return steps
 
@@ -208,7 +217,7 @@ def _held(value: Any, depth: int) -> list[torch.Tensor]:
     """Return the tensors that a function, or what it holds, holds."""
     if isinstance(value, torch.Tensor):
         return [value]
-    if depth == 0 or isinstance(value, (str, bytes, int, float, type, torch.nn.Module)):
+    if depth == 0 or isinstance(value, (str, bytes, int, float, type, ModuleType, torch.nn.Module)):
         return []
     parts: list[Any] = []
     if isinstance(value, dict):
@@ -218,6 +227,8 @@ def _held(value: Any, depth: int) -> list[torch.Tensor]:
     else:
         parts = list(getattr(value, "__dict__", {}).values())
         parts += [getattr(value, name, None) for name in ("__self__", "__defaults__", "func", "args", "keywords")]
+        if isinstance(value, FunctionType):
+            parts += [value.__globals__.get(name) for name in value.__code__.co_names]
         parts += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_filled(cell)]
     found = {id(tensor): tensor for part in parts for tensor in _held(part, depth - 1)}
     return list(found.values())
@@ -242,6 +253,9 @@ def _optimizer(program: Program, request: TraceRequest) -> Any:
     if not program.training or program.make_optimizer is None:
         return None
     optimizer = program.make_optimizer(program.model.parameters())
+    if not all(callable(getattr(optimizer, name, None)) for name in ("step", "zero_grad")):
+        where = f"{request.file}:{request.function}"
+        raise Refused(f"`optimizer` of {where} returns a {type(optimizer).__name__}", "return a torch.optim.Optimizer")
     form = request.optimizer_form
     if form is not None:
         for group in [optimizer.defaults, *optimizer.param_groups]:
@@ -260,9 +274,11 @@ def _loss(program: Program, request: TraceRequest, recorder: Recorder) -> Any:
     recorder.forward_begins()
     with _told(request, "cannot run the forward"):
         loss = program.loss(program.model)
+    where = f"`loss` of {request.file}:{request.function}"
+    if (shape := recorder.empty_input()) is not None:
+        raise Refused(f"{where} makes an input of shape {shape}: the batch is empty", "give it one sample or more")
     if not program.training:
         return loss
-    where = f"`loss` of {request.file}:{request.function}"
     if not isinstance(loss, torch.Tensor):
         raise Refused(f"{where} returns a {type(loss).__name__}", "return a tensor with one element")
     if loss.numel() != 1:

@@ -83,8 +83,8 @@ class Recorder:
         self._lives: dict[int, _Life] = {}
         self._making = -1
         self._mixed = False
+        self._empty: tuple[int, ...] | None = None
         self._gpu = torch.device(kernels.NAME, 0)
-        self._kinds: dict[Any, int] = {}
         self._marks: list[int] = [-1]
         self._marked: list[str] = [""]
         self._special = {
@@ -190,6 +190,11 @@ class Recorder:
         self.phase, self.entered = "forward", False
         self.modules.clear()
 
+    def empty_input(self) -> tuple[int, ...] | None:
+        """Return the shape of an input without elements, where no input has any."""
+        given = "input" in self.claimed.values() or any(part == "input" for _, part, _ in self.made)
+        return None if given else self._empty
+
     def backward_begins(self) -> None:
         """The forward has ended."""
         self.phase = "backward"
@@ -258,6 +263,8 @@ class Recorder:
             tensor = _STRIDED.redispatch(_META, tensor, shape, strides, 0)
         if elements:
             self._own(tensor, elements * dtype.itemsize)
+        elif self.phase == "forward" and not self.entered:
+            self._empty = tuple(shape)
         return tensor
 
     def resize(self, tensor: torch.Tensor, shape: Any) -> torch.Tensor:
@@ -308,12 +315,15 @@ class Recorder:
         return self._play(signature, tensors)
 
     def _here(self, func: Any, value: Any) -> Any:
-        """Return an index of the host as one of the device."""
+        """Return an index of the host as one of the device; while a model is built, any tensor.
+
+        Only large ones are on the device then, and their values are not needed.
+        """
         if isinstance(value, (list, tuple)):
             return type(value)(self._here(func, each) for each in value)
         if not isinstance(value, torch.Tensor) or not value.dim() or value.device == self._gpu:
             return value
-        if func in _INDEXED:
+        if func in _INDEXED or self.phase == "build":
             return value.to(kernels.NAME)
         raise Mixed(value)
 
@@ -389,7 +399,7 @@ class Recorder:
         recipe = self._recipe(out, held, [tuple(tensor.shape) for tensor in tensors])
         if func in kernels.ORDER:
             recipe = (*recipe[:3], kernels.ORDER[func])
-        signature = _Signature(len(self.signatures), str(func), recipe, _launches(func, recipe, held))
+        signature = _Signature(len(self.signatures), str(func), recipe, _launches(func, recipe))
         self.signatures[key] = signature
         signature.inputs = [(tuple(t.shape), tuple(t.stride()), t.dtype) for t in tensors]
         signature.outputs = []
@@ -647,7 +657,7 @@ def _values(args: Any) -> Any:
     return tuple(_values(arg) if isinstance(arg, (list, tuple)) else (type(arg), arg) for arg in args)
 
 
-def _launches(func: Any, recipe: Any, held: list[torch.Tensor]) -> bool:
+def _launches(func: Any, recipe: Any) -> bool:
     """Say whether a GPU would have work to do for this call."""
     kinds: set[int] = set()
 

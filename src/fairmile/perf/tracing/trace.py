@@ -72,21 +72,32 @@ def trace_targets(
 ) -> list[Trace | UsageError]:
     """Trace several requests in one process, in order; where one cannot be traced its error stands in its place."""
     asked, answer = folder / "request.json", folder / "trace.json"
-    write_atomic(asked, json.dumps([asdict(each) for each in requests]).encode())
-    argv = [python, "-m", "fairmile.perf.tracing", str(asked), str(answer)]
+    write_atomic(asked, _document(requests))
+    # -P: files of the folder that this runs in must not stand in for modules of Python, torch or this package.
+    argv = [python, "-P", "-m", "fairmile.perf.tracing", str(asked), str(answer)]
     ended = Here().run(argv, timeout_s=timeout_s, check=False)
-    if "No module named 'torch'" in ended.stderr:
+    if ended.exit_code == 1 and "No module named 'torch'" in ended.stderr:
         raise Unsupported("torch is not installed, and a model cannot be traced without it", hint=_INSTALL)
     paths = answers(answer, len(requests))
     if ended.exit_code == REFUSED and not paths[0].exists():
         raise _refusal(ended.stdout)
-    if ended.exit_code not in (0, REFUSED):
+    if ended.exit_code not in (0, REFUSED) or not all(path.exists() for path in paths):
         last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise SystemFailure(
             f"the tracer of {requests[0].file} ended with code {ended.exit_code}: {last}",
             hint="run the function alone to see where it fails",
         )
     return [_answer(path) for path in paths]
+
+
+def _document(requests: Sequence[TraceRequest]) -> bytes:
+    try:
+        return json.dumps([asdict(each) for each in requests]).encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the arguments of {requests[0].file}:{requests[0].function} cannot be handed on: {error}",
+            hint="give numbers, text, true, false, null, and lists or maps of them",
+        ) from error
 
 
 def _answer(path: Path) -> Trace | UsageError:
