@@ -22,7 +22,7 @@ from fairmile.perf.memory.sharding import Layout
 from fairmile.perf.predict import GPU, MemoryPrediction, TimePrediction
 from fairmile.perf.scaling.curves import Goal, ScalingPrediction, ScalingRow, parse_gpus
 from fairmile.perf.tracing.trace import FORMS, PRECISIONS
-from fairmile.reports.predict_page import memory_page, scaling_page, time_page
+from fairmile.reports.predict_page import memory_page, scaling_page, spread_words, time_page
 from fairmile.workspace import Workspace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -345,7 +345,7 @@ def _scaling_row(row: ScalingRow) -> tuple[str, ...]:
         f"{said['communication_share']:.0%}",
         format_size(said["memory_bytes"]),
         energy,
-        _spread(said["plan"]),
+        spread_words(plan.layout),
     )
 
 
@@ -358,18 +358,6 @@ def _cost_row(row: ScalingRow) -> tuple[str, ...]:
         f"{row.energy_j / 3.6e6:,.4g} kWh" if row.energy_j is not None else "",
         f"{row.cost:,.2f}" if row.cost is not None else "",
     )
-
-
-def _spread(plan: Mapping[str, Any]) -> str:
-    """Return a layout in words: `data 8, ZeRO 3, tensor 2`."""
-    words = [f"{name} {plan[name]}" for name in ("data", "tensor", "pipeline") if plan[name] > 1]
-    if plan["zero"]:
-        words.append(f"ZeRO {plan['zero']}")
-    if plan["micro_batches"] > 1:
-        words.append(f"{plan['micro_batches']} micro-batches")
-    if plan["recompute"] != "none":
-        words.append(f"recompute {plan['recompute']}")
-    return ", ".join(words) or "one GPU"
 
 
 @predict.command()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from fairmile.base.errors import Integrity, NotFound
@@ -75,28 +75,24 @@ def device_names() -> list[str]:
     return sorted({each.slug for each in _by_name().values()})
 
 
-def read_device(path: Path) -> Device:
-    """Read one device's file; Integrity says what it lacks."""
-    return _device(path.read_text(encoding="utf-8"), path.stem, str(path))
-
-
 @cache
 def _by_name() -> dict[str, Device]:
     found: dict[str, Device] = {}
     folder = files("fairmile.perf") / "data" / "devices"
     for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if each.name.endswith(".yaml"):
-            one = _device(each.read_text(encoding="utf-8"), each.name.removesuffix(".yaml"), each.name)
+            one = read_device(each)
             for name in (one.slug, one.name, *one.aliases):
                 found[_plain(name)] = one
     return found
 
 
-def _device(text: str, slug: str, file: str) -> Device:
-    said = load(text, file=file)
+def read_device(file: Traversable) -> Device:
+    """Read one device's file; Integrity says what it lacks."""
+    said = load(file.read_text(encoding="utf-8"), file=str(file))
     try:
         return Device(
-            slug=slug,
+            slug=file.name.removesuffix(".yaml"),
             name=str(said["name"]),
             architecture=str(said["architecture"]),
             aliases=tuple(map(str, said.get("aliases", ()))),
