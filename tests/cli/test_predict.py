@@ -55,6 +55,16 @@ def test_memory_of_a_step_is_shown_by_part_and_as_json(fairmile: Fairmile, place
 
 
 @pytest.mark.usefixtures("traced")
+def test_a_search_that_meets_no_end_says_that_it_stopped(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fairmile("predict", "memory", *STEP).code == 0
+    small = next(iter(_TRACED.values()))
+    monkeypatch.setattr(predictions, "trace_target", lambda *_, **__: small)
+    assert "largest batch  1,048,576 or more: larger ones are not tried\n" in fairmile(
+        "predict", "memory", *STEP, "--largest"
+    ).out  # fmt: skip
+
+
+@pytest.mark.usefixtures("traced")
 def test_a_spread_step_tells_the_fullest_rank(fairmile: Fairmile) -> None:
     whole = fairmile("predict", "memory", *STEP, "--json").json
     told = fairmile("predict", "memory", *STEP, "--data", "4", "--zero", "1", "--json").json

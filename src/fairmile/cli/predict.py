@@ -173,7 +173,8 @@ def _tell_largest(out: Out, found: LargestBatch) -> int:
         out.data(dataclasses.asdict(found))
         return 0
     taken = found.account
-    pairs = [("largest batch", f"{found.batch:,}")]
+    ends = " or more: larger ones are not tried" if found.too_large is None else ""
+    pairs = [("largest batch", f"{found.batch:,}{ends}")]
     pairs.append(("device", f"{format_size(taken.device_used_bytes)} of {format_size(taken.device_bytes)}"))
     if found.too_large is not None and found.too_large.out_of_memory:
         pairs.append(("one more", found.too_large.out_of_memory))
