@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python speed/rig/earthquake_gpu.py CATALOG OUT [CASE ...]
 
-A case is `name:seed`; without any all are run. OUT gets `<name>-<seed>.json`, the results of each, and `table.md`.
+A case is `name:seed`, or `name:seed:setting=value`; without any all are run. OUT gets `<name>-<seed>.json`, the results
+of each, and `table.md`.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def main(catalog: str, out: str, *asked: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for case in asked or [f"{name}:{seed}" for name in CASES for seed in SEEDS]:
-            name, seed = case.split(":")[:2]
-            params = {**CASES[name], **dict(each.split("=", 1) for each in case.split(":")[2:])}
-            label = case.replace(":", "-").replace("=", "_")
+            name, seed, *settings = case.split(":")
+            params = {**CASES[name], **dict(each.split("=", 1) for each in settings)}
+            label = "-".join([",".join([name, *settings]), seed])
             threads.submit(run, Path(catalog).resolve(), folder, label, int(seed), params)
     table = tables(folder)
     (folder / "table.md").write_text(table)
@@ -91,17 +92,16 @@ def tables(folder: Path) -> str:
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))}
     lines = ["| method | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     shown: set[str] = set()
-    for split in ("location", "time"):
-        for results in (each for each in found.values() if each["settings"]["split"] == split):
-            for score in results["scores"][:-1]:
-                name = f"{score['name']}{' (split in time)' if split == 'time' else ''}"
-                if name not in shown:
-                    shown.add(name)
-                    lines.append(_line(name, [score["values"]]))
-    for name in CASES:
-        rows = [each["scores"][-1]["values"] for label, each in found.items() if label.rsplit("-", 1)[0] == name]
-        if rows:
-            lines.append(_line(f"**{name}**, {len(rows)} seeds", rows))
+    for results in found.values():
+        split = f"split by {results['settings']['split']}, draw {results['settings']['split_seed']}"
+        for score in results["scores"][:-1]:
+            name = f"{score['name']} ({split})"
+            if name not in shown:
+                shown.add(name)
+                lines.append(_line(name, [score["values"]]))
+    for case in dict.fromkeys(label.rsplit("-", 1)[0] for label in found):
+        rows = [each["scores"][-1]["values"] for label, each in found.items() if label.rsplit("-", 1)[0] == case]
+        lines.append(_line(f"**{case}**, {len(rows)} seeds", rows))
     return "\n".join(lines) + "\n"
 
 
