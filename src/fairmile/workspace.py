@@ -15,7 +15,7 @@ from fairmile.base.config import Config, Option
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
-from fairmile.catalog.kinds import OWN_IDS
+from fairmile.catalog import OWN_IDS
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.remote import Context

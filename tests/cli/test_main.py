@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,9 @@ import click
 import pytest
 
 from fairmile import __version__
-from fairmile.cli.main import _group, run
+from fairmile.catalog import OWN_IDS
+from fairmile.cli.main import _dial_ahead, _group, run
+from fairmile.transfer.ahead import taken
 from fairmile.workspace import Workspace
 
 # What `lake` and the examples of the documentation allow to be called, for every command there is.
@@ -420,6 +423,46 @@ def test_a_home_that_is_a_file_still_allows_to_search(
         assert result.err.startswith("error: "), arguments
         assert "fault of fairmile" not in result.err
     assert (place / "lake.jsonld").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("line", "is_begun"),
+    [
+        ("fetch URL", True),
+        ("fetch URL --to out", True),
+        ("fetch --to out --json URL", True),
+        ("fetch", False),
+        ("fetch dataset/mnist", False),
+        ("fetch URL --sha256 00", False),  # what is there is known by its digest: nobody need be asked
+        ("fetch URL --sha256=00", False),
+        ("fetch URL --help", False),
+        ("fetch -h URL", False),
+        ("show URL", False),
+        ("", False),
+    ],
+)
+def test_a_fetch_from_a_web_address_begins_to_connect_before_anything_is_loaded(
+    line: str, is_begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        _dial_ahead(shlex.split(line.replace("URL", f"http://{host}:{port}/data.bin")))
+        connection = taken(host, port, 20)
+    assert (connection is not None) is is_begun
+    if connection is not None:
+        connection.close()
+
+
+def test_nobody_is_dialled_for_the_id_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dial(address: str, environ: object) -> None:
+        raise AssertionError(address)
+
+    monkeypatch.setattr("fairmile.transfer.ahead.dial", dial)
+    _dial_ahead(["fetch", f"{OWN_IDS}card/x"])
+    with pytest.raises(AssertionError):
+        _dial_ahead(["fetch", "https://example.org/x"])
 
 
 def test_who_interrupts_twice_gets_no_traceback() -> None:

@@ -210,6 +210,14 @@ def test_a_source_that_falls_silent_is_overtaken_by_the_other(run: Run) -> None:
     assert run.large.segments.silent[0] > 0
 
 
+@pytest.mark.parametrize(("given_up_s", "overtaken_s"), [(10.0, 2.0), (1.0, 0.5)])
+def test_a_silent_connection_can_be_overtaken_long_before_it_is_given_up(
+    run: Run, given_up_s: float, overtaken_s: float
+) -> None:
+    run(Source(), stall_s=given_up_s)
+    assert run.large.segments.stalled_s == overtaken_s
+
+
 # Lasting trouble
 
 

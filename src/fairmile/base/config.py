@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """A setting that exists: its default, how a given value is read (`parse` raises ValueError), what it does.
 
     An option whose default is a mapping is merged key by key over the files; `parse` then gets the mapping of
@@ -30,8 +28,7 @@ class Option:
     help: str
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A value in force and where it came from."""
 
     key: str

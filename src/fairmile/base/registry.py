@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from fairmile.base.errors import NotFound, Unsupported
 from fairmile.base.words import did_you_mean
@@ -13,8 +12,7 @@ from fairmile.base.words import did_you_mean
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     """Where an implementation lies (`target` is "module:attribute") and which extra installs what it needs."""
 
     target: str

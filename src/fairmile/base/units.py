@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from decimal import Context, Decimal
 
 from fairmile.base.errors import UsageError
 
@@ -42,6 +41,8 @@ def parse_size(text: str | int) -> int:
         raise UsageError(
             f"{shown[:_LONGEST_TEXT]!r} is no size", hint="write a number and a unit, such as '12 GB' or '1.5 TiB'"
         )
+    from decimal import Context, Decimal  # few commands read a size
+
     number = Decimal(match[1].replace(",", "") + (match[2] or ""))
     power = _POWERS.index(match[4].lower()) + 1 if match[4] else 0
     # The default precision of 28 digits would round large sizes.

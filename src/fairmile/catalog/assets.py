@@ -13,9 +13,9 @@ from fairmile.base.digest import Checksum, ManifestEntry, ni, parse_checksum, sh
 from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
+from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
-from fairmile.catalog.kinds import OWN_IDS
 from fairmile.catalog.row import Row
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.refs import Ref

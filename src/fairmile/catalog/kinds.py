@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 CONTEXT_IRI = "https://w3id.org/fairmile/card/1.0/context"
-OWN_IDS = "https://w3id.org/fairmile/"  # below it stand ids of cards, and never bytes
 PROFILE_IRI = "https://w3id.org/fairmile/card/1.0"
 
 

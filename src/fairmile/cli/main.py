@@ -6,20 +6,23 @@ import gc
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO
 
 from fairmile import __version__
 
+TYPE_CHECKING = False  # the connection of a fetch is begun before even `typing` is loaded
 if TYPE_CHECKING:
+    from typing import NoReturn, TextIO
+
     import click
 
 
-class Entry(NamedTuple):
+class Entry:
     """Where a command lives; its module is imported when it is called."""
 
-    module: str
-    name: str
-    summary: str
+    def __init__(self, module: str, name: str, summary: str) -> None:
+        self.module = module
+        self.name = name
+        self.summary = summary
 
 
 _INTERRUPTED = 130
@@ -53,6 +56,7 @@ def main() -> NoReturn:
     """Run the command line and exit."""
     # A command that soon ends leaves little behind: to search for it while modules load costs more than it frees.
     gc.set_threshold(100_000, 20, 20)
+    _dial_ahead(sys.argv[1:])
     _prepare_streams()
     code = run(sys.argv[1:])
     if code == _INTERRUPTED:  # who asks twice gets no traceback of what is ending already
@@ -67,6 +71,19 @@ def main() -> NoReturn:
             _silence(stream)
     gc.freeze()  # nor is anything left to be found when it ends, which would take a sixth of a short command's time
     sys.exit(code)
+
+
+def _dial_ahead(arguments: list[str]) -> None:
+    """Begin the connection that a fetch from a web address will ask for: it is made while the command is loaded."""
+    if arguments[:1] != ["fetch"] or any(each.startswith(("--sha256", "--help", "-h")) for each in arguments):
+        return
+    address = next((each for each in arguments if each.startswith(("http://", "https://"))), "")
+    if address:
+        from fairmile.catalog import OWN_IDS
+        from fairmile.transfer.ahead import dial
+
+        if not address.startswith(OWN_IDS):
+            dial(address, os.environ)
 
 
 def run(arguments: list[str]) -> int:

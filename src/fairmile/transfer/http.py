@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import random
 import re
 import threading
 import time
+from binascii import b2a_base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
@@ -43,8 +41,7 @@ class Busy(Transient):
         self.after_s = after_s
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer without its body."""
 
     url: str
@@ -327,7 +324,7 @@ class Client:
         bare, login = without_login(base)
         try:
             parts = urlsplit(bare)
-            host = (parts.hostname or "").encode("idna").decode("ascii")
+            host = _looked_up(parts.hostname or "")
             port = parts.port
         except ValueError as error:
             # What stands where a port should may be the beginning of a password with a / in it.
@@ -444,10 +441,18 @@ def validator_of(headers: Mapping[str, str]) -> str:
 
 def pause_s(attempt: int, error: Transient) -> float:
     """Return how long to wait before the next attempt: what the server asks for, else longer each time."""
+    import random  # slow, and seldom needed
+
     asked = error.after_s if isinstance(error, Busy) else None
     if asked is not None:
         return float(min(asked, _MOST_WAIT_S))
     return float(min(0.2 * 2**attempt, 15.0)) * (0.75 + random.random() / 2)
+
+
+def _looked_up(host: str) -> str:
+    """Return the name of a server as it is looked up; UnicodeError where it can be no name."""
+    is_plain = host.isascii() and all(0 < len(label) < 64 for label in host.split("."))
+    return host if is_plain else host.encode("idna").decode("ascii")  # a codec that is slow to load
 
 
 def _target(rest: str) -> str:
@@ -521,4 +526,4 @@ def _read_all(connection: Connection, url: str, most_bytes: int) -> bytes:
 
 
 def _basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    return "Basic " + b2a_base64(f"{user}:{password}".encode(), newline=False).decode()

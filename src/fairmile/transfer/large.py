@@ -84,6 +84,8 @@ class LargeFile:
         self.segments = Segments(
             self.part.size_bytes, self.clock, largest=self.settings.segment_bytes, done=self.part.done
         )
+        # One that is given up begins anew, perhaps to bring a little and fall silent again: the others come before.
+        self.segments.stalled_s = min(self.segments.stalled_s, self.settings.stall_s / 2)
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from fairmile.base.commands import Runner
 from fairmile.transfer.credentials import Credentials
@@ -86,8 +86,7 @@ class FolderFetcher(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """What a fetcher is given: the environment, programs, credentials and settings. No fetcher reads os.environ."""
 
     environ: Mapping[str, str]

@@ -11,7 +11,6 @@ from typing import Any
 _LEAST = 1 << 20
 _LEAST_TAKEN_OVER = 256 << 10
 _AHEAD_S = 4.0  # a range should keep a connection busy for about so long
-_STALLED_S = 2.0  # without a byte for so long, a connection may be overtaken
 
 
 @dataclass(eq=False, slots=True)
@@ -60,6 +59,7 @@ class Segments:
     clock: Callable[[], float]
     largest: int = 16 << 20
     workers: int = 1
+    stalled_s: float = 2.0  # without a byte for so long, a connection may be overtaken
     done: Iterable[tuple[int, int]] = ()
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: bool = False
@@ -137,7 +137,7 @@ class Segments:
         best: tuple[float, Segment] | None = None
         for segment in self._active:
             left = segment.stop - segment.claimed
-            is_stalled = now - segment.last > _STALLED_S
+            is_stalled = now - segment.last > self.stalled_s
             if left < (1 if is_stalled else _LEAST_TAKEN_OVER):
                 continue
             rate = self._rate(segment, now)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairmile.base.errors import FairmileError, SystemFailure, Transient
+from fairmile.transfer.ahead import taken
 from fairmile.transfer.credentials import shown_address
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def number(text: str) -> int | None:
 
 def _dial(host: str, port: int, timeout_s: float, buffer_bytes: int) -> socket.socket:
     if not buffer_bytes:
-        return socket.create_connection((host, port), timeout_s)
+        return taken(host, port, timeout_s) or socket.create_connection((host, port), timeout_s)
     # A receive buffer counts for the window only when it is set before the connection is made.
     last: OSError = OSError(f"no address for {host}")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
