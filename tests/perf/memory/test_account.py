@@ -244,3 +244,22 @@ def test_where_not_even_the_smallest_fits_it_is_said() -> None:
 def test_a_multiple_above_the_most_is_refused() -> None:
     with pytest.raises(UsageError, match="no batch lies between 8 and 4"):
         largest_batch(linear, multiple=8, most=4)
+
+
+def test_a_convolutions_gradient_that_the_program_copied_into_another_shape_is_taken_as_it_is() -> None:
+    make = Maker()
+    make.step(0)
+    weight, data, came = (make.allocate(MIB, "activation") for _ in range(3))
+    across = TensorSpec((2, 3, 4, 8, 16), (1536, 512, 128, 1, 8), "float32", came)
+    copied = make.op("clone.default", "backward", MIB, "temporary", inputs=(across,))
+    make.ops[-1] = replace(
+        make.ops[-1], outputs=(TensorSpec(across.shape, (1536, 512, 128, 16, 1), "float32", copied),)
+    )
+    gradient = TensorSpec((2, 96, 4, 4), (1536, 16, 4, 1), "float32", copied)
+    inputs = gradient, TensorSpec((2, 32, 4, 4), (512, 16, 4, 1), "float32", data), TensorSpec(
+        (96, 32, 1, 1), (32, 1, 1, 1), "float32", weight
+    )  # fmt: skip
+    make.op("convolution_backward.default", "backward", MIB, "gradient", inputs=inputs)
+    arguments = *({"tensor": n} for n in range(3)), [96], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True]
+    make.ops[-1] = replace(make.ops[-1], arguments=arguments)
+    assert account(make.trace(1), H200).peak_allocated_bytes >= 5 * MIB

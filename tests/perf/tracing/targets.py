@@ -131,6 +131,17 @@ def recurrent(kind: str = "LSTM", dropout: float = 0.0, precision: str = "fp32")
     return SimpleNamespace(model=Sequence(kind, dropout), loss=loss, optimizer=sgd, precision=precision)
 
 
+def cell(kind: str = "GRUCell", bias: bool = True) -> Any:
+    def loss(model: Any) -> Any:
+        state = torch.zeros(ROWS, 32)
+        states = state if kind == "GRUCell" else (state, torch.zeros(ROWS, 32))
+        for moment in torch.randn(5, ROWS, 24):
+            states = model(moment, states)
+        return (states if kind == "GRUCell" else states[0]).square().mean()
+
+    return SimpleNamespace(model=getattr(nn, kind)(24, 32, bias=bias), loss=loss, optimizer=sgd, precision="fp32")
+
+
 class Graph(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -45,6 +45,8 @@ _ASKED: dict[str, dict[str, Any]] = {
     "lstm dropout": {"function": "recurrent", "arguments": {"dropout": 0.5}},
     "gru": {"function": "recurrent", "arguments": {"kind": "GRU"}},
     "lstm bf16": {"function": "recurrent", "arguments": {"precision": "bf16"}},
+    "gru cell": {"function": "cell"},
+    "lstm cell": {"function": "cell", "arguments": {"kind": "LSTMCell", "bias": False}},
     "graph": {"function": "graph"},
     "cosmoflow": {"function": "cosmoflow", "arguments": {"batch": 4}, "steps": 3},
     "inference": {"function": "inference", "steps": 1},
@@ -342,6 +344,25 @@ def test_dropout_between_recurrent_layers_costs_a_mask_and_a_state(of: Callable[
     assert found[1] - found[0] == rows // 8
     assert sums(dropped)["buffer"] == 6_488_064
     assert one(of("gru"), "aten._cudnn_rnn.default").outputs[2].elements == 0
+
+
+def test_the_step_of_a_recurrent_cell_is_one_kernel_that_keeps_what_its_backward_reads(
+    of: Callable[[str], Trace],
+) -> None:
+    gru, lstm = of("gru cell"), of("lstm cell")
+    state, kept = one(gru, "aten._thnn_fused_gru_cell.default").outputs
+    assert (state.shape, kept.shape) == ((ROWS, 32), (ROWS, 5 * 32))
+    back = one(gru, "aten._thnn_fused_gru_cell_backward.default").outputs
+    assert [each.shape for each in back] == [(ROWS, 96), (ROWS, 96), (ROWS, 32), (96,), (96,)]
+    assert sums(gru, step=1)["gradient"] == 4 * 96 * (24 + 32 + 2)
+    assert names(lstm, "forward")["aten._thnn_fused_lstm_cell.default"] == 2 * 5
+    assert [each.shape for each in one(lstm, "aten._thnn_fused_lstm_cell.default").outputs] == [
+        *((ROWS, 32), (ROWS, 32)),
+        (ROWS, 4 * 32),
+    ]
+    back = one(lstm, "aten._thnn_fused_lstm_cell_backward_impl.default").outputs
+    assert [each.shape for each in back] == [(ROWS, 128), (ROWS, 32)]
+    assert sums(lstm, step=1)["gradient"] == 4 * 128 * (24 + 32)
 
 
 def test_autocast_runs_a_recurrent_layer_in_float16(of: Callable[[str], Trace]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fairmile.base.errors import Integrity
 from fairmile.perf.memory.workspaces import PRODUCTS, Group, Workspaces
-from fairmile.perf.steps import Kind, Op, Trace
+from fairmile.perf.steps import Kind, Op, TensorSpec, Trace
 
 WORKSPACE = "workspace"
 
@@ -54,7 +54,7 @@ class _Scheduler:
         self._groups: list[Group] = []
         self._held: list[int] = []
         self._epilogues: set[str] = set()
-        self._copies: dict[int, tuple[int, ...]] = {}
+        self._copies: dict[int, TensorSpec] = {}
         self._kept: dict[int, int] = {}
 
     def run(self) -> Schedule:
@@ -97,11 +97,11 @@ class _Scheduler:
     def _seen(self, op: Op) -> Op:
         """A convolution's bias sums the gradient as it came, not the copy that the convolution reads."""
         if op.name == "aten.clone.default" and op.outputs:
-            self._copies[op.outputs[0].storage] = op.inputs[0].strides
+            self._copies[op.outputs[0].storage] = op.inputs[0]
         elif op.name == "aten.convolution_backward.default":
-            strides = self._copies.get(op.inputs[0].storage)
-            if strides is not None:
-                return replace(op, inputs=(replace(op.inputs[0], strides=strides), *op.inputs[1:]))
+            came = self._copies.get(op.inputs[0].storage)
+            if came is not None and came.shape == op.inputs[0].shape:  # else the program itself copied it
+                return replace(op, inputs=(replace(op.inputs[0], strides=came.strides), *op.inputs[1:]))
         return op
 
     def _end(self) -> None:

@@ -28,6 +28,7 @@ _SET_DTYPE = frozenset(_SET_DTYPE_NAMES.split())
 _PROMOTE = frozenset(_PROMOTE_NAMES.split())
 _NORM = frozenset(("norm.Scalar", "norm.ScalarOpt_dim"))
 _BANNED = frozenset(("binary_cross_entropy",))
+_ELSEWHERE = frozenset(("aten::_cudnn_rnn",))  # kernels.py has its cast; builds without CUDA know of none
 
 _cache: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
@@ -36,7 +37,7 @@ def register(library: Any, device: str) -> None:
     """Give every operator that CUDA casts in autocast the same cast on `device`."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in torch._C._dispatch_get_all_op_names():
-        if not name.startswith("aten::") or not has_kernel(name, "AutocastCUDA"):
+        if not name.startswith("aten::") or name in _ELSEWHERE or not has_kernel(name, "AutocastCUDA"):
             continue
         short = name.removeprefix("aten::")
         packet, _, overload = short.partition(".")

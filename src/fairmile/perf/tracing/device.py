@@ -31,7 +31,7 @@ _FREQUENCIES = "fftfreq rfftfreq"
 _LIKES = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
 _NEWS = "new_empty new_zeros new_ones new_full new_tensor new_empty_strided"
 _SIZED = ("empty", "zeros", "ones", "full", "rand", "randn", "eye")
-_IDLE = "synchronize empty_cache reset_peak_memory_stats init set_device manual_seed manual_seed_all"
+_IDLE = "synchronize empty_cache reset_peak_memory_stats init _lazy_init set_device manual_seed manual_seed_all"
 _LEAVES_OUT = frozenset(("as_tensor", "asarray", "tensor"))
 
 
@@ -254,6 +254,7 @@ def _patch_cuda() -> None:
         "get_device_capability": (9, 0),
         "is_bf16_supported": True,
         "is_initialized": True,
+        "is_current_stream_capturing": False,
         "memory_allocated": 0,
         "max_memory_allocated": 0,
         "memory_reserved": 0,

@@ -27,6 +27,8 @@ def register(library: Any) -> None:
 ORDER = {
     aten.native_dropout.default: (1, 0),
     aten._scaled_dot_product_cudnn_attention.default: (6, 7, 0, 1, 2, 3, 4, 5, 8),
+    aten._thnn_fused_lstm_cell.default: (2, 0, 1),
+    aten._thnn_fused_gru_cell.default: (1, 0),
 }
 
 
@@ -343,6 +345,28 @@ def rnn_backward_shapes(*args: Any) -> tuple[Any, ...]:
     )
 
 
+def lstm_cell_shapes(gates: Any, _hidden: Any, cx: Any, *biases: Any) -> tuple[Any, ...]:
+    """Return the outputs of one step of an LSTM in one kernel: both states and the gates that its backward reads."""
+    return cx.new_empty(cx.shape), cx.new_empty(cx.shape), gates.new_empty(gates.shape)
+
+
+def lstm_cell_backward_shapes(_hy: Any, _cy: Any, cx: Any, _cell: Any, kept: Any, has_bias: bool) -> tuple[Any, ...]:
+    """Return the gradients of the gates, the state and the bias."""
+    return kept.new_empty(kept.shape), cx.new_empty(cx.shape), kept.new_empty(kept.shape[1:]) if has_bias else None
+
+
+def gru_cell_shapes(_gates: Any, _hidden: Any, hx: Any, *biases: Any) -> tuple[Any, ...]:
+    """Return the outputs of one step of a GRU in one kernel: the state and what its backward reads."""
+    return hx.new_empty(hx.shape), hx.new_empty([hx.shape[0], 5 * hx.shape[1]])
+
+
+def gru_cell_backward_shapes(gradient: Any, kept: Any, has_bias: bool) -> tuple[Any, ...]:
+    """Return the gradients of both sets of gates, the state and both biases."""
+    gates = [kept.shape[0], kept.shape[1] // 5 * 3]
+    biases = [kept.new_empty(gates[1:]) if has_bias else None for _ in range(2)]
+    return kept.new_empty(gates), kept.new_empty(gates), gradient.new_empty(gradient.shape), *biases
+
+
 def loss_shapes(data: Any, target: Any, *rest: Any, **named: Any) -> Any:
     """Return a loss whose storage has room for every element, though one is left: CUDA shrinks it, and keeps that."""
     whole = data.new_empty(spread(data, target))
@@ -366,6 +390,10 @@ SHAPES: dict[Any, Any] = {
     aten.smooth_l1_loss.default: loss_shapes,
     aten._cudnn_rnn.default: rnn_shapes,
     aten._cudnn_rnn_backward.default: rnn_backward_shapes,
+    aten._thnn_fused_lstm_cell.default: lstm_cell_shapes,
+    aten._thnn_fused_lstm_cell_backward_impl.default: lstm_cell_backward_shapes,
+    aten._thnn_fused_gru_cell.default: gru_cell_shapes,
+    aten._thnn_fused_gru_cell_backward.default: gru_cell_backward_shapes,
     aten.convolution.default: convolution_shapes,
     aten.convolution_backward.default: convolution_backward_shapes,
 }
