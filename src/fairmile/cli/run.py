@@ -157,7 +157,7 @@ def _show_plan(out: Out, plan: RunPlan) -> None:
 
 
 def _shown(name: str, value: float) -> str:
-    if name.endswith("_s"):
+    if name.endswith("_s") and not name.endswith("_per_s"):
         return format_duration(value)
     return format_size(int(value)) if name.endswith("_bytes") else f"{value:.4g}"
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.meter.lines import event_files, read_log
+from fairmile.perf.traces.reading import read_traces
 from fairmile.perf.traces.record import MANIFEST, Recorded, Settings, record, variables
 
 pytest.importorskip("torch")
@@ -113,6 +115,19 @@ def test_ranks_of_torchrun_leave_a_trace_each_on_one_clock_with_spans_and_sample
     document = json.loads((recorded.folder / MANIFEST).read_text())
     assert document == json.loads(json.dumps(recorded.document()))
     assert not (recorded.folder / "processes").exists()
+
+
+def test_torchs_own_notes_of_collectives_are_kept_on_demand_and_not_told_twice(python: Python) -> None:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    recorded = python(TRAINING.replace("END", "pass"), *torchrun, settings=replace(QUICK, flight_recorder=True))
+    notes = sorted(recorded.folder.glob("nccl_trace_rank_*"))
+    assert [each.name for each in notes] == ["nccl_trace_rank_0", "nccl_trace_rank_1"]
+    entries = json.loads(notes[0].read_bytes())["entries"]
+    assert len(entries) > 3 and all(each["profiling_name"].startswith("gloo:") for each in entries)
+    table = read_traces(recorded.folder)
+    assert {each.format for each in table.processes} == {"kineto", "meter"}
+    left_out = "nccl_trace_rank_0, nccl_trace_rank_1 left out: the profiler tells of the same collectives"
+    assert left_out in table.notes
 
 
 def test_a_program_that_fails_keeps_its_exit_code_and_what_was_recorded_before(

@@ -56,8 +56,9 @@ def read_traces(
     jobs = _jobs(paths, format)
     tables, notes = _read_all(jobs, _workers(jobs, workers))
     _name_components(tables)
+    tables, doubled = _not_told_twice(tables)
     tables, more = _one_file_a_rank(tables)
-    more += _place_beside_others(tables)
+    more += [*doubled, *_place_beside_others(tables)]
     table = concat(tables, consume=True)
     table.notes = [*notes, *table.notes, *more]
     if not len(table):
@@ -221,6 +222,20 @@ def _one_file_a_rank(tables: list[EventTable]) -> tuple[list[EventTable], list[s
             left = [file for file, table in zip(files, claimed, strict=True) if table is not kept]
             notes.append(f"rank {rank} is claimed by {', '.join(files)}: {', '.join(left)} left out")
     return tables, notes
+
+
+def _not_told_twice(tables: list[EventTable]) -> tuple[list[EventTable], list[str]]:
+    """Leave out flight recorders of ranks whose profiler tells of collectives: it knows when each began and ended."""
+    profiled = {
+        each.rank
+        for table in tables
+        for each in table.processes
+        if each.format == "kineto" and table.of_kind(Kind.COLLECTIVE).any()
+    }
+    doubled = [table for table in tables if all(e.format == "flight" and e.rank in profiled for e in table.processes)]
+    kept = [table for table in tables if all(table is not each for each in doubled)]
+    files = ", ".join(Path(table.processes[0].file).name for table in doubled)
+    return kept, [f"{files} left out: the profiler tells of the same collectives"] if doubled else []
 
 
 def _follow_each_other(tables: Sequence[EventTable]) -> bool:

@@ -156,7 +156,9 @@ def variables(folder: Path, settings: Settings) -> dict[str, str]:
     here = os.environ
     options = {"with_stack": settings.with_stack, "profile_memory": settings.memory}
     names = ("skip", "steps", "every", "after_s", "seconds")
-    told = {"folder": str(folder), "options": options, **{name: getattr(settings, name) for name in names}}
+    flight = str(folder / _FLIGHT) if settings.flight_recorder else ""
+    told = {"folder": str(folder), "options": options, "flight": flight}
+    told |= {name: getattr(settings, name) for name in names}
     added = {
         VARIABLE: json.dumps(told),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_HOOK), here.get("PYTHONPATH", "")])),
@@ -170,7 +172,7 @@ def variables(folder: Path, settings: Settings) -> dict[str, str]:
             asked[name] = str(_FLIGHT_ENTRIES)
         asked["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
-            asked[name] = str(folder / _FLIGHT)
+            asked[name] = flight
     added |= {name: value for name, value in asked.items() if name not in here}
     if "OMPI_MCA_mca_base_env_list" not in here:  # Open MPI hands nothing else to other nodes
         added["OMPI_MCA_mca_base_env_list"] = ";".join(sorted(added))

@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from contextlib import suppress
 
 TYPE_CHECKING = False
@@ -57,6 +58,7 @@ class _Recorder:
         self._steps: int = settings["steps"]
         self._every: int | None = settings["every"]
         self._options: dict[str, bool] = settings["options"]
+        self._flight: str = settings["flight"]  # where the collectives that torch itself noted go; empty: nowhere
         self._after_s: float = settings["after_s"]
         self._seconds: float = settings["seconds"]
         self._timer: tuple[threading.Thread, threading.Event] | None = None
@@ -239,6 +241,7 @@ class _Recorder:
                 activities.append(getattr(torch.profiler.ProfilerActivity, activity))
         self._profile = torch.profiler._KinetoProfile(activities=activities, record_shapes=True, **self._options)
         self._patch()
+        warnings.filterwarnings("ignore", message="Warning: Profiler clears events")  # meant for who runs one
         self._profile.prepare_trace()
 
     def _start(self) -> None:
@@ -398,8 +401,20 @@ class _Recorder:
             if data is None or data.get_worker_info() is None:
                 self._who()
                 self._note("")
+                self._tell_flight()
             else:
                 os.remove(self._file())
+
+    def _tell_flight(self) -> None:
+        """Write torch's own notes of collectives, which it writes by itself only when one of them hangs."""
+        if not self._flight or self._rank is None:
+            return
+        noted = getattr(self._torch._C, "_distributed_c10d", None)
+        for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+            told = getattr(noted, name)() if hasattr(noted, name) else b""
+            if json.loads(told or "{}").get("entries") and not os.path.exists(f"{self._flight}{self._rank}"):
+                with open(f"{self._flight}{self._rank}", "xb") as file:
+                    file.write(told)
 
     def _who(self) -> None:
         """Learn the rank as soon as somebody knows it."""
