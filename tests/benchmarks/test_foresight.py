@@ -73,6 +73,16 @@ def test_memory_and_rate_are_told_with_their_bounds(oracle: Oracle, gpus: list[d
     assert oracle.asked == [("mnist", SMALL, "NVIDIA H200")]
 
 
+def test_where_cudnn_may_try_kernels_more_memory_is_allowed_for(
+    gpus: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {"conv": 0.4})
+    monkeypatch.setattr(foresight, "_FORESEE", {"step": lambda *asked: found})
+    tried = FromStep().predict(spec_of(), [])["peak_memory_bytes"]
+    fixed = FromStep().predict(spec_of(params={"deterministic": True}), [])["peak_memory_bytes"]
+    assert (tried.value, tried.low, tried.high, fixed.high) == (1000.0, 900.0, 1430.0, 1100.0)
+
+
 @pytest.mark.parametrize(
     "params", [{"strategy": "ddp"}, {"strategy": "horovod"}, {"device": "cpu"}, {"device": "cpu", "strategy": "single"}]
 )

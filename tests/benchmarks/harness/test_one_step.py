@@ -9,6 +9,7 @@ import torch
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.benchmarks import Benchmarks
 from fairmile.benchmarks.program import SUITE, folder_of
+from fairmile.perf.tracing.trace import TraceRequest, trace_targets
 
 WITH_STEP = sorted(file.parent.name for file in SUITE.glob("*/step.py"))
 SMALL = {"cosmoflow": {"batch_size": 2}, "earthquake": {"batch_size": 2, "d_model": 8}, "mnist": {"batch_size": 2}}
@@ -67,3 +68,13 @@ def test_a_new_benchmark_has_a_step_of_its_own(tmp_path, monkeypatch):
     finally:
         for name in ("step", "benchmark", "settings"):
             sys.modules.pop(name, None)
+
+
+def test_data_that_lies_on_the_device_is_part_of_the_step(tmp_path):
+    file = str(SUITE / "cosmoflow" / "step.py")
+    small = {"batch_size": 2, "train_samples": 40, "validation_samples": 10}
+    asked = [TraceRequest(file, arguments={**small, "resident": resident}) for resident in (True, False)]
+    with_data, without = (
+        sum(each.size_bytes for each in trace.storages) for trace in trace_targets(asked, folder=tmp_path)
+    )
+    assert with_data - without == 50 * (16**3 * 4 * 2 + 4 * 4)

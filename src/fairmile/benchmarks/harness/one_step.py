@@ -28,14 +28,29 @@ class OneStep:
 
 
 def one_step(
-    settings: TrainSettings, model: torch.nn.Module, loss: Loss, batch: Callable[[], Mapping[str, torch.Tensor]]
+    settings: TrainSettings,
+    model: torch.nn.Module,
+    loss: Loss,
+    batch: Callable[[], Mapping[str, torch.Tensor]],
+    samples: int = 0,
 ) -> OneStep:
-    """Return a step of a task as the settings say; `batch` makes what one rank takes from its data for it."""
+    """Return a step of a task as the settings say; `batch` makes what one rank takes from its data for it.
+
+    `samples` is how many of them lie on the device all the while, where the settings let them.
+    """
     lay_out(model, settings)
     trains = settings.work != "inference"
+    held: list[torch.Tensor] = []
+
+    def of_a_batch(wrapped: torch.nn.Module) -> torch.Tensor:
+        taken = batch()
+        if settings.resident and not held:
+            held.extend(value.new_empty((samples, *value.shape[1:])) for value in taken.values())
+        return loss(wrapped, taken)
+
     return OneStep(
         model,
-        lambda wrapped: loss(wrapped, batch()),
+        of_a_batch,
         (lambda parameters: make_optimizer(settings, parameters)) if trains else None,
         settings.precision,
     )

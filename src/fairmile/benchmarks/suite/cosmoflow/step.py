@@ -23,4 +23,5 @@ def build(**params: Any) -> OneStep:
         counts = torch.ones(shape, dtype=torch.int16).permute(0, 4, 1, 2, 3)
         return {"x": counts, "y": torch.ones(settings.batch_size, 4)}
 
-    return one_step(settings, task.model(), task.loss, batch)
+    made = settings.train_samples + settings.validation_samples
+    return one_step(settings, task.model(), task.loss, batch, made)
