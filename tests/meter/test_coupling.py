@@ -193,7 +193,7 @@ def test_bytes_that_nobody_has_are_the_most_there_are(meter: Meter, coupling: Co
         (lambda c: c.exchange("put", 3), "are texts"),
         (lambda c: c.component(""), "no name for a component"),
         (lambda c: c.sample(3, 1), "no name for a counter"),
-        (lambda c: c.phase(3, 1), "no name for a phase"),
+        (lambda c: c.phase(3, 1), "no name for a timer"),
         (lambda c: c.phase("step", 1.5), "iteration is 1.5"),
         (lambda c: c.sample("n", "many"), "is a text"),
         (lambda c: c.exchange("put", "k", bytes=1.5).__exit__(None, None, None), "bytes is 1.5"),

@@ -22,7 +22,7 @@ from left_open import nothing_left_open
 import fairmile.meter
 from fairmile.base.errors import UsageError
 from fairmile.meter import Meter
-from fairmile.meter.lines import Log, read_log
+from fairmile.meter.lines import Log, number_text, read_log
 from fairmile.meter.statistics import metric_documents
 
 ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("FAIRMILE_")} | {
@@ -129,6 +129,117 @@ def test_an_attribute_comes_back_as_it_was_alone_or_beside_others(meter: Meter, 
     told = {spans.name: spans.attributes[0] for spans in read(meter).spans}
     assert told == {"s": {"x": value}, "t": {'a "name"': value, "list": [value], "y": 1}}
     assert told["s"] is not None and type(told["s"]["x"]) is type(value)
+
+
+COLUMNS = {
+    "whole": range(-5, 300),
+    "beyond 64 bits": [10**25 + each for each in range(300)],
+    "broken": [each / 7 for each in range(300)],
+    "not finite": [float("nan"), float("inf"), float("-inf")] * 100,
+    "texts": [f"part-{each}.h5" for each in range(300)],
+    "texts of any kind": ['a "b"', "größe\n", "\ud800", "", "back\\slash"] * 60,
+    "truths": [True, False, None] * 100,
+    "mixed": [1, 0.5, "x", True, None] * 60,
+}
+
+
+@pytest.mark.parametrize("values", COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize("name", ["n", "other"])
+@pytest.mark.parametrize("count", [3, 300])
+def test_attributes_of_few_and_of_many_calls_come_back_each_with_its_call(
+    meter: Meter, name: str, values: list[Any], count: int
+) -> None:
+    given = list(values)[:count]
+    for value in given:
+        with meter.span("one", **{name: value}):
+            pass
+        with meter.span("two", **{name: value, "second": "x"}):
+            pass
+    one, two = read(meter).spans
+    said = [number_text(value) if isinstance(value, float) else value for value in given]
+    assert one.attributes == [{name: value} for value in said]
+    assert two.attributes == [{name: value, "second": "x"} for value in said]
+    assert [type((each or {})[name]) for each in one.attributes] == [type(value) for value in said]
+    assert list(one.starts_ns) == sorted(one.starts_ns) and min(one.durations_ns) >= 0
+    assert {each.name: each.count for each in meter.summary()} == {"one": count, "two": count}
+
+
+def test_calls_of_one_name_may_have_other_attributes_or_none_each_time(meter: Meter) -> None:
+    kinds: list[dict[str, Any]] = [{"n": 1}, {"a": 1}, {}, {"b": 2}, {"a": 3, "n": 2}, {"n": "x"}, {"list": [1]}]
+    for _ in range(100):
+        for attributes in kinds:
+            with meter.span("x", **attributes):
+                pass
+    (spans,) = read(meter).spans
+    assert len(spans.attributes) == 700
+    for attributes in kinds:
+        assert sum((each or {}) == attributes for each in spans.attributes) == 100
+    assert meter.summary()[0].count == 700
+
+
+def test_an_attribute_that_changes_later_is_told_as_it_was(meter: Meter) -> None:
+    import numpy
+
+    shape, array = [1, 2], numpy.zeros(2)
+    with meter.span("x", shape=shape, array=array):
+        shape.append(3)
+    shape.append(4)
+    array += 1
+    assert read(meter).spans[0].attributes == [{"shape": [1, 2, 3], "array": [0, 0]}]
+
+
+def test_a_number_of_more_digits_than_python_says_breaks_nothing(meter: Meter) -> None:
+    for value in (16**5000, -(16**5000)):
+        with meter.span("x", n=value), meter.span("y", n=1, m=value), meter.span("z", m=value, list=[value]):
+            pass
+    told = {spans.name: spans.attributes for spans in read(meter).spans}
+    assert told["x"] == [{"n": hex(16**5000)}, {"n": hex(-(16**5000))}]
+    assert told["y"][0] == {"n": 1, "m": hex(16**5000)} and told["z"][0] == {
+        "m": hex(16**5000),
+        "list": [hex(16**5000)],
+    }
+
+
+def test_spans_with_attributes_that_somebody_keeps_keep_theirs(meter: Meter) -> None:
+    for name in ("n", "other"):
+        first, second = meter.span("x", **{name: 1}), meter.span("x", **{name: 2})
+        third = meter.span("x", **{name: 3})
+        for span in (third, first, second, first):
+            with span:
+                pass
+        with meter.span("x", **{name: 4}), first, meter.span("x", **{name: 5}), first:
+            pass
+    (spans,) = read(meter).spans
+    told = [3, 1, 2, 1, 1, 5, 1, 4]
+    assert [each["n"] for each in spans.attributes if each and "n" in each] == told
+    assert [each["other"] for each in spans.attributes if each and "other" in each] == told
+
+
+def test_one_block_serves_all_calls_of_a_name_that_nobody_keeps(meter: Meter) -> None:
+    kinds = {type(meter.span("x", n=1)) for _ in range(3)} | {type(meter.span("x", other="a")) for _ in range(3)}
+    assert len(kinds) == 1
+    kept = meter.span("x", n=1)
+    assert type(kept) in kinds and type(meter.span("x", n=2)) not in kinds
+
+
+def test_a_stack_of_blocks_and_a_call_of_their_methods_time_spans_as_well(meter: Meter) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(meter.span("x"))
+        stack.enter_context(meter.span("x", n=1))
+        stack.enter_context(meter.span("x", list=[1]))
+    span = meter.span("x")
+    span.__enter__()
+    span.__exit__(None, None, None)
+    (spans,) = read(meter).spans
+    assert sorted(map(str, spans.attributes)) == ["None", "None", "{'list': [1]}", "{'n': 1}"]
+
+
+def test_a_span_that_is_left_without_being_entered_harms_nothing(meter: Meter) -> None:
+    meter.span("x").__exit__(None, None, None)
+    with meter.span("x"):
+        time.sleep(0.001)
+    first, second = read(meter).spans[0].durations_ns
+    assert first == 0 and second >= 1_000_000
 
 
 def test_attributes_may_have_the_names_of_parameters(meter: Meter) -> None:
@@ -697,7 +808,7 @@ def test_a_descriptor_that_somebody_closed_and_opened_is_not_written_to(tmp_path
     meter = Meter(file)
     meter.event("one")
     meter.flush()
-    number = meter._descriptor
+    number = meter._log._descriptor
     assert number is not None
     os.close(number)
     with ExitStack() as stack:
@@ -742,9 +853,7 @@ def test_a_clock_that_is_set_back_moves_nothing(file: Path, monkeypatch: pytest.
 def test_what_cannot_be_written_for_long_is_bounded_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import fairmile.meter.meter as module
-
-    monkeypatch.setattr(module, "_MOST_HELD_BYTES", 10_000)
+    monkeypatch.setattr("fairmile.meter.log_file._MOST_HELD_BYTES", 10_000)
     folder = tmp_path / "gone"
     meter = Meter(folder / "events.jsonl")
     for number in range(1000):

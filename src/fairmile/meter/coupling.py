@@ -17,11 +17,11 @@ from __future__ import annotations
 from array import array
 from operator import index
 from struct import error as struct_error
-from time import monotonic_ns
 
-from fairmile.meter.meter import _BATCH, _Calls, _in_base64, _json, _number, _numbers, _quote, _usage_error
+from fairmile.meter.calls import BATCH, Calls, calls_text, clock
+from fairmile.meter.text import FEW, attributes_text, base64, number, quote, usage_error
 
-TYPE_CHECKING = False  # see meter.py
+TYPE_CHECKING = False  # see text.py
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Literal, Self
@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from fairmile.meter.meter import Block, Meter
 
 _MOST_LISTS = 256  # exchanges and counters of a thread that have lists: a key may have the number of a step in it
-_FEW = 64  # entries of a column that a line tells as numbers
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-_clock = monotonic_ns
 
 
-class _Exchanges(_Calls):
+class _Exchanges(Calls):
     """The exchanges of one key in one thread that no line tells yet: start, end, wait, bytes, version, …"""
 
     __slots__ = ("about",)
@@ -43,8 +41,8 @@ class _Exchanges(_Calls):
 
     def __init__(self, meter: Meter, how: str, key: str, peer: str) -> None:
         name = f"{how} {key}"
-        super().__init__(meter, name, f'{{"spans": {_quote(name)}, "at": ', meter.line_end())
-        self.about = f', "exchange": {_json({"how": how, "key": key, "peer": peer})}'
+        super().__init__(meter, name)
+        self.about = f', "exchange": {attributes_text({"how": how, "key": key, "peer": peer})}'
 
     def pack(self, count: int) -> bytes:
         try:
@@ -58,27 +56,10 @@ class _Exchanges(_Calls):
         self.tally.add_pairs(told)
         waits, sizes, versions = (_column(numbers[place::5]) for place in (2, 3, 4))
         columns = f', "bytes": {sizes}, "version": {versions}, "wait": {waits}'
-        return f"{self.head}{_numbers(told)}{self.about}{columns}{self.tail}"
+        return f"{self.head}{calls_text(told)}{self.about}{columns}{self.tail}"
 
 
-class _Phases(_Calls):
-    """The turns of one loop in one thread that no line tells yet: start, end, iteration, …"""
-
-    __slots__ = ()
-
-    width = 3
-
-    def __init__(self, meter: Meter, prefix: str) -> None:
-        super().__init__(meter, prefix, f'{{"spans": {_quote(prefix)}, "at": ', meter.line_end())
-
-    def line(self, packed: bytes) -> str:
-        numbers = array("q", packed)
-        told = _pairs(numbers, self.width)
-        self.tally.add_pairs(told)
-        return f'{self.head}{_numbers(told)}, "n": {_column(numbers[2::3])}{self.tail}'
-
-
-class _Counts(_Calls):
+class _Counts(Calls):
     """What a counter said in one thread that no line tells yet: time, value, time, value, …"""
 
     __slots__ = ()
@@ -86,7 +67,7 @@ class _Counts(_Calls):
     is_timed = False
 
     def __init__(self, meter: Meter, name: str) -> None:
-        super().__init__(meter, name, f'{{"counter": {_quote(name)}, "at": ', meter.line_end())
+        super().__init__(meter, name, "counter")
 
     def pack(self, count: int) -> bytes:
         numbers = array("q", bytes(8 * count))
@@ -97,34 +78,11 @@ class _Counts(_Calls):
     def line(self, packed: bytes) -> str:
         numbers = array("q", packed)
         values = array("d", numbers[1::2].tobytes())
-        if len(values) > _FEW:
-            said = _in_base64(numbers[1::2])
+        if len(values) > FEW:
+            said = base64(numbers[1::2].tobytes())
         else:
-            said = f"[{', '.join(_number(self.name, value) for value in values)}]"
+            said = f"[{', '.join(number(self.name, value) for value in values)}]"
         return f'{self.head}{_column(numbers[0::2])}, "is": {said}{self.tail}'
-
-
-class _Turn:
-    """One turn of a loop."""
-
-    __slots__ = ("_calls", "_iteration", "_start_ns")
-
-    def __init__(self, calls: _Phases) -> None:
-        self._calls = calls
-        self._iteration = 0
-        self._start_ns = 0  # 0 while it is not entered
-
-    def __enter__(self) -> None:
-        self._start_ns = _clock()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        calls = self._calls
-        calls += (self._start_ns, _clock(), self._iteration)
-        self._start_ns = 0
-        if len(calls) >= _BATCH:
-            calls.meter._spill(calls)
 
 
 class Exchanging:
@@ -143,17 +101,17 @@ class Exchanging:
 
     def __enter__(self) -> Self:
         self._wait_ns = -1
-        self._start_ns = _clock()
+        self._start_ns = clock()
         return self
 
     def ready(self) -> None:
         """Say that the data, or who takes it, is there: what is over was waiting, what follows moves bytes."""
-        self._wait_ns = _clock() - self._start_ns
+        self._wait_ns = clock() - self._start_ns
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end, start = _clock(), self._start_ns
+        end, start = clock(), self._start_ns
         size, version = self.bytes, self.version
         self._start_ns = 0
         if type(size) is not int:
@@ -163,7 +121,7 @@ class Exchanging:
         calls = self._calls
         # One step of C: neither another thread nor a signal handler can come in between.
         calls += (start, end, self._wait_ns, size, version)
-        if len(calls) >= _BATCH:
+        if len(calls) >= BATCH:
             calls.meter._spill(calls)
         elif not self._is_kept:
             calls.meter.append(calls.line(calls.pack(5)))
@@ -178,18 +136,18 @@ class Coupling:
     def component(self, name: str, /) -> None:
         """Say what this process is: "solver", "trainer", "inference"; FAIRMILE_COMPONENT says it without a change."""
         if not isinstance(name, str) or not name:
-            raise _usage_error(f"{name!r} is no name for a component", "a name is a text, such as solver")
+            raise usage_error(f"{name!r} is no name for a component", "a name is a text, such as solver")
         self._meter.component = name
-        self._meter.append(f'{{"component": {_quote(name)}{self._meter.line_end()}')
+        self._meter.append(f'{{"component": {quote(name)}{self._meter.line_end()}')
 
     def metadata(self, /, **facts: object) -> None:
         """Note facts about this process, as texts."""
-        told = _json({name: str(value) for name, value in facts.items()})
+        told = attributes_text({name: str(value) for name, value in facts.items()})
         self._meter.append(f'{{"about": {told}{self._meter.line_end()}')
 
     def sample(self, name: str, value: Any, /) -> None:
         """Note what a number is now that changes: the length of a queue, a residual."""
-        at = _clock()
+        at = clock()
         if type(value) is not float:
             value = _real(name, value)
         try:
@@ -197,21 +155,12 @@ class Coupling:
         except (AttributeError, KeyError):
             counts = self._counts(name)
         counts += (at, value)
-        if len(counts) >= _BATCH:
+        if len(counts) >= BATCH:
             self._meter._spill(counts)
 
     def phase(self, prefix: str, iteration: int, /) -> Block:
-        """Return a context manager for one turn of a loop: `span(prefix, n=iteration)` for half the cost."""
-        if type(iteration) is not int or not _LEAST <= iteration <= _MOST:
-            iteration = _whole("iteration", iteration)
-        try:
-            found: _Turn = self._meter._local.phases[prefix]
-        except (AttributeError, KeyError):
-            found = self._turn(prefix)
-        if found._start_ns:  # a call further up is in it
-            found = _Turn(found._calls)
-        found._iteration = iteration
-        return found
+        """Return a context manager for one turn of a loop: `span(prefix, n=iteration)` of a whole number."""
+        return self._meter.span(prefix, n=iteration if type(iteration) is int else _whole("iteration", iteration))
 
     def exchange(
         self,
@@ -239,9 +188,9 @@ class Coupling:
 
     def _exchanging(self, how: str, key: str, peer: str) -> Exchanging:
         if how not in ("put", "get"):
-            raise _usage_error(f"{how!r} is no way to exchange data", "data is put or got: exchange('put', …)")
+            raise usage_error(f"{how!r} is no way to exchange data", "data is put or got: exchange('put', …)")
         if not isinstance(key, str) or not isinstance(peer, str):
-            raise _usage_error(f"{key!r} to or from {peer!r}: key and peer of an exchange are texts", "see exchange()")
+            raise usage_error(f"{key!r} to or from {peer!r}: key and peer of an exchange are texts", "see exchange()")
         meter = self._meter
         meter._started()
         kept: dict[tuple[str, str, str], Exchanging] = meter._local.__dict__.setdefault("exchanges", {})
@@ -251,19 +200,9 @@ class Coupling:
             kept[how, key, peer] = found
         return found
 
-    def _turn(self, prefix: str) -> _Turn:
-        if not isinstance(prefix, str):
-            raise _usage_error(f"{prefix!r} is no name for a phase", "a name is a text")
-        meter = self._meter
-        meter._started()
-        found = _Turn(_Phases(meter, prefix))
-        meter._keep(found._calls)
-        meter._local.__dict__.setdefault("phases", {})[prefix] = found
-        return found
-
     def _counts(self, name: str) -> _Counts:
         if not isinstance(name, str):
-            raise _usage_error(f"{name!r} is no name for a counter", "a name is a text")
+            raise usage_error(f"{name!r} is no name for a counter", "a name is a text")
         meter = self._meter
         meter._started()
         counts = _Counts(meter, name)
@@ -280,18 +219,18 @@ def _pairs(numbers: array[int], width: int) -> bytes:
 
 
 def _column(numbers: array[int]) -> str:
-    return repr(numbers.tolist()) if len(numbers) <= _FEW else _in_base64(numbers)
+    return repr(numbers.tolist()) if len(numbers) <= FEW else base64(numbers.tobytes())
 
 
 def _whole(name: str, value: object) -> int:
     try:
         return -1 if value is None else min(max(index(value), _LEAST), _MOST)  # type: ignore[arg-type]
     except TypeError:
-        raise _usage_error(f"{name} is {value!r}", "it is a whole number") from None
+        raise usage_error(f"{name} is {value!r}", "it is a whole number") from None
 
 
 def _real(name: str, value: Any) -> float:
-    said = value if type(value) is int else float(_number(name, value).strip('"'))
+    said = value if type(value) is int else float(number(name, value).strip('"'))
     try:
         return float(said)
     except OverflowError:

@@ -8,6 +8,8 @@ does not move them against each other.
 
     {"writer": {"host": "n1", "rank": 0, "boot": …, "wall_ns": …, "clock_ns": …}, "p": 4711}
     {"spans": "epoch", "at": [start, duration, start, duration, …], "thread": 1, "p": 4711, "with": {"n": 3}}
+    {"spans": "epoch", "at": [start, duration, start, duration, …], "n": [3, 4, …], "p": 4711}
+    {"spans": "load", "at": [start, duration, start, duration, …], "each": {"file": ["a.h5", …], …}, "p": 4711}
     {"event": "checkpoint", "at": 17, "with": {"file": "last.pt"}, "p": 4711}
     {"log": {"loss": 0.25}, "step": 3, "at": 18, "p": 4711}
     {"channels": [{"name": "gpu0.power", "unit": "W", …}], "watch": "4711-1", "p": 4711}
@@ -19,17 +21,16 @@ Programs that exchange data, in whatever language (coupling.py, include/fairmile
     {"about": {"grid": "64x64"}, "p": 4711}
     {"named": "halo", "thread": 1, "p": 4711}
     {"counter": "queue", "at": [20, 25], "is": [3, 4.5], "p": 4711}
-    {"spans": "step", "at": [start, duration, …], "n": [17, …], "p": 4711}
     {"spans": "put field", "at": […], "exchange": {"how": "put", "key": "field", "peer": "trainer"},
      "bytes": [4096, …], "version": [17, …], "wait": [250, …], "p": 4711}
 
-where "n", "bytes", "version" and "wait" have an entry for each call. "wait" is the part of a call, in nanoseconds, that
-was over when the data or the peer was there; -1 stands for what is not known. The writer may name its component, too,
-and the tick of the machine at which its process began: two meters in one process are one writer.
+where "n", "bytes", "version", "wait" and what "each" names have an entry for each call. "wait" is the part of a call,
+in nanoseconds, that was over when the data or the peer was there; -1 stands for what is not known. The writer may name
+its component, too, and the tick of the machine at which its process began: two meters in one process are one writer.
 
 Many calls are told by one text instead of a list: start, end, start, end, … as base64 of 64-bit integers, low byte
-first; so are other lists, "is" as 64-bit floats. Numbers that JSON cannot say are the texts "NaN", "Infinity" and
-"-Infinity".
+first; so are other lists, "is" as 64-bit floats. What "each" names says which it is: {"int64": text} or
+{"float64": text}. Numbers that JSON cannot say are the texts "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
@@ -308,6 +309,24 @@ def _for_each(line: Mapping[str, Any], name: str, count: int) -> array[int]:
     return found
 
 
+def _attributes(each: Mapping[str, Any], count: int) -> list[Mapping[str, Any] | None]:
+    """Return the attributes of the calls that a line tells in columns."""
+    columns = [_column(said) if isinstance(said, dict) else said for said in each.values()]
+    found: list[Mapping[str, Any] | None] = [dict(zip(each, row, strict=True)) for row in zip(*columns, strict=True)]
+    if len(found) != count:
+        raise ValueError(f"{len(found)} entries of attributes for {count} calls")
+    return found
+
+
+def _column(said: Mapping[str, str]) -> Iterable[Any]:
+    ((kind, packed),) = said.items()
+    if kind == "float64":
+        return map(number_text, _reals(packed))
+    if kind != "int64":
+        raise ValueError(f"{kind!r} is no kind of numbers")
+    return _integers(packed)
+
+
 def _calls(at: Any) -> tuple[array[int], array[int]]:
     """Return the starts and durations that a line tells."""
     numbers = _integers(at)
@@ -397,6 +416,8 @@ class _Reading:
         attributes: list[Mapping[str, Any] | None] = [_facts(line.get("with"))] * len(starts)
         if "n" in line:
             attributes = [{"n": iteration} for iteration in _for_each(line, "n", len(starts))]
+        elif "each" in line:
+            attributes = _attributes(line["each"], len(starts))
         exchange = self._exchange(line, len(starts)) if "exchange" in line else None
         about = (exchange.how, exchange.key, exchange.peer) if exchange is not None else None
         key = (name, writer.pid, thread, about)
