@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fairmile.perf.memory.recurrent import RecurrentCall, recurrent_workspace_bytes, reserve_bytes
@@ -140,6 +142,12 @@ def test_operators_without_a_rule_take_nothing() -> None:
 )
 def test_a_recurrent_layer_keeps_its_gates(call: RecurrentCall, seen: int) -> None:
     assert reserve_bytes(call) == seen
+
+
+def test_a_projected_layer_also_keeps_its_state_before_the_projection() -> None:
+    plain = RecurrentCall("lstm", "float32", 2, 2, False, 200, 96, 768, 128)
+    projected = replace(plain, projected=True)
+    assert reserve_bytes(projected) - reserve_bytes(plain) == 2 * 2 * 200 * 96 * 768 * 4
 
 
 def test_a_recurrent_workspace_that_was_measured_is_found_again() -> None:

@@ -27,6 +27,7 @@ class RecurrentCall:
     batch: int
     hidden: int
     inputs: int
+    projected: bool = False  # an LSTM whose output is a smaller product of its state
 
     @property
     def output_bytes(self) -> int:
@@ -44,7 +45,9 @@ class RecurrentCall:
 
 def reserve_bytes(call: RecurrentCall) -> int:
     """Return how much the forward pass keeps for the backward pass."""
-    values = call.directions * (_KEPT[call.kind] * call.layers + call.layers - 1) * call.output_bytes
+    # The state before its projection is one more value; that is all a single measured step told of projections.
+    kept = _KEPT[call.kind] + call.projected
+    values = call.directions * (kept * call.layers + call.layers - 1) * call.output_bytes
     masks = (call.layers - 1) * call.directions**2 * call.steps * call.batch * call.hidden // 8
     return values + 256 + (masks if call.dropout else 0)
 
@@ -61,7 +64,7 @@ def recurrent_workspace_bytes(call: RecurrentCall, table: str) -> int:
 
 
 def _base(call: RecurrentCall) -> int:
-    return _AT_WORK[call.kind] * call.directions * call.output_bytes
+    return (_AT_WORK[call.kind] + call.projected) * call.directions * call.output_bytes
 
 
 def _distance(call: RecurrentCall, other: RecurrentCall) -> float:

@@ -302,7 +302,7 @@ def _bytes(tensor: TensorSpec) -> int:
 
 def _recurrent(op: Op, at: int) -> RecurrentCall:
     """Read the layers from a call whose argument `at` says which kind they are."""
-    mode, hidden, _, layers, first, dropout, training, both, sizes = op.arguments[at : at + 9]
+    mode, hidden, projection, layers, first, dropout, training, both, sizes = op.arguments[at : at + 9]
     data = op.inputs[0]
     if sizes:
         steps, batch = len(sizes), sizes[0]
@@ -318,6 +318,7 @@ def _recurrent(op: Op, at: int) -> RecurrentCall:
         batch=batch,
         hidden=hidden,
         inputs=data.shape[-1],
+        projected=bool(projection),
     )
 
 
