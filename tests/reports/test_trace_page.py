@@ -12,7 +12,7 @@ from fairmile.perf.traces.analyze import TraceAnalysis, analyze
 from fairmile.perf.traces.events import EventTable, Kind, Lane, Process, Rows
 from fairmile.perf.traces.roofline import OperatorWork
 from fairmile.reports import figures
-from fairmile.reports.trace_page import measured_roofline, trace_page
+from fairmile.reports.trace_page import measured_roofline, readable, trace_page
 
 ADDMM = OperatorWork(
     "aten::addmm", "gemm", "4096, 8192×4096, 4096×4096", "bfloat16", 20, 2.75e11, 168_000_000, 0.011, 5e14, 1636.0,
@@ -126,3 +126,23 @@ def test_many_ranks_and_steps_stay_readable() -> None:
 @pytest.mark.parametrize("table", [Training(ranks=1, steps=1).table(), Training(ranks=2, input_ms=steady(0)).table()])
 def test_small_traces_make_a_page_too(table: EventTable) -> None:
     assert trace_page(analyze(table), title="small").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("aten::convolution_backward", "aten::convolution_backward"),
+        ("ProfilerStep#3", "ProfilerStep#3"),
+        (
+            "void at::native::batch_norm_backward_kernel<c10::BFloat16, float, int>(at::Tensor<float, 3ul>, bool)",
+            "batch_norm_backward_kernel<BFloat16, float, int>",
+        ),
+        (
+            "void at::native::(anonymous namespace)::cat_kernel<float (*)(int)>(float*, std::array<char*, 3ul>)",
+            "cat_kernel<float (*)(int)>",
+        ),
+        ("x" * 300, "x" * 99 + "…"),
+    ],
+)
+def test_names_of_kernels_can_be_read(name: str, shown: str) -> None:
+    assert readable(name) == shown

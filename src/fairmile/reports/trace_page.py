@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fairmile.base.units import format_duration, format_size
@@ -14,6 +15,8 @@ from fairmile.reports.blocks import Block, Cell, Fold, Heading, Note, Row, Text,
 from fairmile.reports.one_run import drawn
 from fairmile.reports.trace_figures import PART_NAMES, Roofline, RooflinePoint, ceilings, named_apart
 
+_NAMESPACE = re.compile(r"\w+::")
+_LONGEST_NAME = 100
 _MOST_ROWS = 40
 _MOST_STEPS = 500
 _GREAT = 0.1  # share of the time from which a finding is red
@@ -310,6 +313,19 @@ def _short(operator: str) -> str:
     return operator.removeprefix("aten::")
 
 
+def readable(name: str) -> str:
+    """Return a kernel's C++ name without its parameters and namespaces, and any name no longer than a line."""
+    if "::" in name and ("<" in name or "(" in name):
+        name, depth = name.replace("(anonymous namespace)::", ""), 0
+        for at, sign in enumerate(name):
+            depth += (sign == "<") - (sign == ">")
+            if sign == "(" and depth == 0:
+                name = name[:at]
+                break
+        name = _NAMESPACE.sub("", name).removeprefix("void ")
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
 def _flops(per_s: float) -> str:
     return f"{per_s / 1e12:.3g} Tflop/s" if per_s >= 1e11 else f"{per_s / 1e9:.3g} Gflop/s"
 
@@ -319,7 +335,7 @@ def _names(analysis: TraceAnalysis) -> Iterator[Block]:
         return
     yield Heading("What ran longest")
     rows: list[Row] = [
-        [Cell(each.name, code=True), _count(each.calls), _seconds(each.seconds), Cell(_percent(each.share), each.share)]
+        [Cell(readable(each.name), code=True), _count(each.calls), _seconds(each.seconds), Cell(_percent(each.share), each.share)]
         for each in analysis.names[:_MOST_ROWS]
     ]
     columns = ["name", "calls", "time", "of all ranks' time"]
