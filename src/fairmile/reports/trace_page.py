@@ -335,7 +335,12 @@ def _names(analysis: TraceAnalysis) -> Iterator[Block]:
         return
     yield Heading("What ran longest")
     rows: list[Row] = [
-        [Cell(readable(each.name), code=True), _count(each.calls), _seconds(each.seconds), Cell(_percent(each.share), each.share)]
+        [
+            Cell(readable(each.name), code=True),
+            _count(each.calls),
+            _seconds(each.seconds),
+            Cell(_percent(each.share), each.share),
+        ]
         for each in analysis.names[:_MOST_ROWS]
     ]
     columns = ["name", "calls", "time", "of all ranks' time"]
