@@ -63,6 +63,12 @@ def test_a_requeued_job_keeps_its_id_and_has_not_ended(state: State) -> None:
     assert not standing.state.is_end
 
 
+def test_a_requeued_job_that_runs_again_has_not_ended_though_only_its_first_start_was_read() -> None:
+    again = Observed(State.RUNNING, restarts=1)
+    assert judge(Evidence(STARTED, STOPPED, current=again, asked=True)).state is State.RUNNING
+    assert judge(Evidence(STARTED + STARTED, STOPPED, current=again, asked=True)).state is State.FAILED
+
+
 def test_a_second_start_is_a_restart() -> None:
     standing = judge(Evidence(STARTED + STARTED.replace("100", "200")))
     assert (standing.restarts, standing.started) == (1, 200.0)

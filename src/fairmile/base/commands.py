@@ -7,12 +7,14 @@ import os
 import re
 import selectors
 import shlex
+import shutil
 import signal
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from mmap import mmap
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
@@ -111,10 +113,9 @@ class Here:
 
         Variables named in `without` are not handed on.
         """
-        env = None
-        if any(name in os.environ for name in without):
-            env = {name: value for name, value in os.environ.items() if name not in without}
-        process = _popen(_checked(argv, None), cwd, env, subprocess.DEVNULL)
+        env = {name: value for name, value in os.environ.items() if name not in without}
+        program, *words = _checked(argv, None)
+        process = _popen((_where(program, env.get("PATH")), *words), cwd, env, subprocess.DEVNULL)
         left = Left(process.pid, _began(process.pid), os.uname().nodename)  # as long as it is listed for certain
         _burial.leave(process)
         return left
@@ -143,6 +144,13 @@ class _Burial:
 
 
 _burial = _Burial()
+
+
+@lru_cache(maxsize=64)
+def _where(program: str, path: str | None) -> str:
+    """Return the file of a program, which is looked for once; the name itself where that tells not enough."""
+    found = shutil.which(program, path=path)
+    return found if found is not None and os.path.isabs(found) else program
 
 
 def _began(pid: int) -> int:
@@ -521,7 +529,7 @@ def _popen(
 ) -> subprocess.Popen[bytes]:
     # What a C library such as MPI put into the environment of this process is meant for this process alone: os.environ
     # does not have it, while a program started without an environment would.
-    env = os.environ if env is None else env
+    env = dict(os.environ) if env is None else env  # of os.environ itself it would take each name and value twice
     try:
         return subprocess.Popen(
             argv, cwd=cwd, env=env, stdin=streams, stdout=streams, stderr=streams, start_new_session=True

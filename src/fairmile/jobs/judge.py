@@ -83,7 +83,9 @@ def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | Non
     if evidence.keeps_accounts and not evidence.asked:
         # Only the scheduler knows whether a limit, a person or a more urgent job ended it, and whether it comes back.
         return Standing(State.ENDING, f"ended by signal {killed}; its scheduler is still to be asked why")
-    if told is not None and not told.state.is_end and evidence.keeps_accounts and not _is_leaving(told):
+    # One that was put back may run again when the scheduler is asked, with no note of that start read yet.
+    runs_again = told is not None and told.restarts >= len(note_lines(evidence.started))
+    if told is not None and not told.state.is_end and evidence.keeps_accounts and (runs_again or not _is_leaving(told)):
         # Stopped and put back into the queue: a requeued job keeps its id.
         return Standing(told.state, told.sentence or f"stopped by {killed}, waits to start again", signal=killed)
     if told is not None and told.state not in (State.FAILED, State.DONE) and told.state.is_end:

@@ -81,7 +81,8 @@ class NearPlace:
         """See `Place.make`."""
         folder = Path(self.root, job)
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.path.isdir(folder):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name, source in inputs.items():
                 self._lay(folder, name, source)
             for name, text in texts.items():
@@ -316,8 +317,10 @@ def _text(file: str) -> str:
 
 def _write_private(target: Path, data: bytes) -> None:
     """Write a file that only its owner may read: a script names what the program is given, secrets among it."""
-    target.unlink(missing_ok=True)
-    with open(target, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(target)
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as stream:
         stream.write(data)
 
 

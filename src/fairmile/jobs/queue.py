@@ -320,7 +320,7 @@ class Jobs:
             except (Transient, SystemFailure) as error:
                 return [self._troubled(record, known, str(error)) for record, known in live]
             for id, notes_now in looked.items():
-                gone[id].notes = notes_now
+                gone[id].see(notes_now)
         settled = [self._settle(each, machine) for each in weighed]
         return [self._status(record, known) for record, known in self._count(machine, settled)]
 

@@ -78,8 +78,9 @@ class Records:
             id = f"{spec.name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(6))}"
             folder = self.root / id
             try:
-                self.root.mkdir(parents=True, exist_ok=True)
-                folder.mkdir(mode=0o700)  # scripts and settings are nobody else's business
+                if not os.path.isdir(self.root):
+                    os.makedirs(self.root, exist_ok=True)
+                os.mkdir(folder, 0o700)  # scripts and settings are nobody else's business
             except FileExistsError:
                 continue
             except OSError as error:
@@ -171,7 +172,8 @@ class Records:
         self, record: Record, scheduler_id: str, now: float, *, ends_with_power: bool = False
     ) -> Record:
         """Remember the scheduler's id of one more attempt; one that `ends_with_power` is gone after a cut."""
-        attempts = [*_attempts(record.folder), {"id": scheduler_id, "time": now}]
+        earlier = _attempts(record.folder) if record.submitted else []
+        attempts = [*earlier, {"id": scheduler_id, "time": now}]
         sync = not ends_with_power or len(attempts) > 1
         write_atomic(record.folder / _SUBMITTED, json.dumps({"attempts": attempts}), sync=sync)
         (record.folder / _STANDING).unlink(missing_ok=True)

@@ -26,6 +26,7 @@ class Weighed:
     missing_since: float | None = None
     now: float = 0.0
     trouble: str = ""
+    _judged: list[Standing] | None = None  # by the evidence so far
 
     def __post_init__(self) -> None:
         if self.known is not None:
@@ -48,6 +49,11 @@ class Weighed:
         self.asked, self.listed, self.past, self.now, self.trouble = True, listed, past, now, ""
         is_missing = self.is_missing_from(listed) and self.is_missing_from(past)
         self.missing_since = (self.missing_since or now) if is_missing else None
+        self._judged = None
+
+    def see(self, notes: Notes) -> None:
+        """Take in what the job has noted meanwhile."""
+        self.notes, self._judged = notes, None
 
     def is_missing_from(self, listed: dict[str, Observed]) -> bool:
         id = self.record.scheduler_id
@@ -60,6 +66,11 @@ class Weighed:
 
     def _standings(self) -> list[Standing]:
         """Return where the job stands, or each task of an array."""
+        if self._judged is None:
+            self._judged = self._judge()
+        return self._judged
+
+    def _judge(self) -> list[Standing]:
         whole = self.record.scheduler_id
         if self.record.spec.array is None:
             return [judge(self._evidence_of("", whole))]

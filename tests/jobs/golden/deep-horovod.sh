@@ -22,17 +22,12 @@ fairmile_job=${FAIRMILE_JOB_ID//[\"\\]/}
 fairmile_started=$FAIRMILE_JOB_FOLDER/started
 fairmile_ended=$FAIRMILE_JOB_FOLDER/ended
 fairmile_signal= fairmile_why=
-fairmile_clock() {
-    fairmile_time=$EPOCHSECONDS
-    if [ -z "$fairmile_time" ]; then fairmile_time=$(date +%s); fi
-}
 fairmile_end() {
     fairmile_code=${1:-$?}
     if [ "$BASHPID" != $$ ]; then return; fi # a part of this script that a signal ended before it became a program
     trap '' TERM INT HUP USR1 USR2
     if [ -n "${fairmile_limit:-}" ]; then kill "$fairmile_limit" 2>/dev/null; fi
-    fairmile_clock
-    printf '{"exit_code": %s, "time": %s, "job": "%s"%s}\n' "$fairmile_code" "$fairmile_time" \
+    printf '{"exit_code": %s, "time": %(%s)T, "job": "%s"%s}\n' "$fairmile_code" -1 \
         "$fairmile_job" "${fairmile_signal:+, \"signal\": \"$fairmile_signal\"}$fairmile_why" >"$fairmile_ended"
 }
 fairmile_attempt=1
@@ -40,14 +35,14 @@ if [ -e "$fairmile_started" ]; then
     while read -r _; do fairmile_attempt=$((fairmile_attempt + 1)); done <"$fairmile_started"
     rm -f -- "$fairmile_ended"
 fi
-fairmile_clock
-printf '{"host": "%s", "time": %s, "attempt": %s, "job": "%s"}\n' "$HOSTNAME" \
-    "$fairmile_time" "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
+printf '{"host": "%s", "time": %(%s)T, "attempt": %s, "job": "%s"}\n' "$HOSTNAME" -1 \
+    "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
 
 # A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
 # job were signalled, and the program must not get the signal twice.
 fairmile_program= fairmile_witness=
-fairmile_pass() {
+fairmile_pass() { eval "$fairmile_told"; } # a text, which costs nothing to read where no signal comes
+fairmile_told='
     case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
     fairmile_interrupted=1
     # It may come between the start of the program, which is behind that of the witness, and the line that notes it.
@@ -60,8 +55,8 @@ fairmile_pass() {
     if [ -n "$fairmile_witness" ] && ! kill -0 "$fairmile_witness" 2>/dev/null; then
         fairmile_witness=
     elif kill -0 "$fairmile_program" 2>/dev/null; then
-        if [ "$(ps -o pgid= -p $$ 2>/dev/null | tr -d ' ')" = $$ ]; then
-            trap '' "$1"
+        if [ "$(ps -o pgid= -p $$ 2>/dev/null | tr -d " ")" = $$ ]; then
+            trap "" "$1"
             kill -s "$1" 0
             trap "fairmile_pass $1" "$1"
             fairmile_witness=
@@ -69,7 +64,7 @@ fairmile_pass() {
             kill -s "$1" "$fairmile_program" 2>/dev/null
         fi
     fi
-}
+'
 for fairmile_word in TERM INT HUP USR1 USR2; do
     trap "fairmile_pass $fairmile_word" "$fairmile_word"
 done

@@ -13,13 +13,19 @@ from fairmile.jobs.states import Observed, State
 
 _GRACE_S = 15  # what does not heed TERM for so long gets KILL
 # An id is PID-START@HOST: a process number alone may be somebody else's by now.
-_START = r"""
-read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)
+_START_OF = r"""
 start_of() {
   start=; { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
   set -- ${line##*) }; case $1 in Z | X) return 1 ;; esac; start=${20}
 }
 """
+_START = "read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)" + _START_OF
+# What a script is told of itself, in bash: its name has no blank, and to cut one off takes long.
+_OWN_ID = [
+    "  read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$HOSTNAME",
+    "  { read -ra stat < /proc/$$/stat; } 2>/dev/null",
+    '  export FAIRMILE_JOB_ID="$$-${stat[21]:-0}@$host"',
+]
 _SUBMIT = """
 cd -- "$2" || exit 1
 unset FAIRMILE_JOB_ID FAIRMILE_ARRAY_INDEX
@@ -66,8 +72,9 @@ class Shell:
         """Return the lines that turn the output to its files, wait for other jobs and start the tasks of an array."""
         # A script that a person starts writes to the terminal.
         log = f"exec >>'{files.stdout}' 2>>'{files.stderr}'" if files.folder else ""
-        lines = ['if [ -z "${FAIRMILE_JOB_ID:-}" ]; then', _START.strip()]
-        lines.append('  start_of $$; export FAIRMILE_JOB_ID="$$-${start:-0}@$host"')
+        lines = ['if [ -z "${FAIRMILE_JOB_ID:-}" ]; then', *_OWN_ID]
+        if files.after:
+            lines += [f"  {line}" for line in _START_OF.strip().splitlines()]
         waits = zip(files.after_folders, files.after_tasks, files.after, strict=True)
         for folder, tasks, (id, condition) in waits:
             lines += [f"  {line}" for line in _wait_for(folder, tasks, id, condition)]
