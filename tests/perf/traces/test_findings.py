@@ -153,6 +153,17 @@ def test_copies_that_hold_up_the_device_are_told() -> None:
     assert "pageable" in finding.why and "pin_memory" in finding.what_to_try
 
 
+def test_kernels_that_only_turn_data_are_told_with_the_layout_that_spares_them() -> None:
+    def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
+        turn = "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float>(params, __half const*)"
+        rows.add(Kind.KERNEL, turn, start, start + 2 * MS, stream)
+        rows.add(Kind.KERNEL, "implicit_gemm", start + 2 * MS, start + 10 * MS, stream)
+
+    finding = of_kind(analyze(device_trace(add)), "layouts")
+    assert finding.seconds == pytest.approx(5 * 0.002)
+    assert finding.where == "1 kernels a step and rank" and "channels_last" in finding.what_to_try
+
+
 def test_synchronising_calls_that_drain_the_device_are_told() -> None:
     def add(rows: Rows, main: Lane, stream: Lane, start: int) -> None:
         rows.add(Kind.KERNEL, "gemm", start, start + 6 * MS, stream)

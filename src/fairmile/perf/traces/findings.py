@@ -6,6 +6,7 @@ may gain less together than apart.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ _DOMINATES = 0.6  # of the waiting for one cause, from which one rank is the str
 _SMALL_BYTES = 64 << 10
 _SLOW = 0.5  # of the model's speed
 _TINY_KERNEL_S = 10e-6
+_TURNS = re.compile(r"nchwToNhwc|nhwcToNchw|nhwc2nchw|nchw2nhwc", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -347,6 +349,7 @@ def _device(about: _About) -> Iterator[Finding]:
             "Look for .item(), .cpu(), print of a tensor, nonzero() in the loop; log every n-th step; copy with "
             "non_blocking=True.",
         )
+    yield from _layouts(about)
     idle = about.mean("idle_s")
     if idle > 0.05 * about.total_s:
         yield about.finding(
@@ -357,6 +360,24 @@ def _device(about: _About) -> Iterator[Finding]:
             f"In {_percent(idle / about.total_s)} of the time neither device nor host do anything the trace tells of.",
             "Python code outside operators, or other threads: record with stacks, or put spans around the code.",
         )
+
+
+def _layouts(about: _About) -> Iterator[Finding]:
+    """Kernels with which cuDNN brings data into the order that its own kernels want."""
+    table = about.table
+    turning = [at for at, name in enumerate(table.names) if _TURNS.search(name)]
+    rows = table.of_kind(Kind.KERNEL) & np.isin(table.name, turning)
+    if not rows.any():
+        return
+    seconds = float((table.end_ns[rows] - table.start_ns[rows]).sum()) * NS / about.count
+    yield about.finding(
+        "layouts",
+        "Data is turned from one memory layout to another",
+        seconds,
+        f"{np.count_nonzero(rows) / about.count / max(1, about.steps):,.0f} kernels a step and rank",
+        "Convolutions want channels last, and what comes in another order is turned before and behind them.",
+        "model.to(memory_format=torch.channels_last), and the input likewise (channels_last_3d for volumes).",
+    )
 
 
 def _host(about: _About) -> Iterator[Finding]:
