@@ -22,6 +22,16 @@ def runs(place: Path, fairmile: Fairmile) -> Path:
     return folder
 
 
+def test_last_means_all_runs_of_a_sweep_also_where_they_were_combined(fairmile: Fairmile, place: Path) -> None:
+    text = "name: parts\ncommand: sh -c 'echo loss={n}'\naxes: {n: [1, 2]}\nmetrics: {loss: 'loss=(.)'}\nevery: 0\n"
+    for more in ("", "combine: cat {inputs.results}\n"):
+        (place / "parts.yaml").write_text(text + more)
+        assert fairmile("sweep", "run", "parts.yaml").code == 0
+        said = fairmile("report", "last", "-o", "parts.html", "--json").json
+        assert [id.rpartition("-")[2] for id in said["runs"]] == ["00000", "00001"]
+        assert said == fairmile("report", "-o", "parts.html", "--json").json
+
+
 def test_without_a_word_the_last_run_is_reported(fairmile: Fairmile, runs: Path, place: Path) -> None:
     result = fairmile("report")
     assert result.code == 0

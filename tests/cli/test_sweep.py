@@ -406,6 +406,15 @@ class TestLooking:
         assert "best" in sweep("show", "rates", "--best", "loss", "--json").json
         assert sweep("show", "last", "--state", "failed").out == ""
 
+    def test_repeats_are_told_apart(self, sweep: Fairmile) -> None:
+        sweep("run", "rates.yaml", "--select", "epochs == 3", "--repeats", "2")
+        heading, *rows = sweep("show", "last").out.splitlines()
+        assert heading.split() == ["run", "state", "lr", "epochs", "repeat", "loss", "reason"]
+        assert [row.split()[2:6] for row in rows] == [
+            [lr, "3", repeat, f"{3 * int(lr)}"] for lr in "12" for repeat in "12"
+        ]
+        assert [each["repeat"] for each in sweep("show", "last", "--json").json["points"]] == [1, 2, 1, 2]
+
     def test_a_metric_that_is_no_number_is_still_json(self, sweep: Fairmile, place: Path) -> None:
         program = """sh -c 'echo "{\\"loss\\": NaN}" >> $FAIRMILE_METRICS'"""
         (place / "nan.yaml").write_text(json.dumps({"command": program, "axes": {"n": [1]}}))

@@ -160,6 +160,20 @@ tuning: {pruner: asha, time: 1h}
         assert found.code == 2
         assert not (home() / "sweeps").exists()
 
+    def test_tells_time_and_node_hours_as_far_as_they_are_known(self, tune: Fairmile) -> None:
+        done = tune("quad.yaml", "--on", "jureca", "--account", "a", "--time", "30:00", "--nodes", "2", "--dry-run")
+        assert done.code == 0, done.err
+        assert done.out.splitlines()[-2:] == [
+            "time: 30m a trial (the time asked for: an upper bound)",
+            "node-hours: 4",
+        ]
+
+    def test_finds_what_a_study_would_be_refused_for(self, tune: Fairmile, place: Path) -> None:
+        (place / "typo.yaml").write_text(QUAD.replace("{x}", "{y}"))
+        assert tune("typo.yaml", "--dry-run").err.startswith("error: typo.yaml:2: {y} is not defined")
+        done = tune("quad.yaml", "--engine", "deephyper", "--sampler", "grid", "--dry-run")
+        assert done.code == 2
+
     def test_of_a_study_shows_it(self, tune: Fairmile) -> None:
         tune("quad.yaml", "--trials", "1")
         assert tune("run", "last", "--trials", "9", "--dry-run").code == 0

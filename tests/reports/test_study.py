@@ -229,6 +229,7 @@ def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:
         "| least squares | 17 | 20 |",
         "## What it cost",
         "| pruned | 5 |",
+        "## All trials",
     ):
         assert words in text, words
     names = [picture.name for picture in made.pictures]

@@ -186,7 +186,7 @@ def test_the_page_of_a_sweep_shows_results_influence_and_figures(tmp_path: Path)
         "# train · night (12 done, 1 failed)",
         "7 points",
         "> 1 of 13 runs failed: 1 × out of memory.",
-        "## Results",
+        "## All points",
         "★ best | 0.1 | 1 |",
         "failed: out of memory",
         "## What the parameters do to loss",
@@ -195,6 +195,7 @@ def test_the_page_of_a_sweep_shows_results_influence_and_figures(tmp_path: Path)
         "fairmile rerun night-99",
     ):
         assert words in text, words
+    assert text.index("![") < text.index("## Leaderboard by loss") < text.index("## All points")
     names = [picture.name for picture in made.pictures]
     assert names[:3] == ["effects-loss", "heat-map-loss-depth-lr", "parallel-loss"]
     assert made.document()["sweep"]["axes"]["depth"] == [1, 2]
@@ -223,7 +224,7 @@ def test_a_sweep_without_any_metric_is_still_shown(tmp_path: Path) -> None:
     runs = [point(tmp_path, at, {"lr": at}, state="failed", result={"reason": "no GPU"}) for at in range(3)]
     text = report(runs).markdown("f")
     assert "3 of 3 runs failed: 3 × no GPU." in text
-    assert "## Results" in text
+    assert "## All points" in text
 
 
 def test_a_sweep_that_still_runs_is_reported_as_far_as_it_is_known(tmp_path: Path) -> None:
@@ -237,12 +238,17 @@ def test_a_parameter_may_be_called_as_a_metric_is(tmp_path: Path) -> None:
     assert "| loss | loss (2) |" in text
 
 
+def test_points_stand_in_their_order_whichever_began_first(tmp_path: Path) -> None:
+    runs = [point(tmp_path, at, {"x": at}, float(at)) for at in (2, 11, 0, 1)]
+    assert [found["params"]["x"] for found in sweep_blocks(runs).data["sweep"]["points"]] == [0, 1, 2, 11]
+
+
 def test_of_more_points_than_a_page_holds_the_best_are_shown(tmp_path: Path) -> None:
     runs = [point(tmp_path, at, {"x": at}, 600.0 - at) for at in range(600)]
     part = sweep_blocks(runs)
-    text = " ".join(block.text for block in part.blocks if type(block).__name__ == "Text")  # type: ignore[union-attr]
+    text = " ".join(block.text for block in part.points if type(block).__name__ == "Text")  # type: ignore[union-attr]
     assert "500 of 600 points, by loss, the best first" in text
-    table = next(block for block in part.blocks if type(block).__name__ == "Table")
+    table = next(block for block in part.points if type(block).__name__ == "Table")
     assert [cell.text for cell in table.rows[0]][:2] == ["★ best", "599"]  # type: ignore[union-attr]
     assert len(table.rows) == 500  # type: ignore[union-attr]
     assert len(part.data["sweep"]["points"]) == 600

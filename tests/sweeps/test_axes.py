@@ -44,6 +44,7 @@ def typed(said: Any) -> list[Any]:
         ("", [""]),
         ("a,b,", ["a", "b"]),
         ("true,false,null", [True, False, None]),
+        ('["a,b", "[1-3]", 5]', ["a,b", "[1-3]", 5]),
     ],
 )
 def test_a_text_means_what_people_think(said: str, meant: list[Any]) -> None:
@@ -85,6 +86,8 @@ def test_duplicates_are_dropped_but_not_what_only_compares_equal() -> None:
     [
         ("[1-", "bracket"),
         ("1]", "bracket"),
+        ('["a", b]', "no list"),
+        ('["a", null]', "null"),
         ("a[b[1-2]]", "brackets inside brackets"),
         ("[3-1]", "backwards"),
         ("[a-c]", "no range"),

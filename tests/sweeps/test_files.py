@@ -74,9 +74,7 @@ def test_everything_that_a_file_can_say(read: Read, tmp_path: Path) -> None:
     found = read(
         """
 name: all
-run: tide-benchmark
 command: ["python", "train.py", "--lr={lr}", 5]
-template: job.in.sh
 settings: {data: {scratch: "/s/{os.USER}"}, time: {1: 5}}
 variables: [USER]
 axes:
@@ -115,9 +113,7 @@ system: jureca
     assert found.objectives == (Objective("loss", "lower"), Objective("accuracy", "higher"))
     assert found.tuning == {"trials": 5, "time": "2h"}
     assert found.fields == {
-        "run": "tide-benchmark",
         "argv": ["python", "train.py", "--lr={lr}", "5"],
-        "template": str(tmp_path / "job.in.sh"),
         "env": {"OMP_NUM_THREADS": "4", "X": "{lr}", "FLAG": "true"},
         "inputs": {
             "data": {"path": str(tmp_path / "data.csv")},
@@ -135,6 +131,33 @@ system: jureca
         "seed": 4,
         "tags": ["x"],
         "system": "jureca",
+    }
+
+
+_WAYS = {"command": "echo {a}", "argv": "echo {a}", "run": "tides", "notebook": "a.ipynb", "template": "job.in.sh"}
+
+
+@pytest.mark.parametrize("one", _WAYS)
+@pytest.mark.parametrize("other", _WAYS)
+def test_a_file_names_one_thing_that_its_points_execute(read: Read, one: str, other: str) -> None:
+    if one == other:
+        assert read(f"{one}: {_WAYS[one]}\naxes: {{a: [1, 2]}}\n").fields
+        return
+    with pytest.raises(UsageError) as caught:
+        read(f"{one}: {_WAYS[one]}\naxes: {{a: [1, 2]}}\n{other}: {_WAYS[other]}\n")
+    assert caught.value.message == f"0.yaml:3 {other}: a point executes one thing, and there is `{one}` already"
+    assert "keep one of them" in caught.value.hint
+
+
+def test_of_what_several_files_execute_the_last_counts(read: Read, tmp_path: Path) -> None:
+    found = read("run: tides\naxes: {a: [1, 2]}\n", "command: echo {a}\n", "template: job.in.sh\n")
+    assert found.fields == {"template": str(tmp_path / "job.in.sh")}
+
+
+def test_a_command_of_the_command_line_runs_with_the_files_of_an_asset(read: Read) -> None:
+    assert read("run: tides\naxes: {a: [1, 2]}\n", command=["echo", "{a}"]).fields == {
+        "run": "tides",
+        "argv": ["echo", "{a}"],
     }
 
 
@@ -335,7 +358,7 @@ def test_all_mistakes_of_a_file_are_told_with_their_lines(read: Read) -> None:
         ("axes: {a: 1}\nvariables: [1x]\n", "0.yaml:2 variables.0", "1x"),
         ("axes: {a: 1}\ncommand: 'a \"b'\n", "0.yaml:2 command", "quotation"),
         ("axes: {a: 1}\ncommand: []\n", "0.yaml:2 command", "empty"),
-        ("axes: {a: 1}\ncommand: x\nnotebook: n.ipynb\n", "0.yaml:3 notebook", "by itself"),
+        ("axes: {a: 1}\ncommand: x\nnotebook: n.ipynb\n", "0.yaml:3 notebook", "one thing"),
         ("name: my sweep\naxes: {a: 1}\n", "0.yaml:1 name", "my sweep"),
         ('{"axes": {"a": 1,\n"b": null}}', "0.yaml:2 axes.b", "null"),
     ],

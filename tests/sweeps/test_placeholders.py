@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import shlex
 from collections.abc import Mapping
 from os import getuid
 from typing import Any
@@ -58,6 +59,23 @@ def test_a_name_may_depend_on_the_point() -> None:
     compiled = made.compile("#SBATCH --time={time.{model}}", "job.in.sh")
     points = Space({"lr": [0.1], "model": ["cnn", "lstm"]})
     assert [made.fill(compiled, each) for each in points] == ["#SBATCH --time=5", "#SBATCH --time=60"]
+
+
+NASTY = 'it\'s $(touch pwned); `x` "y" * > z'
+
+
+@pytest.mark.parametrize("name", ["{word|quote}", "{a.word|quote}", "{a.{which}|quote}", "{also|quote}"])
+def test_a_quoted_value_is_one_word_of_a_shell_whatever_it_holds(name: str) -> None:
+    settings = {"a": {"word": NASTY}, "which": "word", "also": "{a.word}"}
+    assert shlex.split(filled(f"echo {name} end", settings, axes={"word": [NASTY]})) == ["echo", NASTY, "end"]
+
+
+def test_a_slip_in_quoting_is_found() -> None:
+    assert refusal("echo {lr|quot}", {}).message == "job.in.sh:1: {lr|quot} is not defined"
+    assert refusal("echo {rl|quote}", {}).message == "job.in.sh:1: {rl|quote}, here {rl}, is not defined"
+    assert filled("# {rl|quote} and {time.{rl}|quote}\n{ cat x|quote}", {}) == (
+        "# {rl|quote} and {time.{rl}|quote}\n{ cat x|quote}"
+    )
 
 
 def test_a_name_that_depends_on_the_point_and_is_not_there_is_an_error_with_its_place() -> None:

@@ -16,6 +16,7 @@ from slurm_cluster import SlurmCluster
 from sweep_making import environ_of, wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
+from fairmile.base.files import Holder
 from fairmile.runs.worker import Ended
 from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.sweeps import Standing, Sweeps
@@ -52,6 +53,62 @@ def made(sweeps: Sweeps, text: str, folder: Path, params: dict[str, Any] | None 
 
 def states(found: list[Standing]) -> dict[str, int]:
     return dict(Counter(each.state for each in found))
+
+
+NASTY = 'it\'s $(touch pwned); `touch pwned` "y" * > z'
+
+
+class TestValuesForShells:
+    """A value is one word wherever it goes, and no shell ever reads what it holds."""
+
+    def said(self, sweeps: Sweeps, folder: Path, text: str) -> str:
+        sweep = made(sweeps, text, folder, params={"word": [NASTY]})
+        (point,) = sweeps.run(sweep)
+        assert point.state == "done"
+        assert list(folder.rglob("pwned")) == []
+        return sweeps.results(sweep)[0].folder.joinpath("output.log").read_text()
+
+    def test_a_command_has_no_shell_between_it_and_the_value(self, sweeps: Sweeps, tmp_path: Path) -> None:
+        for command in ('[printf, "<%s>", "{word}"]', "printf '<%s>' {word}"):
+            assert self.said(sweeps, tmp_path, f"command: {command}\n") == f"<{NASTY}>"
+
+    def test_a_script_within_a_command_quotes_it(self, sweeps: Sweeps, tmp_path: Path) -> None:
+        text = "command: [sh, -c, \"printf '<%s>' {word|quote}\"]\n"
+        assert self.said(sweeps, tmp_path, text) == f"<{NASTY}>"
+
+    def test_a_template_quotes_it(self, sweeps: Sweeps, tmp_path: Path) -> None:
+        (tmp_path / "job.in.sh").write_text("printf '<%s>' {word|quote}\n")
+        assert self.said(sweeps, tmp_path, "template: job.in.sh\n") == f"<{NASTY}>"
+
+
+class TestLeftovers:
+    def test_a_sweep_that_was_killed_while_it_was_made_is_gone_with_the_next_one(
+        self, sweeps: Sweeps, tmp_path: Path
+    ) -> None:
+        (tmp_path / "rates.yaml").write_text(RATES)
+        environ = environ_of(tmp_path)
+        code = "import os, signal; from fairmile.runs.batches import Frozen\n"
+        code += "Frozen.write_members = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n" + FAIRMILE
+        words = [sys.executable, "-c", code, "sweep", "run", "rates.yaml"]
+        killed = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, check=False)
+        assert killed.returncode == -signal.SIGKILL
+        (left,) = sweeps.root.iterdir()
+        assert sweeps.ls() == []
+        sweep = made(sweeps, RATES, tmp_path)
+        assert list(sweeps.root.iterdir()) == [sweep.folder]
+        assert not left.exists()
+
+    def test_one_that_somebody_is_making_is_left_alone(self, sweeps: Sweeps, tmp_path: Path) -> None:
+        sweep = made(sweeps, RATES, tmp_path)
+        (sweep.folder / "sweep.json").unlink()
+        (sweep.folder / ".making").write_text(Holder.me().text())
+        made(sweeps, RATES, tmp_path)
+        assert sweep.folder.is_dir()
+
+    def test_a_removal_that_was_cut_short_is_seen_by_nobody(self, sweeps: Sweeps, tmp_path: Path) -> None:
+        sweep = made(sweeps, RATES, tmp_path)
+        sweep.folder.rename(sweep.folder.with_name(f".{sweep.id}.removed"))
+        assert sweeps.ls() == []
 
 
 class TestPlan:

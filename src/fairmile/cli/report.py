@@ -16,8 +16,10 @@ from fairmile.reports.page import FORMATS, Format, Report
 from fairmile.reports.page import report as report_runs
 from fairmile.runs.ledger import Ledger
 from fairmile.runs.model import Run
+from fairmile.sweeps.record import COMBINED
 from fairmile.workspace import Workspace
 
+_LAST = "last"
 _OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "figures", "png": "figures"}
 
 
@@ -48,9 +50,10 @@ def report(
     where: Sequence[str],
     dry_run: bool,
 ) -> None:
-    """Report runs as one file that opens anywhere; without RUN, the last one.
+    """Report runs as one file that opens anywhere; without RUN, what ran last.
 
-    RUN is an id, a group or a name; with --where alone all runs that fit are meant.
+    RUN is an id, a group or a name, or `last`: the last run with all others of its
+    sweep, study or repeats. With --where alone all runs that fit are meant.
     Several runs are compared, and ranked. The runs of a sweep become a page of what
     its parameters do, the trials of a tuning study one of the way to the best; with
     two metrics also of what one costs the other.
@@ -91,8 +94,16 @@ def _hindsight(workspace: Workspace, runs: Sequence[Run]) -> list[dict[str, Any]
 
 
 def _chosen(ledger: Ledger, references: Sequence[str]) -> list[Run]:
-    found = [run for reference in references or ("last",) for run in ledger.select(reference)]
+    found = [run for reference in references or (_LAST,) for run in ledger.select(_group_of_last(ledger, reference))]
     return list({run.id: run for run in found}.values())
+
+
+def _group_of_last(ledger: Ledger, reference: str) -> str:
+    """Return a word as it is, but for `last` the sweep, the study or the repeats that the last run is part of."""
+    if reference != _LAST:
+        return reference
+    run = ledger.get(_LAST)
+    return run.group or run.id.removesuffix(COMBINED)
 
 
 def _all(ledger: Ledger, references: Sequence[str], metric: str) -> list[Run]:

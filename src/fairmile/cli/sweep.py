@@ -557,16 +557,18 @@ def _show_standing(out: Out, sweep: Sweep, found: Sequence[Standing], **more: st
         return
     metrics = list(dict.fromkeys(name for each in found for name in each.metrics))[:3]
     axes = [name for name, values in sweep.document["axes"].items() if len(values) > 1]
+    repeated = ["repeat"] if any(each.repeat is not None for each in found) else []
     rows = [
         [
             each.run,
             out.colour(each.state, _COLOURS.get(each.state, "red")),
             *(each.values.get(name) for name in axes),
+            *([each.repeat] if repeated else []),
             *(f"{each.metrics[name]:.5g}" if name in each.metrics else "" for name in metrics),
             each.reason,
         ]
         for each in found
     ]
-    out.table(["run", "state", *axes, *metrics, "reason"], rows, shrink=["reason"])
+    out.table(["run", "state", *axes, *repeated, *metrics, "reason"], rows, shrink=["reason"])
     for text in more.values():
         out.paragraph(text)

@@ -14,10 +14,11 @@ from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
 from fairmile.cli.sweep import GroupOrWhat, check_only, known_sweep, read_definition, space_options, why_it_failed
+from fairmile.sweeps.model import Definition
 from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.engine import TrialRecord
-from fairmile.sweeps.tuning.study import Studies
+from fairmile.sweeps.tuning.study import Studies, StudyPlan
 from fairmile.workspace import Workspace
 
 _SHOWN = 20
@@ -71,8 +72,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         options["name"] = definition.name
         changes = changes_from(options) | _settings(options)
         if options["dry_run"]:
-            space, settings = studies.checked(definition, changes)
-            _show_space(out, space, vars(settings), [vars(each) for each in definition.objectives])
+            _show_plan(out, definition, studies.plan(definition, template=options["template"], **changes))
             return 0
         found = studies.create(definition, source, template=options["template"], **changes)
         out.say(f"study {found.id}")
@@ -103,7 +103,9 @@ def show(out: Out, reference: str) -> None:
       fairmile tune show last
     """
     workspace = Workspace.open()
-    _show(out, workspace, _study(workspace.sweeps, reference))
+    found = _study(workspace.sweeps, reference)
+    workspace.studies.settle(found)
+    _show(out, workspace, found)
 
 
 @tune.command()
@@ -164,22 +166,37 @@ def _work(out: Out, studies: Studies, study: Sweep, options: Mapping[str, Any]) 
         studies.wait(study, on_look=look)
 
 
-def _show_space(
-    out: Out, space: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any], objectives: Sequence[Any]
-) -> None:
+def _show_plan(out: Out, definition: Definition, plan: StudyPlan) -> None:
+    settings = vars(plan.settings)
     if out.as_json:
-        out.data({"space": space, "settings": settings, "objectives": objectives})
+        facts = {
+            "space": plan.space,
+            "settings": settings,
+            "objectives": [vars(each) for each in definition.objectives],
+        }
+        more = {"trial_s": plan.trial_s, "node_hours": plan.node_hours, "notes": list(plan.run.notes)}
+        out.data(facts | more | {"script": plan.run.script})
         return
-    for name, each in space.items():
-        out.line(f"{name}: {_distribution(each)}")
-    for each in objectives:
-        out.line(f"objective: {each['metric']}, {each['better']} is better")
+    for name, space in plan.space.items():
+        out.line(f"{name}: {_distribution(space)}")
+    for each in definition.objectives:
+        out.line(f"objective: {each.metric}, {each.better} is better")
     said = {name: settings[name] for name in _TOLD} | {
         "within": format_duration(settings["time_s"]) if settings["time_s"] else None,
         "node-hours": settings["node_hours"],
         "joules": settings["energy_j"],
     }
     out.line(", ".join(f"{name} {value}" for name, value in said.items() if value not in (None, "")))
+    if plan.trial_s is not None:
+        out.line(f"time: {format_duration(plan.trial_s)} a trial ({plan.trial_s_from})")
+    if plan.node_hours is not None:
+        out.line(f"node-hours: {plan.node_hours:.3g}{', less what is stopped early' if _stops(settings) else ''}")
+    for note in plan.run.notes:
+        out.say(f"note: {note}")
+
+
+def _stops(settings: Mapping[str, Any]) -> bool:
+    return bool(settings["pruner"] or settings["extrapolate"])
 
 
 def _distribution(said: Mapping[str, Any]) -> str:

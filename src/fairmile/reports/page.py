@@ -175,6 +175,7 @@ def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tupl
         groups = {each.label: groups[each.label] for each in board.places if each.label in groups} | groups
     blocks += _curves(groups, done, main, metrics, bands=what == "points")
     blocks += _failures([run for run in runs if run.state.is_end and ending(run) not in ("done", "pruned")])
+    blocks += part.points
     if len(groups) < len(runs):
         blocks += [Heading("Runs"), Fold(f"All {len(runs):,} runs", tuple(_listed(runs)))]
     blocks += _machines(runs)

@@ -61,6 +61,7 @@ class SweepReport:
     sweep: Sweep
     best: Best | None
     blocks: tuple[Block, ...]
+    points: tuple[Block, ...]  # the table of all of them, which may be long
     data: Mapping[str, Any]
 
 
@@ -85,6 +86,7 @@ def sweep_blocks(
     `hindsight` are rows of a table about early stopping, as whoever knows the study gives them; `over` are two
     parameters for the heat map.
     """
+    runs = _numbered(runs)
     goals = list(objectives) or goals_of(runs)
     name = metric or (goals[0][0] if goals else None)
     known = survey(runs, name, better=dict(goals).get(name or "", ""))
@@ -94,7 +96,7 @@ def sweep_blocks(
     weights = importance(known) if trials and known.metric else None
     edge = _front(known, goals)
     blocks: list[Block] = [_tiles(known, found), *(Note(note, "dim") for note in notes), *_troubles(known)]
-    blocks += _results(known, goals, found)
+    blocks += [Text(found.text)] if found else []
     blocks += _influence(known, over)
     blocks += _study(known, steps, weights) if trials else ()
     blocks += _fronts(known, edge)
@@ -103,7 +105,14 @@ def sweep_blocks(
     data: dict[str, Any] = {"sweep": known.document() | {"best": found and _best_document(found)}}
     if trials:
         data["study"] = study_document(steps, weights, edge, runs)
-    return SweepReport(known, found, tuple(blocks), data)
+    return SweepReport(known, found, tuple(blocks), tuple(_all_points(known, goals, found)), data)
+
+
+def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the runs in the order of their points, whichever began first, where their ids tell it."""
+    if all(run.id.startswith(f"{run.group}-") for run in runs):
+        return sorted(runs, key=lambda run: (len(run.id), run.id))
+    return runs
 
 
 def _best(sweep: Sweep) -> Best | None:
@@ -174,14 +183,12 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
         yield Note(f"Not only the parameters differ among these runs: {', '.join(own[:_MOST_VALUES])}{more}.")
 
 
-def _results(sweep: Sweep, goals: Sequence[Goal], found: Best | None) -> Iterator[Block]:
-    yield Heading("Results")
-    if found:
-        yield Text(found.text)
+def _all_points(sweep: Sweep, goals: Sequence[Goal], found: Best | None) -> Iterator[Block]:
     names = metric_names(sweep, goals)
     marks = _marks(found)
     units = {name: each.unit for run in sweep.runs if counts(run) for name, each in measures(run).items()}
     points, trials = _ordered(sweep), any(map(is_trial, sweep.runs))
+    yield Heading("All trials" if trials else "All points")
     columns = [
         *([""] if marks else []),
         *(["trial"] if trials else []),

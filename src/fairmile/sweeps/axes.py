@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,8 @@ def values(said: Any, *, typed: bool, where: str) -> list[Value]:
 
     A list is taken as it is and a scalar is one value. A text is split at commas; `[1-3]`, `[08-11]` and `x[1-2]y[a,b]`
     are host lists; `range(1,9)` ends before 9 as in Python, `linspace(0,1,5)` and `logspace(1e-4,1e-1,4)` include both
-    ends. With `typed` the pieces of a text become numbers, true, false and null where they look like it; else all stay
-    texts. `where` begins the message of an error.
+    ends. With `typed` the pieces of a text become numbers, true, false and null where they look like it, and a text
+    such as `["a,b", "c"]` is the list; else all stay texts. `where` begins the message of an error.
     """
     if isinstance(said, str):
         found = _of_text(said, typed, where)
@@ -60,6 +61,13 @@ def _scalar(value: Any, where: str) -> Value:
 
 def _of_text(text: str, typed: bool, where: str) -> Iterator[Value]:
     """Yield the values of a text, whose repetitions are not dropped yet."""
+    if typed and text.startswith('["'):  # a command line has no lists but as JSON
+        try:
+            listed = json.loads(text)
+        except ValueError as error:
+            raise _error(where, f"{text!r} is no list: {error}", _AS_LIST) from None
+        yield from [_scalar(each, where) for each in listed]
+        return
     pieces = _split(text, where)
     if not pieces:
         if text.strip():

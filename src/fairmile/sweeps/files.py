@@ -55,6 +55,7 @@ _OWN: dict[str, tuple[type, ...]] = {
     "objective": (str, dict, list),
     "tuning": (dict,),
 }
+_EXECUTED = ("command", "argv", "run", "notebook", "template")  # of these a file has one
 _KINDS = {str: "a text", dict: "a mapping", list: "a list", int: "a whole number"}
 # Words of files for fields of a run.
 _SYNONYMS = {"argv": "command", "timeout_s": "timeout", "watch_s": "every"}
@@ -367,6 +368,8 @@ class _Reading:
                 # What a later file says of a name goes before what an earlier one says elsewhere.
                 for name in data.get(other, {}):
                     self._said.get(one, {}).pop(name, None)
+            if any(key in data for key in _EXECUTED):
+                self._said = {key: value for key, value in self._said.items() if key not in _EXECUTED}
             self._said = _merged(self._said, data)
         changes: Mapping[str, Any] = document["changes"]
         for key, value in changes.items():
@@ -422,6 +425,7 @@ class _Reading:
         if not problems:
             both = [name for name in data.get("axes", {}) if name in data.get("settings", {})]
             problems = [places.problem("is an axis and a setting", ["axes", name], "keep one of them") for name in both]
+            problems += _executed_twice(data, places)
         if problems:
             raise InvalidDocument(problems)
         return _absolute(data, os.path.dirname(file.path))
@@ -668,6 +672,17 @@ class _Reading:
 
 
 _NOTHING: Mapping[str, Any] = {"low": None, "high": None, "log": False, "step": None, "choices": [], "when": ""}
+
+
+def _executed_twice(data: Mapping[str, Any], places: _Places) -> list[Problem]:
+    """Return what is wrong with a file that names two things to execute; of several files the last one counts."""
+    first, *others = [key for key in data if key in _EXECUTED] or [""]
+    hint = "keep one of them"
+    if {first, *others} == {"run", "command"}:
+        hint += "; to run another command with the files of an asset, write it behind `--` on the command line"
+    return [
+        places.problem(f"a point executes one thing, and there is `{first}` already", [key], hint) for key in others
+    ]
 
 
 def _wrong_kind(key: str, value: Any) -> str:

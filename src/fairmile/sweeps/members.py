@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import parse_duration
@@ -133,6 +134,8 @@ class Members:
         changes = self._changes(frozen, point, rendered.script if rendered is not None else "")
         changes["params"] |= params
         line = {**frozen.member(id, **changes), "point": point.id}
+        if point.repeat is not None:
+            line["repeat"] = point.repeat
         absent = dict.fromkeys(self._axes - changes["params"].keys(), "")  # their condition does not hold here
         if absent:
             line["argv"] = filled(line["argv"], absent)
@@ -224,9 +227,17 @@ class Members:
 
 def _joined(said: Any, more: Any) -> Any:
     """Return a field with another one on top, which replaces it unless both are mappings."""
-    if isinstance(more, BaseModel):
-        more = more.model_dump(exclude_defaults=True)
+    more = _plain(more)
     return {**said, **more} if isinstance(said, Mapping) and isinstance(more, Mapping) else more
+
+
+def kept(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of runs as JSON can hold them, for another process that makes the same members of them."""
+    return {name: to_jsonable_python(_plain(value)) for name, value in changes.items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else value
 
 
 def _asked_by(script: str, resources: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ The rule, for templates as for settings:
 
 - `{…}` around the name of a setting or of an axis is replaced. `{point.id}`, `{point.number}`, `{point.repeat}` and
   `{point.uuid}` tell of the point itself; `{os.NAME}` is an environment variable that the definition allows.
+- `{name|quote}` is the value as one word of a shell, whatever it holds.
 - `${…}` is the shell's and `\\{…}` is left as it stands; a placeholder inside `${VAR:-{run.branch}}` is replaced.
 - Braces that hold no name are left alone: JSON, `{1..9}`, `{a,b}`, `{print $1}`, `{}`.
 - What looks like a name and is not defined is an error, so that a typing mistake is found before a job runs. Left
@@ -17,6 +18,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ _F_STRING = re.compile(r"(?<![\w-])(?:[rR]?[fF]|[fF][rR])[\"']")
 _AWK = frozenset({"print", "next", "nextfile", "exit", "getline", "return", "break", "continue"})
 _HARMLESS = frozenset({"USER", "LOGNAME", "HOME", "PWD", "TMPDIR"})
 _LINE = re.compile(r":\d+$")
+_QUOTE = "|quote"
+_CLOSE = re.compile(r"(\|quote)?\}")
 _DEEPEST = 8  # placeholders in names of placeholders
 
 _Get = Callable[[Point], Any]
@@ -58,6 +62,7 @@ class _Name(NamedTuple):
     source: str
     line: int
     must: bool
+    is_quoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,14 @@ class Texts:
 
     def _term(self, name: _Name, where: str, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
         """Return what a placeholder stands for; one that is somebody else's stands for itself."""
+        if not name.is_quoted:
+            return self._plain_term(name, where, chain, leave)
+        value, get = self._plain_term(name._replace(is_quoted=False), where, chain)
+        if get is None:
+            return _Term(shlex.quote(self._text(value)))
+        return _Term(get=lambda point: shlex.quote(self._text(get(point))))
+
+    def _plain_term(self, name: _Name, where: str, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
         place = where if not where or _LINE.search(where) else f"{where}:{name.line}"
         parts = [each if isinstance(each, str) else self._term(each, place, chain) for each in name.parts]
         if all(isinstance(each, str) or each.get is None for each in parts):
@@ -346,13 +359,17 @@ def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int =
     simple = _SIMPLE.match(text, at)
     if simple is not None:
         said, end = simple[1], simple.end()
-        if not is_known(said) and not _PATH.fullmatch(said):
+        is_quoted = said.endswith(_QUOTE) and not is_known(said)
+        said = said.removesuffix(_QUOTE) if is_quoted else said
+        if not is_known(said) and not _PATH.fullmatch(said) and not is_known(said.partition("|")[0]):
             return None
-        must = is_known(said) or not (_is_talk(text, at) or _is_foreign(text, at, end, said))
-        return _Name((said,), simple[0], _line(text, at), must), end
+        is_foreign = not is_quoted and _is_foreign(text, at, end, said)
+        must = is_known(said) or not (is_foreign or _is_talk(text, at))
+        name = _Name((said,), simple[0], _line(text, at), must, is_quoted)
+        return None if is_quoted and not must else (name, end)
     parts: list[str | _Name] = []
     here = at + 1
-    while here < len(text) and text[here] != "}":
+    while here < len(text) and text[here] not in "}|":
         piece = _PIECE.match(text, here)
         if piece is not None:
             parts.append(piece[0])
@@ -363,11 +380,12 @@ def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int =
             return None
         parts.append(inner[0])
         here = inner[1]
-    if here >= len(text) or not any(isinstance(each, str) for each in parts):
-        return None  # {{name}} is a name between braces
+    close = _CLOSE.match(text, here)
     must = not _is_talk(text, at)
+    if close is None or (close[1] and not must) or not any(isinstance(each, str) for each in parts):
+        return None  # {{name}} is a name between braces
     whole = tuple(each if isinstance(each, str) else each._replace(must=must) for each in parts)
-    return _Name(whole, text[at : here + 1], _line(text, at), must), here + 1
+    return _Name(whole, text[at : close.end()], _line(text, at), must, bool(close[1])), close.end()
 
 
 def _is_talk(text: str, at: int) -> bool:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+import shutil
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import SystemFailure
+from fairmile.base.files import Holder, write_atomic
 
 SWEEP = "sweep.json"
+COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep
+_MAKING = ".making"  # who makes a sweep, in its folder until that is done
+_REMOVED = ".removed"
+_ABANDONED_S = 86400.0  # where nobody can tell whether somebody is still at it
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Sweep:
 def list_sweeps(root: Path) -> list[Sweep]:
     """Return all sweeps below a folder, the newest first; a damaged one is left out."""
     found = []
-    for file in root.glob(f"*/{SWEEP}"):
+    for file in root.glob(f"[!.]*/{SWEEP}"):
         with contextlib.suppress(SystemFailure):
             found.append(read_sweep(file.parent))
     return sorted(found, key=lambda sweep: sweep.created, reverse=True)
@@ -64,3 +71,38 @@ def read_sweep(folder: Path) -> Sweep:
     if not isinstance(document, dict) or "id" not in document:
         raise SystemFailure(f"{folder / SWEEP} is damaged: expected the record of a sweep")
     return Sweep(folder, document)
+
+
+@contextlib.contextmanager
+def making(folder: Path) -> Iterator[None]:
+    """Make a sweep in a folder that is new; nothing stays of one that fails."""
+    try:
+        write_atomic(folder / _MAKING, Holder.me().text())
+        yield
+        (folder / _MAKING).unlink()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a sweep, which is not there any more from the first moment on."""
+    gone = folder.with_name(f".{folder.name}{_REMOVED}")
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def clear_leftovers(root: Path) -> None:
+    """Remove what processes that were killed left of sweeps that they made or removed."""
+    half_made = [file.parent for file in root.glob(f"[!.]*/{_MAKING}") if not (file.parent / SWEEP).exists()]
+    for folder in (*half_made, *root.glob(f".*{_REMOVED}")):
+        if _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    with contextlib.suppress(OSError):  # it is gone meanwhile, or nobody made it
+        if time.time() - folder.stat().st_mtime > _ABANDONED_S:
+            return True
+        return Holder.parse((folder / _MAKING).read_text(), 0).is_dead_here()
+    return False

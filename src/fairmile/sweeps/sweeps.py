@@ -28,9 +28,9 @@ from fairmile.runs.spec import RunSpec
 from fairmile.runs.wording import Value
 from fairmile.runs.worker import TAKEN, Batch, Ended, pool
 from fairmile.sweeps.files import is_definition_file, read_document, source_document
-from fairmile.sweeps.members import Members
+from fairmile.sweeps.members import Members, kept
 from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.record import SWEEP, Sweep, list_sweeps
+from fairmile.sweeps.record import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
 
 RESULTS = "results.json"
 _FORMAT = "fairmile-sweep/1"
@@ -75,6 +75,7 @@ class Standing:
     reason: str = ""
     elapsed_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    repeat: int | None = None  # which of several repeats, from 1
 
 
 class Sweeps:
@@ -142,6 +143,22 @@ class Sweeps:
             plan.notes,
         )
 
+    def plan_trial(
+        self, definition: Definition, *, template: Path | None = None, **changes: Any
+    ) -> tuple[RunPlan, float | None, str]:
+        """Return what one trial of a space would do, how long it is expected to take in seconds, and who says so."""
+        plan = self._plan_of(self._members(definition, template, changes), _any_point(definition))
+        return plan, *self._expected(plan)
+
+    def _members(self, definition: Definition, template: Path | None, changes: Mapping[str, Any]) -> Members:
+        members = Members(definition, template, self._environ, changes)
+        if not members.can_run:
+            raise UsageError(
+                f"{definition.name}: nothing says what a point executes",
+                hint="give `command`, `run` or `notebook` in the file, or --template",
+            )
+        return members
+
     def _expected(self, plan: RunPlan) -> tuple[float | None, str]:
         """Return how long a point is expected to take, and who says so."""
         said = plan.prediction.get("elapsed_s")
@@ -178,16 +195,11 @@ class Sweeps:
     ) -> Sweep:
         """Freeze a sweep: its points with their identities, the code, the inputs, in a folder of its own."""
         given = template or definition.fields.get("template")
-        members = Members(definition, template, self._environ, changes)
-        if not members.can_run:
-            raise UsageError(
-                f"{definition.name}: nothing says what a point executes",
-                hint="give `command`, `run` or `notebook` in the file, or --template",
-            )
+        members = self._members(definition, template, changes)
         first, _, count = _ends(definition) if study is None else (_any_point(definition), None, 0)
         plan = self._plan_of(members, first)
         folder, id = self._new_folder(definition.name)
-        try:
+        with making(folder):
             frozen = self._freeze(plan, folder, id, in_place="folder" in definition.fields)
             if study is None:
                 frozen.write_members(members.lines(frozen, id))
@@ -207,12 +219,10 @@ class Sweeps:
                 "values": dict(frozen.values),
                 "best": definition.best,
                 "combine": list(definition.combine),
-                **({"study": dict(study)} if study is not None else {}),
+                # Trials are made later, by other processes, from the file and what was said beside it.
+                **({"study": dict(study), "changes": kept(changes)} if study is not None else {}),
             }
             write_atomic(folder / SWEEP, json.dumps(document), mode=0o600)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
         return Sweep(folder, document)
 
     def _freeze(self, plan: RunPlan, folder: Path, id: str, *, in_place: bool) -> Frozen:
@@ -224,6 +234,7 @@ class Sweeps:
             id = f"{name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
+                clear_leftovers(self.root)
                 (self.root / id).mkdir(mode=0o700)
             except FileExistsError:
                 continue
@@ -261,9 +272,7 @@ class Sweeps:
         with self._turn(sweep):  # nobody is at it
             pass
         try:
-            gone = sweep.folder.with_name(f".{sweep.id}.removed")
-            sweep.folder.rename(gone)
-            shutil.rmtree(gone)
+            remove_folder(sweep.folder)
         except OSError as error:
             raise write_failure(str(sweep.folder), error) from error
         return sweep
@@ -287,12 +296,13 @@ class Sweeps:
         for number, member in enumerate(batch.members()):
             row = rows.get(member["id"])  # None: it has not begun
             at = (number, member["point"], member["id"], member["spec"].get("params", shared))
+            repeat = member.get("repeat")
             if number in queued and (row is None or self._is_before(row, queued[number])):
-                found.append(Standing(*at, "queued"))
+                found.append(Standing(*at, "queued", repeat=repeat))
             elif row is None:
-                found.append(Standing(*at, _LEFT))
+                found.append(Standing(*at, _LEFT, repeat=repeat))
             else:
-                found.append(Standing(*at, str(row.state), row.reason, row.elapsed_s, row.metrics))
+                found.append(Standing(*at, str(row.state), row.reason, row.elapsed_s, row.metrics, repeat))
         return found
 
     def _arrays(self, sweep: Sweep) -> Iterator[ArrayState]:
@@ -510,7 +520,7 @@ class Sweeps:
 
     def combined(self, sweep: Sweep) -> Run | None:
         """Return the run of the combining step, where there was one."""
-        return self._runs().find(f"{sweep.id}-combined")
+        return self._runs().find(f"{sweep.id}{COMBINED}")
 
     def _conclude(self, sweep: Sweep, found: Sequence[Standing]) -> None:
         """Write the table of results; where all points are done, take the combining step unless that is done, too."""
@@ -520,6 +530,7 @@ class Sweeps:
                 "run": each.run,
                 "folder": str(self._runs().root / each.run),
                 "values": dict(each.values),
+                "repeat": each.repeat,
                 "state": each.state,
                 "metrics": {name: number_text(value) for name, value in each.metrics.items()},
             }
@@ -543,7 +554,7 @@ class Sweeps:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir()
-        member = runs.freeze(plan, folder).member(f"{sweep.id}-combined")
+        member = runs.freeze(plan, folder).member(f"{sweep.id}{COMBINED}")
         batch = Batch.read(folder)
         # One that failed before may have been mended since: its record tells what runs now.
         now = batch.fresh(member, {})

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from slurm_cluster import SlurmCluster
-from sweep_making import workspace_here, workspace_on
+from sweep_making import wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import RunFailed, UsageError
 from fairmile.base.files import Holder
@@ -103,6 +103,15 @@ class TestHere:
         assert b"saved" in workspace.runs.output(stopped.id)
         assert len(trials[2].curve) < 5
 
+    def test_what_the_command_line_says_goes_before_what_the_file_says_of_each_trial(
+        self, workspace: Workspace, tmp_path: Path
+    ) -> None:
+        text = STUDY.replace("every: 0\n", 'every: 0\ntimeout: "{x}m"\ntags: ["x-{x}"]\nenv: {A: "{x}", B: "{x}"}\n')
+        study = made(workspace, tmp_path, text, trials=1, timeout_s=50.0, tags=("mine",), env={"A": "7"})
+        (trial,) = workspace.studies.run(study)
+        spec = workspace.runs.get(trial.run).document["spec"]
+        assert (spec["timeout_s"], spec["tags"]) == (50.0, ["mine"])
+
     def test_a_failure_is_a_failed_trial_with_its_reason(self, workspace: Workspace, tmp_path: Path) -> None:
         text = STUDY.replace('[sh, program.sh, "{x}", "UNTIL"]', "sh -c 'exit {x}'").replace("random", "grid")
         study = made(workspace, tmp_path, text.replace("{uniform: [0, 1]}", "{choice: [3, 0]}"))
@@ -141,6 +150,12 @@ class TestHere:
         assert states(trials) == {"failed": 1, "done": 3}
         lost = next(each for each in trials if each.state == "failed")
         assert sum(each.params == lost.params for each in trials) == 2
+
+        def has_no_run_without_an_end() -> bool:
+            workspace.studies.settle(study)
+            return not workspace.runs.rows(group=study.id, states=[RunState.RUNNING])
+
+        wait_until(has_no_run_without_an_end)  # the program of a dead worker may still be at its last steps
 
     def test_a_budget_of_energy_that_nobody_measures_is_refused(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, STUDY.replace("trials: 6", "energy: 5 MJ"))

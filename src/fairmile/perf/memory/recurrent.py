@@ -81,7 +81,10 @@ def _read(name: str) -> tuple[tuple[RecurrentCall, int], ...]:
     text = resources.files("fairmile.perf").joinpath("data", "workspaces", name).read_text(encoding="utf-8")
     rows = []
     for said in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
-        numbers = {name: int(said[name]) for name in ("layers", "directions", "steps", "batch", "hidden", "inputs")}
-        call = RecurrentCall(said["kind"], said["dtype"], dropout=said["dropout"] == "1", **numbers)
+        layers, directions, steps, batch, hidden, inputs = (
+            int(said[name]) for name in ("layers", "directions", "steps", "batch", "hidden", "inputs")
+        )
+        dropout = said["dropout"] == "1"
+        call = RecurrentCall(said["kind"], said["dtype"], layers, directions, dropout, steps, batch, hidden, inputs)
         rows.append((call, int(said["workspace_bytes"])))
     return tuple(rows)

@@ -117,8 +117,8 @@ StopEarly = Callable[[Sequence[TrialRecord], Curve], str]
 class MakeEngine(Protocol):
     """Makes the engine over a study's folder: new where nothing is there yet, else the one that is.
 
-    `spent` tells node hours (`node_hours`) and energy (`energy_j`) used so far; `stop_early` is asked at each new value
-    of a curve.
+    `spent` tells node hours (`node_hours`) and energy (`energy_j`) that ended trials took, and how many `nodes` each
+    one has (else 1); `stop_early` is asked at each new value of a curve.
     """
 
     def __call__(

@@ -37,6 +37,7 @@ class Entry:
     worker: str = ""
     started: float = 0.0
     ended: float | None = None
+    since: float = 0.0  # when what runs of it now began: of a population, its last generation
     state: TrialState = "running"
     values: tuple[float, ...] = ()
     curve: list[tuple[float, float]] = field(default_factory=list)
@@ -55,6 +56,12 @@ class Entry:
     def may_be_repeated(self) -> bool:
         """Whether it was lost, and is no repetition: what takes its worker along twice is given up."""
         return self.lost and self.losses < 2 and self.retry_of is None
+
+    def spans(self) -> list[tuple[float, float | None]]:
+        """Return when it ran, with what runs now apart from what ended before."""
+        if self.ended is not None:
+            return [(self.started, self.ended)]
+        return [(self.started, self.since), (self.since, None)]
 
     def record(self) -> TrialRecord:
         """Return what others are told of it."""
@@ -147,7 +154,7 @@ class Records:
         entries = self.entries()
         taken = sum(not entry.lost or entry.retry_of is not None for entry in entries)
         # Of what was lost with its worker nobody knows how long it ran.
-        return self.rules.is_spent(taken, ((entry.started, entry.ended) for entry in entries if not entry.lost))
+        return self.rules.is_spent(taken, [span for entry in entries if not entry.lost for span in entry.spans()])
 
     def to_repeat(self) -> list[Entry]:
         """Return the trials that were lost with their worker and not yet begun again; none is repeated twice."""
@@ -266,6 +273,7 @@ class Records:
             event["params"],
             worker=event["worker"],
             started=event["at"],
+            since=event["at"],
             retry_of=event.get("retry_of"),
             proposal=event.get("proposal", {}),
             generation=event.get("generation", 0),

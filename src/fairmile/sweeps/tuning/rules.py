@@ -64,16 +64,18 @@ class Rules:
     def is_spent(self, taken: int, spans: Iterable[tuple[float, float | None]]) -> bool:
         """Tell whether the budget allows no further trial after `taken` ones, which ran from when to when (or still).
 
-        Time counts while at least one trial runs.
+        Time counts while at least one trial runs. Node hours count also of trials that run, as far as they are.
         """
-        limits = self.settings
+        limits, spans, now = self.settings, list(spans), self.clock()
         if limits.trials is not None and taken >= limits.trials:
             return True
-        if limits.time_s is not None and _covered_s(spans, self.clock()) >= limits.time_s:
+        if limits.time_s is not None and _covered_s(spans, now) >= limits.time_s:
             return True
         if self._spent is None or (limits.node_hours is None and limits.energy_j is None):
             return False
-        spent = self._spent()
+        spent = dict(self._spent())
+        running_s = sum(max(0.0, now - start) for start, end in spans if end is None)
+        spent["node_hours"] = spent.get("node_hours", 0.0) + running_s * spent.get("nodes", 1.0) / 3600
         pairs = (("node_hours", limits.node_hours), ("energy_j", limits.energy_j))
         return any(limit is not None and spent.get(name, 0.0) >= limit for name, limit in pairs)
 
@@ -97,7 +99,8 @@ class Rules:
 
         `keep` writes a value down, and may return why the trial is not ours any more; `decide` is the engine's pruner.
         With `whole` steps the first value within one counts. Late in a long curve one step in fifty is kept, so that a
-        record does not grow by every batch of a training. With several objectives nothing is kept or stopped.
+        record does not grow by every batch of a training. With several objectives nothing is kept or stopped. Whoever
+        is told to stop and comes too late goes on to report: the curve is kept to its end.
         """
         curve: list[tuple[float, float]] = []
         stopped: list[str] = []
@@ -105,18 +108,18 @@ class Rules:
 
         def report(step: float, value: float) -> str:
             nonlocal last
-            if stopped or len(self.objectives) > 1 or not 0 <= step < math.inf:
-                return "".join(stopped)
+            if len(self.objectives) > 1 or not 0 <= step < math.inf:
+                return ""
             step = int(step) if whole else step
             if step - last < max(last // 50, 1 if whole else 1e-9):
-                return ""
+                return "".join(stopped)
             last, value = step, value if math.isfinite(value) else math.nan
             if math.isfinite(value):
                 curve.append((step, value))
-            why = keep(step, value) or self._why_stop(step, value, curve, decide, finished)
-            if why:
+            why = keep(step, value) or ("" if stopped else self._why_stop(step, value, curve, decide, finished))
+            if why and not stopped:
                 stopped.append(why)
-            return why
+            return "".join(stopped)
 
         return report
 

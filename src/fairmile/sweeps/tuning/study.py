@@ -10,10 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fairmile.base.files import Holder, write_atomic
 from fairmile.runs.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.ledger import Ledger
 from fairmile.runs.model import RunState
-from fairmile.runs.runs import Runs
+from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.worker import Batch
 from fairmile.sweeps.files import read_document
@@ -43,6 +44,24 @@ _LOG = "workers.log"
 _STOP = "stop"  # a file in the study's folder that has workers ask for nothing more
 
 
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study would do; nothing has happened yet."""
+
+    space: Mapping[str, Mapping[str, Any]]
+    settings: Settings
+    run: RunPlan  # that of a trial
+    trial_s: float | None = None  # how long one is expected to take
+    trial_s_from: str = ""
+
+    @property
+    def node_hours(self) -> float | None:
+        """What all trials take together where none is stopped early; None where time or number are not known."""
+        if self.trial_s is None or self.settings.trials is None:
+            return None
+        return self.settings.trials * (self.run.spec.resources.nodes or 1) * self.trial_s / 3600
+
+
 class Studies:
     """The tuning of one workspace; a study is a sweep whose points an engine chooses."""
 
@@ -50,12 +69,21 @@ class Studies:
         self._sweeps = sweeps
         self._runs = runs
 
+    def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> StudyPlan:
+        """Return what `create` with the same arguments would begin, or raise what is wrong with it."""
+        space, settings = self._checked(definition, changes)
+        run, trial_s, source = self._sweeps.plan_trial(definition, template=template, **changes)
+        with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:
+            engine = ENGINES[settings.engine](Path(folder), space, definition.objectives, settings)
+            self._check_place(definition, engine, settings, run.spec.system)
+        return StudyPlan(space, settings, run, trial_s, source)
+
     def create(self, definition: Definition, source: Mapping[str, Any], **changes: Any) -> Sweep:
         """Make a study of a definition; `changes` are fields of its runs, or keys of `tuning` such as `trials`.
 
         The seed of the sampler is `tuning_seed`: `seed` is that of the runs.
         """
-        space, settings = self.checked(definition, changes)
+        space, settings = self._checked(definition, changes)
         study = {
             "settings": asdict(settings),
             "distributions": {name: dict(each) for name, each in space.items()},
@@ -63,23 +91,26 @@ class Studies:
         }
         made = self._sweeps.create(definition, source, study=study, **changes)
         try:
-            engine = self.engine(made)
-            if made.system and not engine.shares:
-                raise UsageError(
-                    f"{definition.origin('tuning')}: the engine {settings.engine} works in one process only",
-                    hint="take `engine: optuna` for workers on a system",
-                )
-            if made.system and self._runs().arrays.is_far(made.system):
-                raise Unsupported(
-                    f"{made.system} is reached over ssh, where a study cannot be shared",
-                    hint="start it there, in a workspace of that machine",
-                )
+            self._check_place(definition, self.engine(made), settings, made.system)
         except FairmileError:
             shutil.rmtree(made.folder, ignore_errors=True)
             raise
         return made
 
-    def checked(
+    def _check_place(self, definition: Definition, engine: Engine, settings: Settings, system: str) -> None:
+        """Raise where an engine, or any, cannot work on a system."""
+        if system and not engine.shares:
+            raise UsageError(
+                f"{definition.origin('tuning')}: the engine {settings.engine} works in one process only",
+                hint="take `engine: optuna` for workers on a system",
+            )
+        if system and self._runs().arrays.is_far(system):
+            raise Unsupported(
+                f"{system} is reached over ssh, where a study cannot be shared",
+                hint="start it there, in a workspace of that machine",
+            )
+
+    def _checked(
         self, definition: Definition, changes: dict[str, Any]
     ) -> tuple[Mapping[str, Mapping[str, Any]], Settings]:
         """Return the space and the settings of a study, or raise what is wrong; settings are taken out of `changes`."""
@@ -117,6 +148,13 @@ class Studies:
     def trials(self, study: Sweep) -> Sequence[TrialRecord]:
         """Return what is known of all trials."""
         return self.engine(study).trials()
+
+    def settle(self, study: Sweep) -> None:
+        """Bring up to date what nobody else will: trials whose worker died, and the ends of their runs."""
+        engine = self.engine(study)
+        if engine.shares:  # else only who works on the study may write of it
+            self._reap(study, engine)
+        self._settle(study)
 
     def best(self, study: Sweep) -> list[TrialRecord]:
         """Return the best trial, or with several objectives all that no other one beats in each of them."""
@@ -167,6 +205,7 @@ class Studies:
             found = engine.trials()
             on_look(found)
             if not engine.waiting() or (study.folder / _STOP).exists():
+                self._settle(study)
                 return found
 
     def _work_here(
@@ -237,6 +276,7 @@ class Studies:
             if not engine.waiting() or (study.folder / _STOP).exists():
                 break
             self.submit(study)
+        self._settle(study)
         found = engine.trials()
         on_look(found)
         return found
@@ -249,6 +289,11 @@ class Studies:
 
     def _reap(self, study: Sweep, engine: Engine) -> None:
         engine.reap(lambda worker: self._is_alive(study, worker))
+
+    def _settle(self, study: Sweep) -> None:
+        """Write the end of runs whose worker died, which nobody else will tell."""
+        for row in self._runs().rows(group=study.id, states=[RunState.RUNNING]):
+            self._runs().collect(row.id)
 
     def _is_alive(self, study: Sweep, worker: str) -> bool:
         """Tell whether a worker may still be at its trial."""
@@ -282,13 +327,18 @@ def _engine(study: Sweep, ledger: Ledger) -> Engine:
 
 def _spent(study: Sweep, ledger: Ledger) -> dict[str, float | None]:
     """Return node_hours, and energy_j or None where nothing measured it."""
-    nodes = (study.document["spec"].get("resources") or {}).get("nodes") or 1
+    nodes = _nodes(study)
     rows = ledger.rows(group=study.id)
     energies = [row.energy_j for row in rows if row.energy_j is not None]
     return {
         "node_hours": sum(row.elapsed_s or 0.0 for row in rows) * nodes / 3600,
         "energy_j": sum(energies) if energies else None,
     }
+
+
+def _nodes(study: Sweep) -> int:
+    """Return how many nodes a worker has, and with it each trial."""
+    return (study.document["spec"].get("resources") or {}).get("nodes") or 1
 
 
 def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
@@ -300,7 +350,7 @@ def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
             f"a budget of energy cannot be kept here: nothing measured that of run {over[0]}",
             hint="`fairmile watch --list` tells why; give trials, time or node_hours instead",
         )
-    return {name: value or 0.0 for name, value in spent.items()}
+    return {"nodes": float(_nodes(study)), **{name: value or 0.0 for name, value in spent.items()}}
 
 
 def frozen_of(study: Sweep) -> Frozen:
@@ -354,7 +404,8 @@ def work(
     job = {"key": key, "system": study.system, "task": task} if key else None
     objectives = [Objective(**each) for each in study.document["study"]["objectives"]]
     template = study.document["template"]
-    members = Members(definition, folder / template if template else None, environ)
+    changes = study.document.get("changes", {})
+    members = Members(definition, folder / template if template else None, environ, changes)
     batch = replace(batch, around=tuple(launch)) if launch else batch
     runner = TrialRunner(study.id, frozen_of(study), members, batch, objectives, job)
     stopped, me = folder / _STOP, Holder.me()
@@ -373,7 +424,9 @@ def _signals_to(interrupt: Callable[[], None]) -> Iterator[None]:
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+            # Hangups are ignored where nohup asks for it. A script ignores interruptions for what it starts in the
+            # background, so that no terminal ends it, but ours come from who started the worker.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, lambda *_: interrupt())
     try:
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +121,20 @@ class _Watched:
 
     def look(self) -> str:
         """Report what has come, and return why the trial is to be stopped, where it is."""
-        for each in self._tail.new():
-            if each.name != self._metric or self.why:
-                continue
-            self._count += 1
-            if math.isfinite(each.value):
-                self.value = each.value
-            self.why = self._report(self._count if each.step is None else each.step, each.value)
+        for step, value in self._new():
+            if not self.why:
+                self.value = value if math.isfinite(value) else self.value
+                self.why = self._report(step, value)
         return f"{_PRUNED}{self.why}" if self.why else ""
 
     def last_look(self) -> None:
         """Report what came at the very end; it is too late to stop anything."""
-        if not self.why:
-            self.look()
-            self.why = ""
+        for step, value in self._new():
+            if not self.why:
+                self._report(step, value)
+
+    def _new(self) -> Iterator[tuple[float, float]]:
+        for each in self._tail.new():
+            if each.name == self._metric:
+                self._count += 1
+                yield (self._count if each.step is None else each.step), each.value
