@@ -54,7 +54,8 @@ def write_atomic(
     folder = os.path.dirname(target) or "."
     temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
     try:
-        os.makedirs(folder, exist_ok=True)
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise write_failure(folder, error) from error
     try:
