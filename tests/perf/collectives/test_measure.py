@@ -116,7 +116,7 @@ def test_nodes_are_predicted_by_what_was_measured_between_nodes() -> None:
 
 def test_a_plan_says_what_would_be_started() -> None:
     (first, second) = plan_collectives("gloo", [4, 2], sizes=["1KiB"], collectives=["all-reduce"], python="python3")
-    assert first[:5] == ("python3", "-m", "fairmile.perf.collectives", "--backend", "gloo")
+    assert first[:6] == ("python3", "-P", "-m", "fairmile.perf.collectives", "--backend", "gloo")
     assert (first[-1], second[-1]) == ("2", "4")
     assert "1024" in first
     (command,) = plan_collectives("mpi", [512], python="python3")

@@ -110,7 +110,7 @@ def plan_collectives(
         raise UsageError(f"ranks {list(ranks)} cannot be measured", hint="name at least 2, such as 2,4")
     if not seconds > 0:
         raise UsageError(f"{seconds!r} seconds for each size are too few")
-    words = [python, "-m", "fairmile.perf.collectives", "--backend", backend]
+    words = [python, "-P", "-m", "fairmile.perf.collectives", "--backend", backend]
     words += ["--sizes", ",".join(str(size) for size in chosen_sizes(sizes))]
     words += ["--collectives", ",".join(chosen_collectives(collectives)), "--seconds", f"{seconds:g}"]
     return tuple(tuple(_launched(backend, count, words)) for count in sorted(set(ranks)))

@@ -224,7 +224,16 @@ def _start_here(arguments: argparse.Namespace) -> int:
     """Start the ranks on this machine; they find each other through a file, so that no port can be taken already."""
     with tempfile.TemporaryDirectory(prefix="fairmile-ranks-") as folder:
         store = os.path.join(folder, "store")
-        command = [sys.executable, "-m", "fairmile.perf.collectives", "--backend", arguments.backend, "--store", store]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "fairmile.perf.collectives",
+            "--backend",
+            arguments.backend,
+            "--store",
+            store,
+        ]
         command += ["--seconds", str(arguments.seconds), "--out", arguments.out]
         command += ["--sizes", arguments.sizes, "--collectives", arguments.collectives]
         started: list[subprocess.Popen[bytes]] = []
