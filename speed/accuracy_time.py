@@ -4,7 +4,7 @@ Usage: python speed/accuracy_time.py [--traces FOLDER]
 
 The measured steps are those of the shared folder (FAIRMILE_SHARED_DATA); traces are made on the spot without a GPU, or
 taken from FOLDER, where they are kept for the next time. Rows of the table that only the model asked for are left out,
-and so is the model when the host's factor is fitted. Models that need a package that is missing are listed as such.
+and so is the model when the speed of the host is fitted. Models that need a package that is missing are listed as such.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairmile.perf.tracing.trace import TraceRequest, trace_target
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 MEASURED = SHARED / "gpu_h200_training.csv"
-FACTORS = (1.6, 1.8, 2.0, 2.2, 2.4)
+SCALES = (0.8, 0.9, 1.0, 1.1, 1.2)
 _SAID = ("model", "batch", "opt", "prec", "seq", "side", "ckpt", "channels_last", "infer")
 
 
@@ -90,17 +90,13 @@ def traced(row: dict[str, str], folder: Path | None) -> Trace | str:
     return trace
 
 
-def errors_by_factor(rows: list[tuple[dict[str, str], Trace]], table: OpTimes) -> dict[float, list[float]]:
-    """Return each row's error for each factor of the host, in logarithms."""
-    return {factor: [_error(row, trace, table, factor) for row, trace in rows] for factor in FACTORS}
+def errors_by_scale(rows: list[tuple[dict[str, str], Trace]], table: OpTimes) -> dict[float, list[float]]:
+    """Return each row's error for each speed of the host, in logarithms."""
+    return {scale: [_error(row, trace, table, scale) for row, trace in rows] for scale in SCALES}
 
 
-def _error(row: dict[str, str], trace: Trace, table: OpTimes, factor: float) -> float:
-    return math.log(step_time(trace, "h200", table, _host(factor)).step_time_s / float(row["median_step_s"]))
-
-
-def _host(factor: float) -> Host:
-    return Host(factor={"forward": factor, "backward": factor, "optimizer": 0.75 * factor})
+def _error(row: dict[str, str], trace: Trace, table: OpTimes, scale: float) -> float:
+    return math.log(step_time(trace, "h200", table, Host().scaled(scale)).step_time_s / float(row["median_step_s"]))
 
 
 def main() -> int:
@@ -122,15 +118,15 @@ def main() -> int:
     print(f"{'case':40} {'measured':>9} {'least':>9} {'predicted':>9} {'error':>7}  {'90 % interval':17} bound   exact")
     errors, inside = [], 0
     tables: dict[str, tuple[OpTimes, float]] = {}
-    by_factor = errors_by_factor(rows, whole)
+    by_scale = errors_by_scale(rows, whole)
     for row, trace in rows:
         model = row["model"]
         if model not in tables:
             others = [place for place, (other, _) in enumerate(rows) if other["model"] != model]
-            best = min(FACTORS, key=lambda each: sum(abs(by_factor[each][place]) for place in others))
+            best = min(SCALES, key=lambda each: sum(abs(by_scale[each][place]) for place in others))
             tables[model] = whole.without(model), best
-        table, factor = tables[model]
-        step = step_time(trace, device("h200"), table, _host(factor))
+        table, scale = tables[model]
+        step = step_time(trace, device("h200"), table, Host().scaled(scale))
         truth = float(row["median_step_s"])
         error = step.step_time_s / truth - 1
         errors.append(abs(error))
@@ -138,7 +134,7 @@ def main() -> int:
         print(
             f"{name_of(row):40} {truth * 1e3:9.2f} {float(row['min_step_s']) * 1e3:9.2f} {step.step_time_s * 1e3:9.2f} "
             f"{error:+7.1%}  {step.low_s * 1e3:7.1f} – {step.high_s * 1e3:7.1f} {step.bound:7} "
-            f"{step.by_how.get('exact', 0.0) / step.device_s:5.0%}  host ×{factor}"
+            f"{step.by_how.get('exact', 0.0) / step.device_s:5.0%}  host ×{scale}"
         )
     errors.sort()
     ninth = errors[math.ceil(0.9 * len(errors)) - 1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairmile.perf.compute.grid import ORIGIN, _attention, _convolutions, _elementwise, _recurrent, call
+from fairmile.perf.compute.grid import ORIGIN, _attention, _convolutions, _elementwise
+from fairmile.perf.compute.samples import call
 from fairmile.perf.compute.signatures import signature, tensor
 from fairmile.perf.compute.work import kind_of
 
@@ -26,7 +27,6 @@ def test_names_and_types_of_arguments_are_kept() -> None:
 def test_each_part_is_of_its_kind_and_never_the_same_call_for_two_types() -> None:
     for part, kinds in (
         (_attention, {"attention"}),
-        (_recurrent, {"rnn"}),
         (_elementwise, {"elementwise", "copy", "fill", "reduction"}),
     ):
         ops = list(part())

@@ -15,7 +15,16 @@ from fairmile.perf.compute.table import About, Row
 from fairmile.perf.steps import Kind, Op, Storage, TensorSpec, Trace
 
 H200 = device("h200")
-HOST = Host(factor={"forward": 1.0, "backward": 1.0, "optimizer": 1.0}, added_us={}, wait_us=0.0, step_us=0.0)
+HOST = Host(
+    factor={"forward": 1.0, "backward": 1.0, "optimizer": 1.0},
+    view_us={},
+    listed_us=0.0,
+    optimizer_us=0.0,
+    parameter_us=0.0,
+    again_us=0.0,
+    wait_us=0.0,
+    step_us=0.0,
+)
 
 
 def on(storage: int, count: int = 1000) -> TensorSpec:
@@ -77,6 +86,39 @@ def test_a_gradient_scaler_waits_for_its_answer() -> None:
     both = OpTimes([*table(100.0, 50.0).rows, row], H200, About("NVIDIA H200", "", "", ""))
     # Three calls, the check, then the wait: the last call begins when the device is done, 50 µs too late to be hidden.
     assert step_time(trace(ops), H200, both, HOST).step_time_s == pytest.approx((50 + 300 + 10 + 100) * 1e-6)
+
+
+def test_a_view_takes_the_host_time_although_it_starts_nothing() -> None:
+    seen = replace(relu(1, 2), inputs=(replace(tensor((10, 100)), storage=1),))
+    plain = [relu(0, 1), relu(1, 2)]
+    host = replace(HOST, view_us={"forward": 7.0})
+    assert step_time(trace(plain), H200, table(2.0, 50.0), host).host_s == pytest.approx(100e-6)
+    assert step_time(trace([relu(0, 1), seen, seen]), H200, table(2.0, 50.0), host).host_s == pytest.approx(157e-6)
+
+
+def test_an_optimizer_looks_at_each_tensor_of_each_list() -> None:
+    x = on(0)
+    add = Op("aten._foreach_add_.List", "optimizer", "", (x,) * 6, (), ({"tensors": [0, 1, 2]}, {"tensors": [3, 4, 5]}))
+    host = replace(HOST, listed_us=4.0, optimizer_us=100.0, parameter_us=1.0)
+    step = step_time(trace([relu(0, 1), add, add], category="parameter"), H200, table(2.0, 50.0, add), host)
+    # Eight storages hold parameters whose gradients are dropped; a relu that was never measured takes 6 µs.
+    assert step.host_s == pytest.approx((8 + 6 + 100 + 2 * (50 + 3 * 4)) * 1e-6)
+
+
+def test_what_a_backward_pass_computes_again_costs_the_host_twice() -> None:
+    again, gradient = relu(0, 1, "backward"), replace(relu(0, 1, "backward"), name="aten.threshold_backward.default")
+    host = replace(HOST, again_us=300.0)
+    ops = [relu(0, 1), again, again, gradient, again, gradient]
+    kept = [op for op in ops if op is not again]
+    one = table(2.0, 50.0)
+    more_s = step_time(trace(ops), H200, one, host).host_s - step_time(trace(ops), H200, one, HOST).host_s
+    assert more_s == pytest.approx(2 * 2 * 300e-6)
+    assert step_time(trace(kept), H200, one, host).host_s == step_time(trace(kept), H200, one, HOST).host_s
+
+
+def test_a_host_of_half_the_speed_takes_twice_as_long_for_its_part() -> None:
+    slow = replace(HOST, view_us={"forward": 3.0}, listed_us=2.0).scaled(2.0)
+    assert (slow.factor["backward"], slow.view_us["forward"], slow.listed_us, slow.step_us) == (2.0, 6.0, 4.0, 0.0)
 
 
 def test_parts_add_up_to_the_whole() -> None:

@@ -115,21 +115,24 @@ def _convolution(op: Op, work: Work) -> Features:
     # One dimension is to the libraries two of which one has the length 1.
     what = f"{'transposed ' if transposed else ''}{'depthwise' if depthwise else 'conv'}{max(len(w.shape) - 2, 2)}d"
     family = f"{what} {'backward' if backward else 'forward'} {compute_dtype(op)}"
+    places = math.prod(y.shape[2:])
     numbers = (
-        0.8 * _log(x.shape[0]),
-        _log(x.shape[1]),
-        _log(y.shape[1]),
-        0.8 * _log(math.prod(y.shape[2:])),
-        1.5 * _log(math.prod(w.shape[2:])),
-        _log(math.prod(stride) if isinstance(stride, (list, tuple)) else 1),
-        _log(groups) if not depthwise else 0.0,
-        0.6 * _alignment(x.shape[1], most=5),
-        0.6 * _alignment(y.shape[1], most=5),
+        0.2 * _log(x.shape[0]),
+        0.2 * _log(places),
+        0.3 * _log(x.shape[0] * places),
+        0.6 * _log(x.shape[1]),
+        0.6 * _log(y.shape[1]),
+        0.9 * _log(math.prod(w.shape[2:])),
+        0.6 * _log(math.prod(stride) if isinstance(stride, (list, tuple)) else 1),
+        0.6 * _log(groups) if not depthwise else 0.0,
+        0.4 * _alignment(x.shape[1], most=5),
+        0.4 * _alignment(y.shape[1], most=5),
+        0.2 * _alignment(places, most=4),
     )
     is_dilated = isinstance(dilation, (list, tuple)) and any(each > 1 for each in dilation)
     given = "".join("x" if each else "-" for each in mask[:2])
     marks = ("last" if layout(x) == "last" else "first", given, "dilated" if is_dilated else "")
-    return Features(family, numbers, marks, (1.5, 2.0, 8.0))
+    return Features(family, numbers, marks, (1.0, 0.8, 0.8))
 
 
 def _attention(op: Op, work: Work) -> Features:
@@ -145,19 +148,44 @@ def _attention(op: Op, work: Work) -> Features:
     return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks, (2.0, 3.0, 3.0))
 
 
-def moments(op: Op) -> int:
-    """Return how many times one layer's cell follows another in a recurrent network: each waits for the one before."""
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """How a recurrent network runs: moments one after the other in `layers`, both directions of one counted twice.
+
+    Torch chooses among cuDNN's ways by type and width: "small" and "static" are one kernel for all moments, "standard"
+    starts kernels for each.
+    """
+
+    length: int
+    batch: int
+    hidden: int
+    layers: int
+    mode: int
+    is_both: bool
+    way: str
+
+
+def recurrence(op: Op) -> Recurrence | None:
+    """Return how a call of cuDNN's recurrent networks runs, None where the operator is another."""
+    if "_rnn" not in op.name:
+        return None
     x, weights = tensor_at(op, 0), tensors_at(op, 1)
-    if x is None or len(x.shape) < 3:
-        return 0
-    layers = max(sum(len(each.shape) == 2 for each in weights) // 2, 1)
-    return _length_and_batch(op, x)[0] * layers
-
-
-def _length_and_batch(op: Op, x: TensorSpec) -> tuple[int, int]:
-    at = 14 if "backward" in op.name else 10
-    is_batch_first = len(op.arguments) > at and op.arguments[at] is True
-    return (x.shape[1], x.shape[0]) if is_batch_first else (x.shape[0], x.shape[1])
+    is_backward = "backward" in op.name
+    at = 10 if is_backward else 6
+    if x is None or len(x.shape) < 3 or len(weights) < 2 or len(op.arguments) < at + 8:
+        return None
+    mode, hidden, projection, layers, is_batch_first = op.arguments[at : at + 5]
+    is_both = op.arguments[at + 7] is True
+    length, batch = (x.shape[1], x.shape[0]) if is_batch_first is True else (x.shape[0], x.shape[1])
+    way = "standard"
+    if not projection and x.dtype != "bfloat16":
+        is_plain = mode < 2
+        if hidden <= ((256 if is_plain else 128) if is_backward else (384 if is_plain else 192)):
+            way = "small"
+        elif x.dtype == "float16" and layers == 1 and not is_both and mode != 3 and batch % 8 == 0 and batch <= 128:
+            is_fast = hidden <= 1024 and hidden % 128 == 0 and x.shape[2] % 128 == 0
+            way = "static" if is_fast and (mode == 2 or batch < 96 or hidden < 896) else way
+    return Recurrence(length, batch, hidden, layers * (2 if is_both else 1), mode, is_both, way)
 
 
 def _drops(op: Op) -> bool:
@@ -165,34 +193,94 @@ def _drops(op: Op) -> bool:
 
 
 def _recurrent(op: Op, work: Work) -> Features:
-    x = tensor_at(op, 0)
-    weights = tensors_at(op, 1)
-    if x is None or len(x.shape) < 3 or not weights:
+    x, found = tensor_at(op, 0), recurrence(op)
+    if x is None or found is None:
         return _plain(op, work)
-    hidden = max((each.shape[-1] for each in weights[1:2]), default=1)
-    length, batch = _length_and_batch(op, x)
-    numbers = (0.5 * _log(length), _log(batch), _log(hidden), _log(len(weights)), 0.3 * _log(x.shape[2]))
-    return Features(f"{base_name(op)} {compute_dtype(op)}", (*numbers, 0.5 * _alignment(batch, hidden, most=6)), (), ())
+    numbers = (
+        0.4 * _log(found.length),
+        _log(found.batch),
+        _log(found.hidden),
+        _log(found.layers),
+        0.3 * _log(x.shape[2]),
+        0.5 * _alignment(found.batch, found.hidden, most=6),
+    )
+    family = f"{base_name(op)} {found.way} {compute_dtype(op)}"
+    return Features(family, numbers, (str(found.mode), str(found.is_both)), (1.0, 0.5))
 
 
 def _normal(op: Op, work: Work) -> Features:
     largest = max(op.inputs, key=lambda each: each.elements, default=None)
     if largest is None:
         return _plain(op, work)
+    if "batch_norm" in op.name and len(largest.shape) > 1:
+        return _batch_norm(op, largest)
     kept = min((each.elements for each in op.outputs), default=1)
-    width = largest.shape[-1] if largest.shape else 1
+    layouts = sorted({layout(each) for each in op.inputs if each.elements == largest.elements})
+    way, width = _reduced(op, largest)
     numbers = (_log(largest.elements), _log(kept), 0.5 * _log(width), _log(work.bytes))
-    trains = "apply" if base_name(op) == "native_batch_norm" and op.arguments[5] is False else ""
-    return Features(work.kind, numbers, (op.name + trains, compute_dtype(op), layout(largest)), (9.0, 1.5, 6.0))
+    marks = (op.name, compute_dtype(op), " ".join(layouts), way)
+    return Features(work.kind, numbers, marks, (9.0, 1.5, 6.0, 3.0))
+
+
+def _batch_norm(op: Op, x: TensorSpec) -> Features:
+    applies = base_name(op) == "native_batch_norm" and len(op.arguments) > 5 and op.arguments[5] is False
+    numbers = (0.8 * _log(x.shape[0]), _log(x.shape[1]), 0.8 * _log(math.prod(x.shape[2:])))
+    last = "last" if layout(x) == "last" else ""
+    marks = (last, "volume" if len(x.shape) > 4 else "")
+    return Features(f"{base_name(op)}{' applied' if applies else ''} {compute_dtype(op)}", numbers, marks, (6.0, 0.5))
+
+
+def _reduced(op: Op, largest: TensorSpec) -> tuple[str, int]:
+    """Return which dimensions go (or how large a pool is), and how many elements lie side by side."""
+    width = largest.shape[-1] if largest.shape else 1
+    said = op.arguments[1] if len(op.arguments) > 1 else None
+    if "pool" in op.name:
+        kernel = op.arguments[2] if "backward" in op.name and len(op.arguments) > 2 else said
+        return (f"of {math.prod(kernel)}" if isinstance(kernel, (list, tuple)) else ""), width
+    if isinstance(said, int) and not isinstance(said, bool):
+        said = [said]
+    if not isinstance(said, (list, tuple)) or not said or not all(isinstance(each, int) for each in said):
+        return "", width
+    count = len(largest.shape)
+    gone = {each % count for each in said} if count else set()
+    if ("norm" in op.name and "vector" not in op.name) or not gone:
+        return "", width
+    is_inner = count - 1 in gone
+    side = 1
+    for place in reversed(range(count)):
+        if (place in gone) != is_inner:
+            break
+        side *= largest.shape[place]
+    return "inner" if is_inner else "outer", side
+
+
+def _fourier(op: Op, work: Work) -> Features:
+    x = max((*op.inputs, *op.outputs), key=lambda each: each.elements, default=None)
+    axes = op.arguments[1] if len(op.arguments) > 1 else ()
+    if x is None or not x.shape or not isinstance(axes, (list, tuple)) or not axes:
+        return _plain(op, work)
+    sides = [x.shape[axis] for axis in axes]
+    points = math.prod(sides)
+    numbers = (0.7 * _log(x.elements // max(points, 1)), _log(points))
+    marks = (str(len(axes)), "" if all(_is_smooth(side) for side in sides) else "odd")
+    return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks, (3.0, 3.0))
+
+
+def _is_smooth(length: int) -> bool:
+    """Tell whether a length is made of the factors that transforms have kernels for."""
+    for factor in (2, 3, 5, 7):
+        while length > 1 and length % factor == 0:
+            length //= factor
+    return length <= 1
 
 
 def _gathered(op: Op, work: Work) -> Features:
     largest = max((*op.inputs, *op.outputs), key=lambda each: each.elements, default=None)
     places = [each for each in op.inputs if each.dtype in ("int64", "int32")]
     count = max((each.elements for each in places), default=1)
-    width = largest.shape[-1] if largest is not None and largest.shape else 1
     table = op.outputs[0] if base_name(op) == "embedding_dense_backward" and op.outputs else tensor_at(op, 0)
     rows = table.shape[0] if table is not None and table.shape else 1
+    width = largest.elements // max(count, rows, 1) if largest is not None else 1
     numbers = (_log(work.bytes), _log(count), 0.5 * _log(width), 0.7 * _log(rows))
     name = _ALIKE.get(base_name(op), base_name(op))
     return Features("gather", numbers, (name, compute_dtype(op)), (9.0, 1.0))
@@ -205,27 +293,67 @@ def _optimizer(op: Op, work: Work) -> Features:
 
 
 def _plain(op: Op, work: Work) -> Features:
-    patterns = {layout(each) for each in (*op.inputs, *op.outputs) if each.elements > 1}
-    pattern = "dense" if patterns <= {"dense"} or (len(patterns) == 1 and patterns & {"last", "permuted"}) else ""
-    if not pattern:
-        pattern = "broadcast" if patterns <= {"dense", "broadcast"} else "mixed"
-    inner = min((each.shape[-1] for each in (*op.inputs, *op.outputs) if each.shape), default=1)
-    numbers = (
-        _log(work.bytes_read + 1),
-        _log(work.bytes_written + 1),
-        0.0 if pattern == "dense" else 0.3 * _log(inner),
-    )
+    large = [each for each in (*op.inputs, *op.outputs) if each.elements > 1]
+    pattern, side = _pattern(large)
+    numbers = (_log(work.bytes_read + 1), _log(work.bytes_written + 1), 0.0 if pattern == "dense" else 0.3 * _log(side))
     name = base_name(op) + ("_" if is_in_place(op) else "")
-    types = " ".join(sorted({each.dtype for each in (*op.inputs, *op.outputs) if each.elements > 1}))
+    types = " ".join(sorted({each.dtype for each in large}))
     return Features("plain", numbers, (name, pattern, types), (1.5, 3.0, 1.0))
 
 
-_ALIKE = {"_index_put_impl": "index_put", "_unsafe_index_put": "index_put", "_unsafe_index": "index"}
+def _pattern(tensors: list[TensorSpec]) -> tuple[str, int]:
+    """Return how the tensors of a call lie to one another, and how many elements lie side by side in all of them.
+
+    "dense": all in one order without gaps; "rows": in one order, with gaps; "inner" and "outer": one is repeated along
+    its innermost dimension or another; "crossed": what is near in one is far in another.
+    """
+    layouts = {layout(each) for each in tensors}
+    count = max((len(each.shape) for each in tensors), default=0)
+    shapes = {each.elements for each in tensors}
+    if len(layouts) <= 1 and layouts <= {"dense", "last", "permuted"} and len(shapes) <= 1:
+        return "dense", 1
+    inner, runs = set(), []
+    whole = max(tensors, key=lambda each: each.elements)
+    is_repeated = is_repeated_inside = False
+    for each in tensors:
+        shape, strides = (1,) * (count - len(each.shape)) + each.shape, (0,) * (count - len(each.shape)) + each.strides
+        lengths = (1,) * (count - len(whole.shape)) + whole.shape
+        steps = [(place, 0 if n == 1 else s) for place, (n, s) in enumerate(zip(shape, strides, strict=True))]
+        wide = [(place, s) for place, s in steps if lengths[place] > 1]
+        if any(s == 0 for _, s in wide):
+            is_repeated = True
+            is_repeated_inside |= bool(wide) and wide[-1][1] == 0
+        moving = [(s, -place) for place, s in wide if s > 0]
+        if moving:
+            inner.add(-min(moving)[1])
+            runs.append(_run(shape, strides))
+    side = min(runs, default=1)
+    if len(inner) > 1 and not is_repeated_inside:
+        return "crossed", side
+    if is_repeated:
+        return "inner" if is_repeated_inside else "outer", side
+    return "rows", side
+
+
+def _run(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how many elements of a tensor lie side by side."""
+    step = 1
+    for n, s in sorted(
+        ((n, s) for n, s in zip(shape, strides, strict=True) if n > 1 and s > 0), key=lambda each: each[1]
+    ):
+        if s != step:
+            break
+        step *= n
+    return step
+
+
+_ALIKE = {"_unsafe_index_put": "index_put", "_unsafe_index": "index"}
 _BY_KIND: dict[str, Callable[[Op, Work], Features]] = {
     "gemm": _gemm,
     "conv": _convolution,
     "attention": _attention,
     "rnn": _recurrent,
+    "fft": _fourier,
     "norm": _normal,
     "reduction": _normal,
     "gather": _gathered,

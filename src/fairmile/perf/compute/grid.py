@@ -5,25 +5,29 @@ model of the past used lies between measured neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
-from fairmile.base.errors import Unsupported
+from fairmile.perf.compute.families import FAMILIES, by_library, efficient, flash, heads_inside
+from fairmile.perf.compute.samples import (
+    DEPTHS,
+    FLOATS,
+    PART,
+    SIDES,
+    WIDTHS,
+    call,
+    channels_last,
+    one_of,
+    rounded,
+    spread,
+    turned,
+)
 from fairmile.perf.compute.signatures import Candidate, merged, tensor
 from fairmile.perf.compute.work import work_of
 from fairmile.perf.steps import Op, TensorSpec
 
 ORIGIN = "grid"
-T = TypeVar("T")
-_FLOATS = ("float32", "bfloat16", "float16")
 _MOST_FLOPS = {"float32": 3e12, "bfloat16": 1.2e13, "float16": 1.2e13}
 _MOST_BYTES = 12e9
-# Lengths that networks are made of: kernels are chosen by what divides them.
-_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)
-_SIDES = (4, 7, 8, 10, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 144, 192, 256, 320, 384)
-_DEPTHS = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 72, 96, 128)
-_PART = (1.0, math.e)  # spread evenly over a list
 
 
 def generic_candidates() -> list[Candidate]:
@@ -31,70 +35,9 @@ def generic_candidates() -> list[Candidate]:
     found: list[Candidate] = []
     for part in (_linear, _elementwise, _norms, _convolutions, _attention, _batched, _copies, _optimizers, _indexed):
         found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
-    for part in (_pools, _losses, _recurrent, _others):
+    for part in (_pools, _losses, _others, *FAMILIES):
         found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
     return merged(found)
-
-
-def call(name: str, *arguments: Any, **keywords: Any) -> Op:
-    """Return the call of an operator on tensors that are described only; what it returns is worked out by torch."""
-    op = _described(name, *arguments, **keywords)
-    return replace(op, outputs=_outputs(op))
-
-
-def _described(name: str, *arguments: Any, **keywords: Any) -> Op:
-    inputs: list[TensorSpec] = []
-
-    def said(value: Any) -> Any:
-        if isinstance(value, TensorSpec):
-            inputs.append(value)
-            return {"tensor": len(inputs) - 1}
-        if isinstance(value, list) and any(isinstance(each, TensorSpec) for each in value):
-            places: list[int | None] = []
-            for each in value:
-                if each is None:
-                    places.append(None)
-                else:
-                    inputs.append(each)
-                    places.append(len(inputs) - 1)
-            return {"tensors": places}
-        return value
-
-    plain = tuple(said(each) for each in arguments)
-    named = tuple((key, said(value)) for key, value in keywords.items())
-    return Op(name, "", "", tuple(inputs), (), plain, named)
-
-
-def _outputs(op: Op) -> tuple[TensorSpec, ...]:
-    try:
-        import torch
-    except ImportError as error:
-        raise Unsupported("the list of operators needs torch", hint="pip install 'fairmile[predict]'") from error
-    tensors = [
-        torch.empty_strided(each.shape, each.strides, dtype=getattr(torch, each.dtype), device="meta")
-        for each in op.inputs
-    ]
-
-    def real(value: Any) -> Any:
-        if isinstance(value, dict):
-            if "tensor" in value:
-                return tensors[value["tensor"]]
-            if "tensors" in value:
-                return [None if each is None else tensors[each] for each in value["tensors"]]
-            (kind, word), *_ = value.items()
-            return torch.device("meta") if kind == "device" else getattr(torch, str(word))
-        return value
-
-    found: Any = torch.ops
-    for part in op.name.split("."):
-        found = getattr(found, part)
-    given = found(*map(real, op.arguments), **{key: real(value) for key, value in op.keywords})
-    flat = given if isinstance(given, (tuple, list)) else [given]
-    return tuple(
-        tensor(each.shape, str(each.dtype).removeprefix("torch."), each.stride())
-        for each in flat
-        if isinstance(each, torch.Tensor)
-    )
 
 
 def _fits(op: Op) -> bool:
@@ -103,83 +46,49 @@ def _fits(op: Op) -> bool:
     return work.flops <= _MOST_FLOPS[widest] and work.bytes <= _MOST_BYTES
 
 
-def _spread(count: int, *ranges: tuple[float, float]) -> Iterator[tuple[float, ...]]:
-    """Yield points that fill a box evenly in logarithms (Halton's sequence)."""
-    primes = (2, 3, 5, 7, 11, 13)
-    for number in range(1, count + 1):
-        yield tuple(
-            math.exp(math.log(low) + _reverse(number, prime) * math.log(high / low))
-            for (low, high), prime in zip(ranges, primes, strict=False)
-        )
-
-
-def _reverse(number: int, base: int) -> float:
-    value, share = 0.0, 1.0 / base
-    while number:
-        number, digit = divmod(number, base)
-        value += digit * share
-        share /= base
-    return value
-
-
-def _one_of(choices: Sequence[T], value: float) -> T:
-    """Return the choice at a place that `_spread` gave for _PART."""
-    return choices[min(int(math.log(value) * len(choices)), len(choices) - 1)]
-
-
-def _round(value: float, step: int) -> int:
-    return max(step, round(value / step) * step)
-
-
 # ---- matrix products
 
 
 def _linear() -> Iterator[Op]:
     """A linear layer forward, as functions of both layouts of its weight, and its two gradients."""
     shapes = [
-        (_round(m, 16 if m > 64 else 4), _round(n, 64 if n > 400 else 8), _round(k, 64 if k > 400 else 8))
-        for m, n, k in _spread(90, (16, 140_000), (24, 18_000), (24, 18_000))
+        (rounded(m, 16 if m > 64 else 4), rounded(n, 64 if n > 400 else 8), rounded(k, 64 if k > 400 else 8))
+        for m, n, k in spread(90, (16, 140_000), (24, 18_000), (24, 18_000))
     ]
     shapes += [(m, n, k) for m in (1024, 8192, 16384) for n, k in ((30522, 768), (50257, 1024), (1000, 2048))]
     shapes += [  # lengths that no wide load divides
-        (_round(m, 64), round(n) | 1 if n > 300 else round(n) * 2, _round(k, 64))
-        for m, n, k in _spread(18, (256, 40_000), (40, 60_000), (96, 4096))
+        (rounded(m, 64), round(n) | 1 if n > 300 else round(n) * 2, rounded(k, 64))
+        for m, n, k in spread(18, (256, 40_000), (40, 60_000), (96, 4096))
     ]
     shapes += [(m, k * 4, k) for m in (4096, 16384, 65536) for k in (768, 1024, 1600, 4096)]
     shapes += [(m, k, k) for m in (2048, 8192, 32768) for k in (512, 768, 1280, 2048)]
     shapes += [
-        (_round(m, 64), _one_of(_WIDTHS, n), _one_of(_WIDTHS, k))
-        for m, n, k in _spread(24, (60_000, 1_500_000), _PART, _PART)
+        (rounded(m, 64), one_of(WIDTHS, n), one_of(WIDTHS, k))
+        for m, n, k in spread(24, (60_000, 1_500_000), PART, PART)
     ]
-    shapes += [(_round(m, 8), round(n), _one_of(_WIDTHS, k)) for m, n, k in _spread(10, (16, 200_000), (1, 12), _PART)]
-    shapes += [(round(m), _one_of(_WIDTHS, n), _round(k, 64)) for m, n, k in _spread(10, (1, 12), _PART, (256, 60_000))]
-    for dtype in _FLOATS:
+    shapes += [(rounded(m, 8), round(n), one_of(WIDTHS, k)) for m, n, k in spread(10, (16, 200_000), (1, 12), PART)]
+    shapes += [(round(m), one_of(WIDTHS, n), rounded(k, 64)) for m, n, k in spread(10, (1, 12), PART, (256, 60_000))]
+    for dtype in FLOATS:
         for m, n, k in shapes:
             x, y = tensor((m, k), dtype), tensor((m, n), dtype)
             bias = tensor((n,), dtype)
             out_in, in_out = tensor((n, k), dtype), tensor((k, n), dtype)
-            yield call("aten.addmm.default", bias, x, _turned(out_in))
+            yield call("aten.addmm.default", bias, x, turned(out_in))
             yield call("aten.mm.default", y, out_in)
-            yield call("aten.mm.default", _turned(y), x)
+            yield call("aten.mm.default", turned(y), x)
             yield call("aten.addmm.default", bias, x, in_out)
             if m <= 32768:
-                yield call("aten.mm.default", x, _turned(out_in))
-
-
-def _turned(spec: TensorSpec) -> TensorSpec:
-    return tensor(
-        (*spec.shape[:-2], spec.shape[-1], spec.shape[-2]), spec.dtype, (*spec.strides[:-2], *spec.strides[:-3:-1])
-    )
+                yield call("aten.mm.default", x, turned(out_in))
 
 
 def _batched() -> Iterator[Op]:
-    for dtype in _FLOATS:
-        for b, s, d in _spread(16, (8, 1024), (64, 2048), (32, 160)):
-            batch, length, width = _round(b, 4), _round(s, 8), _round(d, 16)
+    for dtype in FLOATS:
+        for b, s, d in spread(16, (8, 1024), (64, 2048), (32, 160)):
+            batch, length, width = rounded(b, 4), rounded(s, 8), rounded(d, 16)
             q, scores = tensor((batch, length, width), dtype), tensor((batch, length, length), dtype)
-            yield call("aten.bmm.default", q, _turned(q))
+            yield call("aten.bmm.default", q, turned(q))
             yield call("aten.bmm.default", scores, q)
-            yield call("aten.bmm.default", _turned(scores), q)
+            yield call("aten.bmm.default", turned(scores), q)
 
 
 # ---- elementwise
@@ -234,8 +143,8 @@ def _one_size(x: TensorSpec, short: bool = False) -> Iterator[Op]:
 
 def _norms() -> Iterator[Op]:
     for dtype in ("float32", "bfloat16"):
-        for r, w in _spread(24, (128, 300_000), (48, 5000)):
-            rows, width = _round(r, 8), _round(w, 16)
+        for r, w in spread(24, (128, 300_000), (48, 5000)):
+            rows, width = rounded(r, 8), rounded(w, 16)
             x, one = tensor((rows, width), dtype), tensor((width,), dtype)
             kept = tensor((rows, 1), "float32")
             yield call("aten.native_layer_norm.default", x, [width], one, one, 1e-5)
@@ -251,10 +160,10 @@ def _norms() -> Iterator[Op]:
             x = tensor((rows, width), dtype)
             yield call("aten._log_softmax.default", x, 1, False)
             yield call("aten._log_softmax_backward_data.default", x, x, 1, {"dtype": dtype})
-    for dtype in _FLOATS:
-        for n, c, h in _spread(36, (1, 256), _PART, _PART):
-            shape = (_round(n, 1), _one_of(_WIDTHS[1:], c), _one_of(_SIDES, h), _one_of(_SIDES, h))
-            for x in (tensor(shape, dtype), tensor(shape, dtype, _channels_last(shape))):
+    for dtype in FLOATS:
+        for n, c, h in spread(36, (1, 256), PART, PART):
+            shape = (rounded(n, 1), one_of(WIDTHS[1:], c), one_of(SIDES, h), one_of(SIDES, h))
+            for x in (tensor(shape, dtype), tensor(shape, dtype, channels_last(shape))):
                 yield from _batch_norm(x)
 
 
@@ -266,45 +175,35 @@ def _batch_norm(x: TensorSpec) -> Iterator[Op]:
     yield call("aten.native_batch_norm_backward.default", x, x, c, c, c, c, c, True, 1e-5, mask)
 
 
-def _channels_last(shape: Sequence[int]) -> tuple[int, ...]:
-    channels, places = shape[1], shape[2:]
-    inner = [1] * len(places)
-    step = channels
-    for at in reversed(range(len(places))):
-        inner[at] = step
-        step *= places[at]
-    return (step, 1, *inner)
-
-
 # ---- convolutions
 
 
 def _convolutions() -> Iterator[Op]:
-    for dtype in _FLOATS:
+    for dtype in FLOATS:
         for is_last in (False, True):
-            for n, ci, co, h, k in _spread(84, (1, 200), _PART, _PART, _PART, _PART):
-                kernel = _one_of((1, 1, 3, 3, 3, 5, 7), k)
+            for n, ci, co, h, k in spread(84, (1, 200), PART, PART, PART, PART):
+                kernel = one_of((1, 1, 3, 3, 3, 5, 7), k)
                 stride = 2 if k > 2.2 and kernel < 5 else 1
-                sizes = (_round(n, 1), _one_of(_WIDTHS, ci), _one_of(_WIDTHS, co), _one_of(_SIDES, h))
+                sizes = (rounded(n, 1), one_of(WIDTHS, ci), one_of(WIDTHS, co), one_of(SIDES, h))
                 yield from _convolution(2, *sizes, kernel, stride, dtype, is_last)
-            for n, co, h, k in _spread(10, (4, 200), (16, 128), _PART, _PART):
-                kernel, stride = _one_of(((7, 2), (3, 2), (3, 1), (4, 4), (16, 16)), k)
-                sizes = (_round(n, 2), 3, _round(co, 16), _one_of((64, 96, 128, 192, 224, 256, 384), h))
+            for n, co, h, k in spread(10, (4, 200), (16, 128), PART, PART):
+                kernel, stride = one_of(((7, 2), (3, 2), (3, 1), (4, 4), (16, 16)), k)
+                sizes = (rounded(n, 2), 3, rounded(co, 16), one_of((64, 96, 128, 192, 224, 256, 384), h))
                 yield from _convolution(2, *sizes, kernel, stride, dtype, is_last, is_first=True)
-            for n, ci, co, d in _spread(64, (1, 100), _PART, _PART, _PART):
-                sizes = (_round(n, 1), _one_of(_WIDTHS[:12], ci), _one_of(_WIDTHS[:12], co), _one_of(_DEPTHS, d))
+            for n, ci, co, d in spread(64, (1, 100), PART, PART, PART):
+                sizes = (rounded(n, 1), one_of(WIDTHS[:12], ci), one_of(WIDTHS[:12], co), one_of(DEPTHS, d))
                 if sizes[0] * max(sizes[1:3]) * sizes[3] ** 3 < 1.5e9:
                     yield from _convolution(3, *sizes, 3, 1, dtype, is_last)
-            for n, ci, co, d in _spread(12, (1, 80), (1, 8), (16, 64), _PART):
-                sizes = (_round(n, 1), round(ci), _round(co, 16), _one_of(_DEPTHS[5:], d))
+            for n, ci, co, d in spread(12, (1, 80), (1, 8), (16, 64), PART):
+                sizes = (rounded(n, 1), round(ci), rounded(co, 16), one_of(DEPTHS[5:], d))
                 if sizes[0] * sizes[2] * sizes[3] ** 3 < 2e9:
                     yield from _convolution(3, *sizes, 3, 1, dtype, is_last, is_first=True)
-            for n, c, h, k in _spread(22, (4, 150), _PART, _PART, _PART):
-                width = _one_of(_WIDTHS[2:], c)
-                sizes = (_round(n, 2), width, width, _one_of(_SIDES[:16], h))
-                yield from _convolution(2, *sizes, _one_of((3, 5, 7), k), 1, dtype, is_last, groups=width)
-            for n, c, h in _spread(16, (2, 64), _PART, _PART):
-                yield from _transposed(_round(n, 1), _one_of(_WIDTHS[2:15], c), _one_of(_SIDES[:14], h), dtype, is_last)
+            for n, c, h, k in spread(22, (4, 150), PART, PART, PART):
+                width = one_of(WIDTHS[2:], c)
+                sizes = (rounded(n, 2), width, width, one_of(SIDES[:16], h))
+                yield from _convolution(2, *sizes, one_of((3, 5, 7), k), 1, dtype, is_last, groups=width)
+            for n, c, h in spread(16, (2, 64), PART, PART):
+                yield from _transposed(rounded(n, 1), one_of(WIDTHS[2:15], c), one_of(SIDES[:14], h), dtype, is_last)
 
 
 def _convolution(
@@ -321,7 +220,7 @@ def _convolution(
     is_first: bool = False,
 ) -> Iterator[Op]:
     shape, weight = (n, ci, *[side] * dims), (co, ci // groups, *[kernel] * dims)
-    place = _channels_last if is_last else None
+    place = channels_last if is_last else None
     x = tensor(shape, dtype, place(shape) if place else None)
     w = tensor(weight, dtype, place(weight) if place else None)
     padding = kernel // 2 if stride < kernel or kernel == 1 else 0
@@ -336,7 +235,7 @@ def _convolution(
 
 def _transposed(n: int, c: int, side: int, dtype: str, is_last: bool) -> Iterator[Op]:
     shape, weight = (n, c, side, side), (c, c // 2, 2, 2)
-    place = _channels_last if is_last else None
+    place = channels_last if is_last else None
     x = tensor(shape, dtype, place(shape) if place else None)
     w = tensor(weight, dtype, place(weight) if place else None)
     rest = ([2, 2], [0, 0], [1, 1], True, [0, 0], 1)
@@ -350,55 +249,18 @@ def _transposed(n: int, c: int, side: int, dtype: str, is_last: bool) -> Iterato
 
 
 def _attention() -> Iterator[Op]:
-    for b, h, s, width in _spread(24, (1, 64), (4, 32), (96, 4096), (40, 160)):
-        shape = (_round(b, 1), _round(h, 1), _round(s, 1 if s < 300 else 64), 64 if width < 90 else 128)
+    for b, h, s, width in spread(24, (1, 64), (4, 32), (96, 4096), (40, 160)):
+        shape = (rounded(b, 1), rounded(h, 1), rounded(s, 1 if s < 300 else 64), 64 if width < 90 else 128)
         for causal in (False, True):
             for dropout in (0.0, 0.1):
                 for dtype in ("bfloat16", "float16"):
-                    yield from _by_library(tensor(shape, dtype, _heads_inside(shape)), causal, dropout)
-                yield from _efficient(tensor(shape, "float32", _heads_inside(shape)), causal, dropout)
+                    q = tensor(shape, dtype, heads_inside(shape))
+                    yield from by_library(q, q, causal, dropout)
+                q = tensor(shape, "float32", heads_inside(shape))
+                yield from efficient(q, q, None, causal, dropout)
             for dtype in ("bfloat16", "float16"):
-                yield from _flash(tensor(shape, dtype, _heads_inside(shape)), causal)
-
-
-def _heads_inside(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of (batch, heads, sequence, width) that is kept as (batch, sequence, heads, width)."""
-    _, heads, length, width = shape
-    return (heads * length * width, width, heads * width, 1)
-
-
-def _flash(q: TensorSpec, causal: bool) -> Iterator[Op]:
-    batch, heads, length, _ = q.shape
-    yield call("aten._scaled_dot_product_flash_attention.default", q, q, q, 0.0, causal, scale=None)
-    sums = tensor((batch, heads, length))
-    seed = tensor((2,), "uint64")
-    yield call(
-        "aten._scaled_dot_product_flash_attention_backward.default",
-        *(q, q, q, q, q, sums, None, None, length, length, 0.0, causal, seed, tensor((), "uint64")),
-        scale=None,
-    )
-
-
-def _by_library(q: TensorSpec, causal: bool, dropout: float) -> Iterator[Op]:
-    batch, heads, length, _ = q.shape
-    name = "aten._scaled_dot_product_cudnn_attention"
-    yield call(f"{name}.default", q, q, q, None, True, dropout, causal, scale=None)
-    sums, seed = tensor((batch, heads, length, 1)), tensor((), "int64")
-    none = (None, None, None)
-    backward = _described(
-        f"{name}_backward.default", q, q, q, q, q, sums, seed, seed, *none, length, length, dropout, causal, scale=None
-    )
-    yield replace(backward, outputs=(q, q, q))
-
-
-def _efficient(q: TensorSpec, causal: bool, dropout: float) -> Iterator[Op]:
-    batch, heads, length, _ = q.shape
-    name = "aten._scaled_dot_product_efficient_attention"
-    yield call(f"{name}.default", q, q, q, None, True, dropout, causal, scale=None)
-    sums = tensor((batch, heads, -(-length // 32) * 32))
-    seed = tensor((), "int64")
-    mask = [True, True, True, False]
-    yield call(f"{name}_backward.default", q, q, q, q, None, q, sums, seed, seed, dropout, mask, causal, scale=None)
+                q = tensor(shape, dtype, heads_inside(shape))
+                yield from flash(q, q, causal)
 
 
 # ---- movement
@@ -406,16 +268,16 @@ def _efficient(q: TensorSpec, causal: bool, dropout: float) -> Iterator[Op]:
 
 def _copies() -> Iterator[Op]:
     for dtype in ("float32", "bfloat16"):
-        for b, h, s in _spread(14, (2, 64), (8, 24), (64, 2048)):
-            shape = (_round(b, 1), _round(h, 1), _round(s, 16), 64)
-            x = tensor(shape, dtype, _heads_inside(shape))
+        for b, h, s in spread(14, (2, 64), (8, 24), (64, 2048)):
+            shape = (rounded(b, 1), rounded(h, 1), rounded(s, 16), 64)
+            x = tensor(shape, dtype, heads_inside(shape))
             yield call("aten.clone.default", x, memory_format={"memory_format": "contiguous_format"})
             wide = tensor((shape[0], shape[2], shape[1] * 64), dtype)
             yield call("aten.cat.default", [wide, wide, wide], 2)
-        for n, c, side in _spread(12, (2, 128), (16, 512), (8, 192)):
-            shape = (_round(n, 1), _round(c, 8), round(side), round(side))
+        for n, c, side in spread(12, (2, 128), (16, 512), (8, 192)):
+            shape = (rounded(n, 1), rounded(c, 8), round(side), round(side))
             x = tensor(shape, dtype)
-            last = tensor(shape, dtype, _channels_last(shape))
+            last = tensor(shape, dtype, channels_last(shape))
             yield call("aten.clone.default", x, memory_format={"memory_format": "channels_last"})
             yield call("aten.clone.default", last, memory_format={"memory_format": "contiguous_format"})
             yield call("aten.add.Tensor", x, last)
@@ -433,10 +295,10 @@ def _copies() -> Iterator[Op]:
 
 
 def _optimizers() -> Iterator[Op]:
-    for c, e in _spread(16, (6, 700), (2e5, 1.2e9)):
+    for c, e in spread(16, (6, 700), (2e5, 1.2e9)):
         count = round(c)
         # As in a network: half of the tensors are short, the others hold nearly all.
-        wide = _round(e / max(count // 2, 1), 64)
+        wide = rounded(e / max(count // 2, 1), 64)
         x = [tensor((wide if place % 2 else 256,)) for place in range(count)]
         step = [tensor(()) for _ in range(count)]
         yield call("aten._foreach_add_.List", x, x, alpha=-0.001)
@@ -457,8 +319,8 @@ def _optimizers() -> Iterator[Op]:
 
 def _indexed() -> Iterator[Op]:
     for dtype in ("float32", "bfloat16"):
-        for r, t, w in _spread(24, (100, 60_000), (128, 2_000_000), _PART):
-            rows, taken, width = round(r), round(t), _one_of(_WIDTHS[1:14], w)
+        for r, t, w in spread(24, (100, 60_000), (128, 2_000_000), PART):
+            rows, taken, width = round(r), round(t), one_of(WIDTHS[1:14], w)
             table, places = tensor((rows, width), dtype), tensor((taken,), "int64")
             values = tensor((taken, width), dtype)
             yield call("aten.embedding.default", table, places)
@@ -472,17 +334,17 @@ def _indexed() -> Iterator[Op]:
 
 def _pools() -> Iterator[Op]:
     for dtype in ("float32", "bfloat16"):
-        for n, c, side in _spread(12, (2, 200), (16, 512), (14, 260)):
-            shape = (_round(n, 1), _round(c, 8), _round(side, 2), _round(side, 2))
-            for x in (tensor(shape, dtype), tensor(shape, dtype, _channels_last(shape))):
+        for n, c, side in spread(12, (2, 200), (16, 512), (14, 260)):
+            shape = (rounded(n, 1), rounded(c, 8), rounded(side, 2), rounded(side, 2))
+            for x in (tensor(shape, dtype), tensor(shape, dtype, channels_last(shape))):
                 for kernel, stride, padding in (([2, 2], [2, 2], [0, 0]), ([3, 3], [2, 2], [1, 1])):
                     rest = (kernel, stride, padding, [1, 1], False)
                     forward = call("aten.max_pool2d_with_indices.default", x, *rest)
                     yield forward
                     y, at = forward.outputs
                     yield call("aten.max_pool2d_with_indices_backward.default", y, x, *rest, at)
-        for n, c, side in _spread(20, (1, 80), _PART, _PART):
-            shape3 = (_round(n, 1), _one_of(_WIDTHS[1:12], c), *[_one_of(_DEPTHS, side)] * 3)
+        for n, c, side in spread(20, (1, 80), PART, PART):
+            shape3 = (rounded(n, 1), one_of(WIDTHS[1:12], c), *[one_of(DEPTHS, side)] * 3)
             if math.prod(shape3) < 2e9:
                 x = tensor(shape3, dtype)
                 rest = ([2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False)
@@ -503,36 +365,12 @@ def _losses() -> Iterator[Op]:
         yield call("aten.mse_loss_backward.default", one, x, x, 1)
 
 
-def _recurrent() -> Iterator[Op]:
-    for dtype in _FLOATS:
-        for t, b, i, h in _spread(16, (24, 300), (16, 500), (16, 1024), _PART):
-            for layers in (1, 2):
-                hidden = _one_of((128, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048), h)
-                yield from _lstm(_round(t, 1), _round(b, 32), _round(i, 16), hidden, layers, dtype)
-
-
-def _lstm(length: int, batch: int, wide: int, hidden: int, layers: int, dtype: str) -> Iterator[Op]:
-    x, y = tensor((length, batch, wide), dtype), tensor((length, batch, hidden), dtype)
-    state = tensor((layers, batch, hidden), dtype)
-    weights: list[TensorSpec] = []
-    for layer in range(layers):
-        weights += [tensor((4 * hidden, hidden if layer else wide), dtype), tensor((4 * hidden, hidden), dtype)]
-        weights += [tensor((4 * hidden,), dtype)] * 2
-    flat = tensor((sum(each.elements for each in weights),), dtype)
-    rest: tuple[Any, ...] = (2, hidden, 0, layers, False, 0.0, True, False, [], None)
-    yield call("aten._cudnn_rnn.default", x, weights, 4, flat, state, state, *rest)
-    given = (x, weights, 4, flat, state, state, y, y, None, None)
-    kept = tensor((1,), "uint8")  # its size is the library's matter: a calibration makes it by the forward call
-    backward = _described("aten._cudnn_rnn_backward.default", *given, *rest, kept, [True, True, True, True])
-    yield replace(backward, outputs=(x, state, state, *weights))
-
-
 def _others() -> Iterator[Op]:
     """A few sizes of what some models use."""
     for dtype in ("float32", "bfloat16"):
-        for n, c, h in _spread(6, (2, 64), _PART, _PART):
-            side = _one_of(_SIDES[2:18], h)
-            shape = (_round(n, 2), _one_of(_WIDTHS[1:12], c), side, side)
+        for n, c, h in spread(6, (2, 64), PART, PART):
+            side = one_of(SIDES[2:18], h)
+            shape = (rounded(n, 2), one_of(WIDTHS[1:12], c), side, side)
             x, twice = tensor(shape, dtype), tensor((*shape[:2], 2 * side, 2 * side), dtype)
             yield call("aten.roll.default", x, [-3, -3], [2, 3])
             yield call("aten.constant_pad_nd.default", x, [1, 1, 1, 1], 0.0)

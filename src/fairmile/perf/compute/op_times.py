@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.perf.compute.devices import Device, device
-from fairmile.perf.compute.features import Features, compute_dtype, features_of, layout_bytes, moments
+from fairmile.perf.compute.features import Features, compute_dtype, features_of, layout_bytes, recurrence
 from fairmile.perf.compute.signatures import read_signature, signature
 from fairmile.perf.compute.table import About, Row, read_rows
 from fairmile.perf.compute.work import Work, kind_of_name, work_of
 from fairmile.perf.steps import Op
 
-_NEIGHBOURS = 24
+_NEIGHBOURS = 60
 _NOISE = 0.04  # of a measured time, in logarithms
 _REACH = 5.0  # factors of two over which a neighbour's efficiency says something
 _SIGNAL = 0.8  # how far efficiencies of one family lie apart, in logarithms
+_DOUBT = {"conv": 2.0}  # how much farther off relatives are than their likeness says: a library chooses among kernels
 _HOST_US = 6.0  # of a call that nothing is known about
+_MOMENT_S = 4e-6  # of one cell on the device, however small; the next one waits for it
+_KERNEL_US = 5.0  # of the host for one cell, where each is launched by itself
 _COLD_SHARE = 0.5  # how much of a model's reads miss the cache, where that makes a difference
 # What operators reach of the roof where nothing was measured, and how wrong that can be.
 _EFFICIENCY = {"gemm": 0.7, "conv": 0.4, "attention": 0.45, "rnn": 0.3, "fft": 0.3, "linalg": 0.05}
@@ -51,7 +54,18 @@ class OpTime:
 class _Known:
     row: Row
     features: Features
-    ratio: float  # log of measured over roof
+    ratio: float  # log of measured over smooth
+    host_ratio: float  # the same of the host's time, where it depends on sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """What relatives say of a call: logs of its times over the smooth ones, the spread, and the nearest of them."""
+
+    ratio: float
+    host_ratio: float
+    spread: float
+    row: Row
 
 
 @dataclass
@@ -114,19 +128,17 @@ class OpTimes:
                 self._prepare(kind)
             near = self._interpolated(asked)
             if near is not None:
-                ratio, spread, row = near
-                device_s = _smooth_s(op, work, self.measured_on) * math.exp(ratio)
-                return OpTime(device_s, self._host_us(op, work, row) * 1e-6, "interpolated", spread)
+                device_s = _smooth_s(op, work, self.measured_on) * math.exp(near.ratio)
+                many = _host_smooth_us(op)
+                host_us = many * math.exp(near.host_ratio) if many else self._host_us(op, work, near.row)
+                spread = near.spread * _DOUBT.get(work.kind, 1.0)
+                return OpTime(device_s, host_us * 1e-6, "interpolated", spread)
         return OpTime(expected_s(op, work, self.measured_on, tf32=tf32), host_s, "roofline", _ROOF_SPREAD)
 
     def _host_us(self, op: Op, work: Work, row: Row | None) -> float:
         """Return the host's microseconds: those of calls of one name differ by chance, save where lists are given."""
-        if row is not None and work.kind == "optimizer":
+        if row is not None and work.kind in ("optimizer", "rnn"):
             return row.host_us
-        if row is not None and work.kind == "rnn":
-            # Each cell is launched by itself: the host's time grows with their number, whatever their size.
-            measured = moments(read_signature(row.signature, row.outputs))
-            return row.host_us * (moments(op) / measured if measured else 1.0)
         return self._hosts.get(op.name, _HOST_US)
 
     def _us(self, row: Row) -> float:
@@ -146,7 +158,9 @@ class OpTimes:
                 op = read_signature(row.signature, row.outputs)
                 work = work_of(op)
                 ratio = math.log(self._us(row) * 1e-6 / _smooth_s(op, work, self.measured_on))
-                known = self._known[row.signature] = _Known(row, features_of(op, work), ratio)
+                many = _host_smooth_us(op)
+                host_ratio = math.log(max(row.host_us, 1.0) / many) if many else 0.0
+                known = self._known[row.signature] = _Known(row, features_of(op, work), ratio, host_ratio)
             if known is not None:
                 by_family[known.features.family].append(known)
         for family, found in by_family.items():
@@ -156,11 +170,11 @@ class OpTimes:
             numbered = [[words.setdefault(word, len(words)) for word in each.features.marks] for each in members]
             marks = np.array(numbered, dtype=np.int64).reshape(len(members), -1)
             numbers = np.array([each.features.numbers for each in members])
-            ratios = np.array([each.ratio for each in members])
+            ratios = np.array([(each.ratio, each.host_ratio) for each in members])
             self._families[family] = _Family(numbers, ratios, marks, words, members)
 
-    def _interpolated(self, asked: Features) -> tuple[float, float, Row] | None:
-        """Return the log of time over the smooth one and its spread, and the nearest relative."""
+    def _interpolated(self, asked: Features) -> _Near | None:
+        """Return what the nearest relatives say, None where there are none."""
         import numpy as np
 
         family = self._families.get(asked.family)
@@ -176,11 +190,12 @@ class OpTimes:
         between += ((marks[:, None, :] != marks[None, :, :]) * weights).sum(axis=2)
         to_asked = _likeness(np.sqrt(distance2[nearest]))
         matrix = _likeness(np.sqrt(between)) + (_NOISE / _SIGNAL) ** 2 * np.eye(len(nearest))
-        solved = np.linalg.solve(matrix, np.stack([to_asked, np.ones(len(nearest)), ratios], axis=1))
-        mean = float(solved[:, 2].sum() / solved[:, 1].sum())
-        ratio = mean + float(to_asked @ (solved[:, 2] - mean * solved[:, 1]))
+        solved = np.linalg.solve(matrix, np.column_stack([to_asked, np.ones(len(nearest)), ratios]))
+        means = solved[:, 2:].sum(axis=0) / solved[:, 1].sum()
+        found = means + to_asked @ (solved[:, 2:] - means * solved[:, 1:2])
         unknown = max(1.0 - float(to_asked @ solved[:, 0]), 0.0)
-        return ratio, math.sqrt(_NOISE**2 + _SIGNAL**2 * unknown), family.known[int(nearest[0])].row
+        spread = math.sqrt(_NOISE**2 + _SIGNAL**2 * unknown)
+        return _Near(float(found[0]), float(found[1]), spread, family.known[int(nearest[0])].row)
 
 
 def roof_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:
@@ -192,7 +207,22 @@ def roof_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:
 def _smooth_s(op: Op, work: Work, on: Device) -> float:
     """Return a time that grows smoothly with all that an operator does; measured ones are kept as multiples of it."""
     compute = work.flops / on.peak(compute_dtype(op), work.kind)
-    return on.least_op_s + compute + (work.bytes + layout_bytes(op)) / on.bandwidth_ceiling
+    at_once = on.least_op_s + compute + (work.bytes + layout_bytes(op)) / on.bandwidth_ceiling
+    cells = recurrence(op)
+    if cells is None:
+        return at_once
+    if cells.way == "standard":
+        return at_once + cells.length * (1 + cells.layers) * _MOMENT_S
+    gates = {2: 4, 3: 3}.get(cells.mode, 1)
+    return at_once + cells.length * cells.layers * (0.4e-6 + 0.25e-6 * gates * (cells.hidden / 96) ** 2)
+
+
+def _host_smooth_us(op: Op) -> float:
+    """Return the host's time that grows with the kernels of a call, 0 where it starts one or two of them."""
+    cells = recurrence(op)
+    if cells is None:
+        return 0.0
+    return 150.0 + (cells.length * cells.layers * _KERNEL_US if cells.way == "standard" else 0.0)
 
 
 def expected_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -94,15 +95,20 @@ def read_tensors(text: str) -> tuple[TensorSpec, ...]:
     """Return what `write_tensors` wrote; ValueError where it is something else."""
     found: list[TensorSpec] = []
     for part in text.split(";") if text else ():
-        match = _TENSOR.fullmatch(part)
-        if match is None:
-            raise ValueError(f"{part!r} is no tensor")
-        count, host, short, shape, strides = match.groups()
-        lengths = tuple(int(each) for each in shape.split(",")) if shape else ()
-        steps = tuple(int(each) for each in strides.split(",")) if strides else None
-        spec = tensor(lengths, _LONG.get(short, short), steps)
-        found += [replace(spec, storage=-1) if host else spec] * int(count or 1)
+        found += _specs(part)
     return tuple(found)
+
+
+@cache
+def _specs(text: str) -> tuple[TensorSpec, ...]:
+    match = _TENSOR.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no tensor")
+    count, host, short, shape, strides = match.groups()
+    lengths = tuple(int(each) for each in shape.split(",")) if shape else ()
+    steps = tuple(int(each) for each in strides.split(",")) if strides else None
+    spec = tensor(lengths, _LONG.get(short, short), steps)
+    return (replace(spec, storage=-1) if host else spec,) * int(count or 1)
 
 
 def step_ops(trace: Trace) -> list[Op]:

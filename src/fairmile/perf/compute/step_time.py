@@ -4,45 +4,71 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairmile.perf.compute.devices import Device, device
-from fairmile.perf.compute.features import compute_dtype, layout_bytes
+from fairmile.perf.compute.features import compute_dtype, layout, layout_bytes
 from fairmile.perf.compute.op_times import OpTime, OpTimes, expected_s, roof_s, scaled, shipped_op_times
 from fairmile.perf.compute.roofline import bound_of, least_bytes
 from fairmile.perf.compute.signatures import signature, step_ops
-from fairmile.perf.compute.work import Work, work_of
+from fairmile.perf.compute.work import Work, base_name, tensors_at, work_of
 from fairmile.perf.steps import Op, Trace
 
 MEASURED_TABLE = "h200"  # whose measured shares of the roof stand in for those of devices without a table
 _LEVEL = 1.645  # standard deviations of a 90 % interval
 _MODEL_SPREAD = 0.05  # of a whole step, where every operator is known
-# Python, autograd and views double what the bare calls of a step take: learned on one host (16 cores, torch 2.11).
-_FACTOR = {"forward": 2.0, "backward": 2.0, "optimizer": 1.5}
-_ADDED_US = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
+# What Python and autograd add to the bare calls of a step: learned on hosts of H200 (16 cores, torch 2.11).
+_FACTOR = {"forward": 2.0, "backward": 1.3, "optimizer": 1.7}
+_VIEW_US = {"forward": 5.0, "backward": 4.0}
 _CHECKED = "_amp_foreach_non_finite_check"
-_HOST_SPREAD = 0.3  # of the time that the device waits for the host
-_ISSUING = 0.8  # of the time a recurrent call takes the host when it is measured alone, with nothing queued before it
+_HOST_SPREAD = 0.4  # of the time that the device waits for the host
+_ISSUING = {"forward": 1.2, "backward": 1.05}  # of what a recurrent call takes the host when it is called alone
 _LAUNCH_SHARE = 0.25  # of a step that the device must idle to call it launch-bound
+
+
+# Calls that a backward pass makes only to compute again what was not kept.
+_AGAIN = frozenset(
+    (
+        *("addmm", "convolution", "gelu", "relu", "silu", "_softmax", "embedding", "native_dropout", "_cudnn_rnn"),
+        *("native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"),
+        *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention"),
+        "_scaled_dot_product_efficient_attention",
+    )
+)
 
 
 @dataclass(frozen=True)
 class Host:
-    """What the computer beside the device adds to a call: a share of the bare call's time, and a fixed part.
+    """What the computer beside the device adds to a step: it belongs to one host (its processor, its system).
 
-    It belongs to one host (its processor, its operating system), not to the device.
+    A call takes a share more than the bare one, and a view of a tensor takes time although it starts nothing. An
+    optimizer looks at each tensor of each list by itself, gradients are dropped one by one, and a part that is computed
+    again keeps and restores the state of random numbers.
     """
 
     name: str = "as calibrated"
     factor: Mapping[str, float] = field(default_factory=lambda: dict(_FACTOR))
-    added_us: Mapping[str, float] = field(default_factory=lambda: dict(_ADDED_US))
+    view_us: Mapping[str, float] = field(default_factory=lambda: dict(_VIEW_US))
+    listed_us: float = 2.5  # of an optimizer for one tensor of one list
+    optimizer_us: float = 300.0  # of an optimizer before its first call
+    parameter_us: float = 4.0  # of dropping one gradient
+    again_us: float = 700.0  # of one part that is computed again, in each of both passes
     wait_us: float = 15.0
-    step_us: float = 200.0
+    step_us: float = 300.0
 
-    def call_s(self, phase: str, bare_s: float) -> float:
+    def scaled(self, by: float) -> Host:
+        """Return a host that takes so much longer for everything but waiting."""
+        times = {name: getattr(self, name) * by for name in ("listed_us", "optimizer_us", "parameter_us", "again_us")}
+        factor, view_us = ({phase: value * by for phase, value in each.items()} for each in (self.factor, self.view_us))
+        return replace(self, factor=factor, view_us=view_us, **times)
+
+    def call_s(self, op: Op, work: Work, bare_s: float) -> float:
         """Return the seconds until the host has issued one call."""
-        return self.factor.get(phase, 1.0) * bare_s + self.added_us.get(phase, 0.0) * 1e-6
+        if work.kind == "rnn":
+            return _ISSUING.get(op.phase, 1.0) * bare_s
+        listed = len(tensors_at(op, 0)) if work.kind == "optimizer" else 0
+        return self.factor.get(op.phase, 1.0) * bare_s + listed * self.listed_us * 1e-6
 
 
 @dataclass(frozen=True)
@@ -104,15 +130,15 @@ def step_time(
     used = table or shipped_op_times(target.slug) or shipped_op_times(MEASURED_TABLE)
     host = host or Host()
     tally = _Tally(target, trace.precision == "tf32", correction or {})
+    ops = step_ops(trace)
     at_host = at_device = host_s = 0.0
     before: Op | None = None
-    for op in step_ops(trace):
+    for op, added_s in zip(ops, _added_s(trace, ops, host), strict=True):
         work = work_of(op)
         one = _one(op, work, target, used, tally.tf32)
+        call_s = host.call_s(op, work, one.host_s) + added_s
         # A recurrent network is hundreds of kernels: the first runs while the host still issues the others.
-        is_many = work.kind == "rnn"
-        call_s = _ISSUING * one.host_s if is_many else host.call_s(op.phase, one.host_s)
-        begun = at_host if is_many else at_host + call_s
+        begun = at_host if work.kind == "rnn" else at_host + call_s
         at_host += call_s
         host_s += call_s
         if work.kind == "wait" or _waits_after(before, op):
@@ -144,6 +170,49 @@ def step_time(
         top=tally.longest(top),
         notes=(*trace.notes, *_notes(target, used)),
     )
+
+
+def _added_s(trace: Trace, ops: Sequence[Op], host: Host) -> Sequence[float]:
+    """Return what the host does before each call beside it: nothing of it is work of the device."""
+    added = [host.view_us.get(op.phase, 0.0) * count * 1e-6 for op, count in zip(ops, _views(ops), strict=True)]
+    forward = [place for place, op in enumerate(ops) if op.phase == "forward"]
+    again = _computed_again(ops)
+    for place in again:
+        added[place] += host.again_us * 1e-6
+    for place in forward:
+        added[place] += len(again) * host.again_us * 1e-6 / len(forward)
+    first = next((place for place, op in enumerate(ops) if op.phase == "optimizer"), None)
+    if first is not None:
+        added[first] += host.optimizer_us * 1e-6
+        added[0] += sum(each.category == "parameter" for each in trace.storages) * host.parameter_us * 1e-6
+    return added
+
+
+def _views(ops: Sequence[Op]) -> Iterator[int]:
+    """Yield how many tensors of each call are views: they lie otherwise than where they were last seen."""
+    seen: dict[int, set[tuple[tuple[int, ...], tuple[int, ...]]]] = defaultdict(set)
+    for op in ops:
+        count = 0
+        for spec in op.inputs if op.phase in ("forward", "backward") else ():
+            known = seen[spec.storage]
+            if (spec.shape, spec.strides) not in known:
+                count += spec.storage >= 0 and (bool(known) or layout(spec) != "dense")
+                known.add((spec.shape, spec.strides))
+        for spec in op.outputs:
+            seen[spec.storage] = {(spec.shape, spec.strides)}
+        yield count
+
+
+def _computed_again(ops: Sequence[Op]) -> list[int]:
+    """Return where a backward pass begins to compute again what was not kept."""
+    found: list[int] = []
+    is_again = False
+    for place, op in enumerate(ops):
+        if op.phase == "backward":
+            if base_name(op) in _AGAIN and not is_again:
+                found.append(place)
+            is_again = base_name(op) in _AGAIN or (is_again and "backward" not in op.name)
+    return found
 
 
 class _Tally:
