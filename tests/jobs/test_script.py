@@ -419,7 +419,9 @@ class TestRealSlurm:
         assert slurm_cluster.refusal(file) == ""
 
     def test_a_job_of_two_nodes_runs_and_notes_its_end(self, slurm_cluster: SlurmCluster, folder: Path) -> None:
-        show = 'echo "$SLURM_PROCID $FAIRMILE_NODES $1"; exit "$SLURM_PROCID"'
+        # The task that fails ends the other: it waits until that one has said its line.
+        turn = 'if [ "$SLURM_PROCID" = 0 ]; then touch said; else until [ -e said ]; do sleep 0.05; done; fi'
+        show = f'echo "$SLURM_PROCID $FAIRMILE_NODES $1"; {turn}; exit "$SLURM_PROCID"'
         spec = JobSpec(argv=("sh", "-c", show, "sh", "it's $HOME"), resources=Resources(nodes=2, memory_gib=0.1))
         self.submit(slurm_cluster, folder, spec)
         lines = sorted((folder / "out.log").read_text().splitlines())
