@@ -206,6 +206,8 @@ class _Program:
         self._looks = bool(patterns) or echo is not None or look is not None
         self._watch: Watch | None = None
         self._forwarded = ""
+        self._group: int | None = None
+        self._early: list[int] = []
 
     def run(self) -> tuple[Ending, float]:
         """Start the program, follow it, and return how it ended and how long it took."""
@@ -216,11 +218,12 @@ class _Program:
             with open(self.folder / OUTPUT, "rb") as printed, open(self.folder / _METRICS, "rb") as stated:
                 printed.seek(0, os.SEEK_END)
                 self._reader.attach(printed, stated)
-                try:
-                    process = self._start(output, metrics)
-                except (OSError, ValueError) as error:  # there is no such program, or a word holds a NUL
-                    return _not_started(self.argv, self.work, error), time.monotonic() - begins
-                ending = self._follow(process, begins)
+                with self._passing_signals():
+                    try:
+                        process = self._start(output, metrics)
+                    except (OSError, ValueError) as error:  # there is no such program, or a word holds a NUL
+                        return _not_started(self.argv, self.work, error), time.monotonic() - begins
+                    ending = self._follow(process, begins)
                 elapsed_s = time.monotonic() - begins
                 self._reader.drain()
         finally:
@@ -252,8 +255,11 @@ class _Program:
         limit = begins + timeout_s if timeout_s else None
         watch_s = self.spec.get("watch_s", 1.0)
         watch_at = begins + _WATCH_AFTER_S if watch_s else None
-        with _Child(process) as child, self._passing_signals(process):
+        with _Child(process) as child:
             try:
+                self._group = process.pid
+                for number in self._early:
+                    self._pass(number)
                 self._meter.event("started", pid=process.pid)
                 while not child.wait(self._pause(limit, watch_at)):
                     self._reader.look()
@@ -287,15 +293,22 @@ class _Program:
         self._watch = Watch(found.sources, self._meter, period_s=period_s, keep=False)
         self._watch.start()
 
+    def _pass(self, number: int) -> None:
+        """Send the program a signal; one that comes while it is being started waits for it."""
+        if number in (signal.SIGTERM, signal.SIGHUP):
+            self._forwarded = signal.Signals(number).name.removeprefix("SIG")
+        if self._group is None:
+            self._early.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._group, number)
+
     @contextlib.contextmanager
-    def _passing_signals(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        """Pass on what is sent to us while the program runs; only a main thread may listen."""
+    def _passing_signals(self) -> Iterator[None]:
+        """Pass on what is sent to us until the program has ended; only a main thread may listen."""
 
         def forward(number: int, _: object) -> None:
-            if number in (signal.SIGTERM, signal.SIGHUP):
-                self._forwarded = signal.Signals(number).name.removeprefix("SIG")
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+            self._pass(number)
 
         before: dict[int, Any] = {}
         try:
