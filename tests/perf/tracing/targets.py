@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import nn
@@ -323,6 +325,16 @@ def output_only() -> Any:
         return {"logits": model(data)}
 
     return Made(nn.Linear(8, 8), loss, None)
+
+
+def drawn() -> Any:
+    """A loss whose data has another size whenever it is called, three generators deep."""
+
+    def loss(model: Any) -> Any:
+        rows = int(torch.randint(1, 1000, (), device="cpu")) + random.randrange(1000) + np.random.randint(1000)
+        return model(torch.ones(rows, 8)).mean()
+
+    return Made(nn.Linear(8, 8), loss, sgd)
 
 
 class Anew:

@@ -60,6 +60,8 @@ _ASKED: dict[str, dict[str, Any]] = {
     "annotated": {"function": "annotated"},
     "loaded": {"function": "loaded"},
     "from outside": {"function": "from_outside"},
+    "drawn": {"function": "drawn"},
+    "drawn again": {"function": "drawn"},
     "output only": {"function": "output_only"},
     # what cannot be traced
     "shape of data": {"function": "shape_of_data"},
@@ -430,6 +432,12 @@ def test_samples_of_the_file_are_taken_along(of: Callable[[str], Trace]) -> None
     trace = of("from outside")
     assert [note for note in trace.notes if "taken there as inputs" in note]
     assert (batch_of(trace), sums(trace)["input"]) == (ROWS, ROWS * 8 * 4)
+
+
+def test_what_a_program_draws_is_the_same_in_every_trace(of: Callable[[str], Trace]) -> None:
+    first, second = of("drawn"), of("drawn again")
+    assert first.storages == second.storages
+    assert len({storage.size_bytes for storage in first.storages if storage.category == "input"}) > 1
 
 
 def test_a_process_that_ends_without_a_word_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import inspect
 import os
+import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from fairmile.perf.tracing import device, moving
@@ -58,6 +60,7 @@ def _part(built: Any, name: str, where: str, *, optional: bool = False) -> Any:
 
 def build(request: TraceRequest, recorder: Recorder, place: device.Place) -> Program:
     """Call the user's function and bring its model onto the device, nothing of which takes memory."""
+    _seed()
     function = _load(request)
     place.building = True
     with device.without_initialisation(), _parameters_moved(), _told(request, "cannot build the model"):
@@ -81,6 +84,13 @@ def build(request: TraceRequest, recorder: Recorder, place: device.Place) -> Pro
         enable()
     model.train(program.training)
     return program
+
+
+def _seed() -> None:
+    """Fix what a program draws, such as how it turns a batch: one question has one answer."""
+    random.seed(0)
+    torch.manual_seed(0)
+    np.random.seed(0)
 
 
 def _load(request: TraceRequest) -> Callable[..., Any]:
