@@ -24,6 +24,7 @@ from fairmile.transfer.settings import Settings
 # Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
 if TYPE_CHECKING:
     from fairmile.benchmarks.benchmarks import Benchmarks
+    from fairmile.benchmarks.foresight import FromStep
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.verbs import Datasets, Workflows
@@ -341,8 +342,14 @@ class Workspace:
             store=lambda: self.store,
             envs=lambda: self.envs,
             jobs=lambda: self.jobs,
+            predictors={"step": self._from_step},
         )
         return Runs(self.home / "runs", around, environ=self.environ)
+
+    def _from_step(self) -> FromStep:
+        from fairmile.benchmarks.foresight import FromStep
+
+        return FromStep(lambda: self.predict, lambda: self.systems)
 
     @cached_property
     def sweeps(self) -> Sweeps:

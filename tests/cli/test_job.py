@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -216,8 +215,8 @@ def test_a_failure_is_told_with_its_reason_and_what_to_do(
 
 def test_a_job_that_was_swept_away_is_lost(job: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
     id = submitted(job, "--name", "swept", "--", "sleep", "600")
-    process = int(job("show", id, "--json").json["scheduler_id"].partition("-")[0])
-    os.killpg(process, signal.SIGKILL)
+    session = job("show", id, "--json").json["scheduler_id"].partition("-")[0]
+    subprocess.run(["pkill", "-KILL", "-s", session], check=True)
     done = job("wait", id, "--timeout", "60")
     assert done.code == 1
     assert ": lost, it vanished without a note of its end" in done.out

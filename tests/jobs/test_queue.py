@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import processes_of_session
 
 from fairmile.base.commands import Here, Result
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, Transient, UsageError
@@ -22,7 +23,7 @@ from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.places import NearPlace
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.records import Records
-from fairmile.jobs.schedulers import Question
+from fairmile.jobs.schedulers import Question, shell
 from fairmile.jobs.schedulers.shell import Shell
 from fairmile.jobs.spec import After, Array, JobSpec, Resources
 from fairmile.jobs.states import Observed, State
@@ -70,6 +71,10 @@ def until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def processes_of(job: JobStatus) -> list[int]:
+    return processes_of_session(int(job.scheduler_id.partition("-")[0]))
 
 
 # The same on every machine
@@ -124,6 +129,27 @@ def test_a_cancelled_job_ends_and_says_so(anywhere: tuple[Jobs, str]) -> None:
     ended = end_of(jobs, job)
     assert ended.state is State.CANCELLED
     assert jobs.cancel([job.id])[0].state is State.CANCELLED
+
+
+def test_a_job_whose_script_was_killed_runs_as_long_as_its_program(anywhere: tuple[Jobs, str]) -> None:
+    jobs, system = anywhere
+    job = jobs.submit(sh("kill -9 $PPID; echo ready; sleep 1000"), on=system)
+    until(lambda: jobs.log(job.id) == b"ready\n")
+    until(lambda: jobs.get(job.id).state is State.RUNNING)
+    until(lambda: "its script was killed" in jobs.get(job.id).standing.sentence)
+    jobs.cancel([job.id])
+    assert end_of(jobs, job).state is State.CANCELLED
+    until(lambda: not processes_of(job))
+
+
+def test_what_does_not_heed_its_end_is_killed(anywhere: tuple[Jobs, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, system = anywhere
+    monkeypatch.setattr(shell, "_FOR_GOOD", shell._FOR_GOOD.replace(f"sleep {shell._GRACE_S}", "sleep 0.2"))
+    job = jobs.submit(sh("trap '' TERM; sleep 1000 & echo ready; wait"), on=system)
+    until(lambda: jobs.log(job.id) == b"ready\n")
+    jobs.cancel([job.id])
+    assert end_of(jobs, job).state is State.CANCELLED
+    until(lambda: not processes_of(job))
 
 
 def test_a_log_is_followed_to_the_end(anywhere: tuple[Jobs, str]) -> None:
@@ -196,7 +222,7 @@ def test_the_same_key_from_many_at_once_runs_once(jobs: Jobs, tmp_path: Path) ->
 
 
 def test_a_lost_job_is_tried_again_once_however_many_look(jobs: Jobs, tmp_path: Path) -> None:
-    spec = sh(f"echo ran >> {tmp_path}/ran; [ $(wc -l < {tmp_path}/ran) = 1 ] && kill -9 0; sleep 1", retries=3)
+    spec = sh(f"echo ran >> {tmp_path}/ran; [ $(wc -l < {tmp_path}/ran) = 1 ] && kill -9 $PPID 0; sleep 1", retries=3)
     job = jobs.submit(spec)
     until(lambda: (tmp_path / "ran").exists() and not Path(f"/proc/{job.scheduler_id.partition('-')[0]}").exists())
     at_once(4, lambda: Jobs(jobs.root, jobs.machines).get(job.id))
@@ -240,13 +266,13 @@ def test_a_job_of_this_machine_can_be_interrupted(jobs: Jobs) -> None:
 
 
 def test_a_process_that_is_killed_outright_is_lost_and_tried_again_when_asked(jobs: Jobs, tmp_path: Path) -> None:
-    script = f"[ -e {tmp_path}/second ] && exit 0; touch {tmp_path}/second; kill -9 0"
+    script = f"[ -e {tmp_path}/second ] && exit 0; touch {tmp_path}/second; kill -9 $PPID 0"
     ended = end_of(jobs, jobs.submit(sh(script, retries=1)))
     assert (ended.state, ended.attempt) == (State.DONE, 2)
 
 
 def test_without_retries_a_lost_job_stays_lost(jobs: Jobs) -> None:
-    ended = end_of(jobs, jobs.submit(sh("kill -9 0")))
+    ended = end_of(jobs, jobs.submit(sh("kill -9 $PPID 0")))
     assert (ended.state, ended.attempt) == (State.LOST, 1)
     diagnosis = jobs.explain(ended.id)
     assert diagnosis is not None and "again" in diagnosis.advice
@@ -335,8 +361,8 @@ def test_what_cannot_be_kept_is_told_all_the_same(jobs: Jobs, monkeypatch: pytes
         ("sleep 0.3; exit 1", "failed", State.DONE),
         ("sleep 0.3; exit 0", "failed", State.CANCELLED),
         ("sleep 0.3; exit 1", "any", State.DONE),
-        ("sleep 0.3; kill -9 0", "any", State.DONE),
-        ("sleep 0.3; kill -9 0", "ok", State.CANCELLED),
+        ("sleep 0.3; kill -9 $PPID 0", "any", State.DONE),
+        ("sleep 0.3; kill -9 $PPID 0", "ok", State.CANCELLED),
     ],
 )
 def test_a_job_waits_for_another_and_for_how_it_ended(jobs: Jobs, first: str, condition: Any, state: State) -> None:
@@ -360,7 +386,7 @@ def test_a_job_waits_for_every_task_of_an_array(jobs: Jobs, tmp_path: Path) -> N
 
 def test_an_array_that_lost_tasks_did_not_succeed(jobs: Jobs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    lose = at_gate(gate, '[ "$FAIRMILE_ARRAY_INDEX" = 1 ] && kill -9 0; true')
+    lose = at_gate(gate, '[ "$FAIRMILE_ARRAY_INDEX" = 1 ] && kill -9 $PPID 0; true')
     other = jobs.submit(sh(lose, array=Array(count=3, at_once=1)))
     job = jobs.submit(sh("true", after=(After(job=other.id),)))
     gate.touch()
@@ -489,8 +515,17 @@ def test_a_process_is_ended_at_its_time_limit_and_told_why(jobs: Jobs) -> None:
 def test_a_limit_that_is_not_reached_leaves_nothing_behind(jobs: Jobs) -> None:
     ended = end_of(jobs, jobs.submit(sh("true", resources=Resources(time_s=1000))))
     assert ended.state is State.DONE
-    group = ended.scheduler_id.partition("-")[0]
-    until(lambda: subprocess.run(["pgrep", "-g", group], capture_output=True, check=False).returncode == 1)
+    until(lambda: not processes_of(ended))
+
+
+def test_what_does_not_end_at_its_time_limit_is_killed_with_its_children(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "_GRACE_S", 0.2)
+    spec = sh("trap '' TERM; sleep 1000 & sleep 1000", resources=Resources(time_s=1))
+    ended = end_of(jobs, jobs.submit(spec))
+    assert ended.state is State.TIMED_OUT
+    until(lambda: not processes_of(ended))
 
 
 def test_a_job_that_cannot_be_handed_over_leaves_nothing(over_ssh: Jobs, tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +13,22 @@ from step_making import step_trace
 
 from fairmile.base.errors import FairmileError, Integrity, NotFound, RunFailed, UsageError
 from fairmile.jobs.machines import Machines
+from fairmile.perf import foresight
 from fairmile.perf import predict as predictions
 from fairmile.perf.compute.devices import device
-from fairmile.perf.compute.signatures import candidates_of
+from fairmile.perf.compute.signatures import candidates_of, signature, write_tensors
+from fairmile.perf.compute.step_time import StepTime, step_time
+from fairmile.perf.compute.table import About, Row, write_table
 from fairmile.perf.foresight import Foreseen
 from fairmile.perf.memory.account import account
 from fairmile.perf.memory.closed_forms import closed_form
 from fairmile.perf.memory.options import parse_allocator_options
 from fairmile.perf.memory.sharding import Layout
 from fairmile.perf.predict import MemoryPrediction, Predict
-from fairmile.perf.steps import Trace
+from fairmile.perf.steps import Op, Trace
 from fairmile.perf.targets import find_target
 from fairmile.perf.tracing.trace import TraceRequest, trace_targets
+from fairmile.systems.model import Gpu, Partition
 
 STEP = Path(__file__).parents[2] / "docs" / "examples" / "step.py"
 TARGET = f"{STEP}:build"
@@ -382,14 +384,61 @@ def test_a_dry_run_learns_nothing(predict: Predict, traced: list[TraceRequest], 
     assert not (tmp_path / "perf").exists()
 
 
-def test_operators_measured_here_need_no_correction(predict: Predict, traced: list[TraceRequest]) -> None:
-    before = predict.time(TARGET).step_time_s
-    predict.learn("h200", [seen(predict, 1.25)])
-    shipped = (files("fairmile.perf") / "data" / "op_times" / "h200.csv.gz").read_bytes()
+def test_operators_measured_here_go_before_those_of_the_table_that_comes_along(
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+) -> None:
+    before = predict.time(TARGET).step
+    ops = [each.op for each in candidates_of(traces["whole"], "step") if "convolution" in each.op.name]
     table = predict.table_file("NVIDIA H200")
     table.parent.mkdir(parents=True)
-    table.write_bytes(gzip.decompress(shipped))
-    assert predict.time(TARGET).step_time_s == before
+    rows = [Row(signature(op), write_tensors(op.outputs), ("step",), 900.0, 900.0, 20.0) for op in ops]
+    write_table(table, rows, About("NVIDIA H200", "", "2.11.0", "2026-11-16"))
+    after = predict.time(TARGET).step
+    assert after.by_how["here"] == after.by_kind["conv"] == pytest.approx(sum(_calls(before, op) for op in ops) * 9e-4)
+    kept = {kind: seconds for kind, seconds in before.by_kind.items() if kind not in ("conv", "elementwise", "copy")}
+    assert kept and {kind: after.by_kind[kind] for kind in kept} == kept
+    assert predict.time(TARGET, gpu="a100-80gb").step.by_how.keys() == {"scaled"}
+
+
+def _calls(step: StepTime, op: Op) -> int:
+    return next(line.count for line in step.top if line.signature == signature(op))
+
+
+@pytest.fixture
+def step_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A benchmark's step; what traces it answers with one made by hand."""
+    monkeypatch.setattr(foresight, "trace_target", lambda *_, **__: step_trace())
+    (tmp_path / "step.py").write_text("")
+    return tmp_path / "step.py"
+
+
+def test_what_is_foreseen_of_a_run_follows_what_runs_taught(predict: Predict, step_file: Path) -> None:
+    first = predict.foresee(step_file, {}, "NVIDIA H200")
+    assert first == predict.foresee(step_file, {}, "h200", as_shipped=True)
+    factors = predict.learn("h200", [(first, 1.25 * first.step_s[0], "train-1")]).factors
+    after = predict.foresee(step_file, {}, "h200")
+    assert after.step_s[0] == step_time(step_trace(), H200, correction=factors).step_time_s > first.step_s[0]
+    assert after.peak_bytes == first.peak_bytes
+    # What is learnt from must not be corrected before.
+    assert predict.foresee(step_file, {}, "h200", as_shipped=True) == first
+
+
+def test_what_is_foreseen_of_a_run_on_a_partition_is_that_of_its_gpu(predict: Predict, step_file: Path) -> None:
+    big = Partition(gpu=Gpu(count=4, model="A100", memory_gib=80))
+    old = Partition(gpu=Gpu(count=4, model="Tesla V100 (SXM2)", memory_gib=16))
+    assert predict.foresee(step_file, {}, big).gpu == "a100-80gb"
+    assert predict.foresee(step_file, {}, old).gpu == "v100-16gb"
+
+
+def test_a_gpu_that_is_not_known_is_told_before_anything_is_traced(
+    predict: Predict, tmp_path: Path, traced: list[TraceRequest]
+) -> None:
+    unknown = Partition(gpu=Gpu(count=1, model="GeForce 256"))
+    for on in ("GeForce 256", unknown):
+        with pytest.raises(NotFound, match="no device is called 'GeForce 256'"):
+            predict.foresee(tmp_path / "nosuch.py", {}, on)
+    with pytest.raises(NotFound, match="the partition has no GPUs"):
+        predict.foresee(tmp_path / "nosuch.py", {}, Partition(cores=4))
 
 
 def test_broken_corrections_are_told(predict: Predict, traced: list[TraceRequest], tmp_path: Path) -> None:

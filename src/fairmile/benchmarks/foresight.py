@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError
-from fairmile.base.registry import Plugin, Registry
 from fairmile.benchmarks.program import STEP, folder_of
 from fairmile.runs.machine import hardware
 from fairmile.runs.model import Run
 from fairmile.runs.prediction import Predicted
 from fairmile.runs.spec import RunSpec
-from fairmile.systems.registry import Systems
+
+# Most runs are none of a benchmark on a GPU: only theirs load what traces a step.
+if TYPE_CHECKING:
+    from fairmile.jobs.machines import Machines
+    from fairmile.perf.foresight import Foreseen
+    from fairmile.perf.predict import Predict
+    from fairmile.systems.model import Partition
 
 _MODULE = "fairmile.benchmarks"
 _TRIALS = 1.3  # cuDNN tries kernels in the first steps, some of which take more memory: 1.21 times once, on an H200
-# Most runs are none of a benchmark on a GPU: only theirs load what traces a step.
-_FORESEE: Registry[Any] = Registry("prediction", {"step": Plugin("fairmile.perf.foresight:foresee", "predict")})
 
 
 class FromStep:
-    """Predicts `peak_memory_bytes` and `train_samples_per_s` of a benchmark that trains on one GPU."""
+    """Predicts `peak_memory_bytes` and `train_samples_per_s` of a benchmark that trains on one GPU.
+
+    It goes by the systems of a workspace, and by what was measured there.
+    """
+
+    def __init__(self, predict: Callable[[], Predict], machines: Callable[[], Machines]) -> None:
+        self._predict = predict
+        self._machines = machines
 
     def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
         file = step_file(spec.argv)
-        gpu = _gpu(spec) if file is not None and _is_alone(spec.params) else ""
-        if not gpu:
+        if file is None or not _is_alone(spec.params):
             return {}
         try:
-            found = _FORESEE["step"](file, spec.params, gpu, _cache())
+            where = self._where(spec)
+            if where is None:
+                return {}
+            found = self._predict().foresee(file, spec.params, where)
         except FairmileError:  # what cannot be traced is not predicted; it may run all the same
             return {}
         source = f"its step, traced, on {found.gpu}"
@@ -44,26 +55,33 @@ class FromStep:
             for name, (expected, least, most) in numbers.items()
         }
 
+    def _where(self, spec: RunSpec) -> str | Partition | None:
+        """Return the kind of GPU that a run gets, or the partition that has it; None where there is none to tell."""
+        if spec.resources.gpus_per_node == 0:
+            return None
+        if spec.system:
+            partition = self._machines()[spec.system].partition(spec.resources.partition)
+            return partition if partition is not None and partition.gpu is not None else None
+        return _only_model(hardware())
 
-def measured_steps(runs: Iterable[Run]) -> dict[str, list[tuple[Any, float, str]]]:
-    """Return by kind of GPU what was foreseen of each run's step, the seconds it took, and the run."""
-    found: dict[str, list[tuple[Any, float, str]]] = {}
+
+def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tuple[Foreseen, float, str]]]:
+    """Return by kind of GPU what was foreseen of each run's step, the seconds it took, and the run.
+
+    The table that comes along tells it alone: it is what runs correct.
+    """
+    found: dict[str, list[tuple[Foreseen, float, str]]] = {}
     for run in runs:
         rate = run.metrics.get("train_samples_per_s")
-        file = step_file(run.document["spec"]["argv"])
-        models = {str(each.get("model") or "") for each in run.hardware.get("gpus") or ()}
-        if rate is None or not rate.value > 0 or file is None or len(models) != 1 or not _is_alone(run.params):
+        file, model = step_file(run.document["spec"]["argv"]), _only_model(run.hardware)
+        if rate is None or not rate.value > 0 or file is None or model is None or not _is_alone(run.params):
             continue
         try:
-            foreseen = _FORESEE["step"](file, run.params, models.pop(), _cache())
+            foreseen = predict.foresee(file, run.params, model, as_shipped=True)
         except FairmileError:
             continue
         found.setdefault(foreseen.gpu, []).append((foreseen, foreseen.batch / rate.value, run.id))
     return found
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("FAIRMILE_CACHE") or Path.home() / ".cache" / "fairmile") / "predictions"
 
 
 def step_file(argv: Sequence[str]) -> Path | None:
@@ -81,17 +99,7 @@ def _is_alone(params: Mapping[str, Any]) -> bool:
     return bool(params.get("strategy", "single") == "single" and params.get("device", "auto") != "cpu")
 
 
-def _gpu(spec: RunSpec) -> str:
-    """Return the kind of GPU that a run gets, or nothing where that is not known or there is none."""
-    if spec.resources.gpus_per_node == 0:
-        return ""
-    if spec.system:
-        try:
-            system = Systems()[spec.system]
-        except FairmileError:
-            return ""
-        name = spec.resources.partition or system.default_partition or next(iter(system.partitions))
-        partition = system.partitions.get(name)
-        return partition.gpu.model if partition is not None and partition.gpu is not None else ""
-    models = {str(each.get("model") or "") for each in hardware().get("gpus") or ()}
-    return models.pop() if len(models) == 1 else ""
+def _only_model(found: Mapping[str, Any]) -> str | None:
+    """Return the kind of GPU of some hardware; None where there is none, or several kinds."""
+    models = {str(each.get("model") or "") for each in found.get("gpus") or ()}
+    return models.pop() or None if len(models) == 1 else None

@@ -372,9 +372,10 @@ def _cost_row(row: ScalingRow) -> tuple[str, ...]:
 @click.option("--dry-run", is_flag=True, help="Say how many operators would be measured; measure nothing.")
 @json_option
 def calibrate(out: Out, targets: Sequence[str], lasting: str, dry_run: bool, **options: Any) -> None:
-    """Measure operators on this machine's GPU once; predictions for it then use the table.
+    """Measure operators on this machine's GPU once; predictions for it then go by them first.
 
-    The operators of each TARGET come first, then a general list; a table goes on where it ended.
+    The operators of each TARGET come first, then a general list; a table goes on where it ended. What was
+    not measured is still told by the table that comes along, where there is one for that kind of GPU.
 
     \b
     Examples:
@@ -410,7 +411,8 @@ def learn(out: Out, dry_run: bool) -> None:
     """
     workspace = Workspace.open()
     ledger = workspace.runs
-    steps = measured_steps(ledger.get(row.id) for row in ledger.rows() if row.state == "done")
+    runs = (ledger.get(row.id) for row in ledger.rows() if row.state == "done")
+    steps = measured_steps(runs, workspace.predict)
     learnt = [workspace.predict.learn(gpu, found, dry_run=dry_run) for gpu, found in steps.items()]
     if out.as_json:
         out.data({"corrections": [dataclasses.asdict(each) for each in learnt], "dry_run": dry_run})

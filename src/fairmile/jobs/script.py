@@ -54,19 +54,28 @@ printf '{"host": "%%s", "time": %%(%%s)T, "attempt": %%s, "job": "%%s"}\\n' "$HO
 _NOTED_EXIT = "trap fairmile_end EXIT"
 
 _SIGNALS = """\
-# A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
-# job were signalled, and the program must not get the signal twice.
-fairmile_program= fairmile_witness=
+# A signal that reaches this script is passed on to the program.
+fairmile_program= fairmile_before=none
 fairmile_pass() { eval "$fairmile_told"; } # a text, which costs nothing to read where no signal comes
 fairmile_told='
     case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
     fairmile_interrupted=1
-    # It may come between the start of the program, which is behind that of the witness, and the line that notes it.
-    if [ -n "$fairmile_witness" ] && [ "$!" != "$fairmile_witness" ]; then fairmile_program=$!; fi
+    # It may come between the start of the program and the line that notes it.
+    if [ "$fairmile_before" != none ] && [ "$!" != "$fairmile_before" ]; then fairmile_program=$!; fi
     if [ -z "$fairmile_program" ]; then
         if [ -n "$fairmile_signal" ]; then exit $((128 + $(kill -l "$1"))); fi
         return
     fi
+%(pass)s
+'
+for fairmile_word in TERM INT HUP USR1 USR2; do
+    trap "fairmile_pass $fairmile_word" "$fairmile_word"
+done"""
+_PASS_TO_GROUP = """\
+    kill -s "$1" -- "-$fairmile_program" 2>/dev/null"""
+_PASS_BY_WITNESS = """\
+    # The witness tells: where it died too, all processes of the job were signalled, and the program must not get the
+    # signal twice.
     sleep 0.3
     if [ -n "$fairmile_witness" ] && ! kill -0 "$fairmile_witness" 2>/dev/null; then
         fairmile_witness=
@@ -79,20 +88,26 @@ fairmile_told='
         else
             kill -s "$1" "$fairmile_program" 2>/dev/null
         fi
-    fi
-'
-for fairmile_word in TERM INT HUP USR1 USR2; do
-    trap "fairmile_pass $fairmile_word" "$fairmile_word"
-done"""
+    fi"""
 
-_WAIT = """\
+# Processes of this machine are signalled one by one or by groups; schedulers signal all that a job has, by other means.
+_START_IN_GROUP = """\
+fairmile_before=$!
+set -m # the program leads a group of its own, so that it gets what is sent to the group of this script but once
+(
+    exec %(command)s
+) </dev/null &
+set +m
+fairmile_program=$!"""
+_START_WITH_WITNESS = """\
 exec 9> >(trap - INT; read -r) # it ends when this script does
-fairmile_witness=$!
+fairmile_witness=$! fairmile_before=$!
 (
     trap - INT QUIT # which bash has programs in the background ignore
     exec %(command)s
 ) </dev/null 9>&- &
-fairmile_program=$!
+fairmile_program=$!"""
+_WAIT = """\
 while :; do
     fairmile_interrupted=
     wait "$fairmile_program"
@@ -149,15 +164,18 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
     waits = bool(files.folder) or request.signal is not None
     if files.folder:
         parts.append([_NOTES % {"suffix": ".$FAIRMILE_ARRAY_INDEX" if request.array is not None else ""}])
+    passes, starts = _PASS_BY_WITNESS, _START_WITH_WITNESS
+    if scheduler.name == "shell":
+        passes, starts = _PASS_TO_GROUP, _START_IN_GROUP
     if waits:
-        parts.append([_SIGNALS, *([_NOTED_EXIT] if files.folder else [])])
+        parts.append([_SIGNALS % {"pass": passes}, *([_NOTED_EXIT] if files.folder else [])])
     if request.lines:
         parts.append([_GUARD, *request.lines, _END_OF_GUARD])
     launch = make_launch(request, system)
     parts.append([*_enter(files, scheduler), *launch.prepare])
     command = " ".join(filter(None, [shlex.join(request.spec.around), launch.command]))
-    wait = _WAIT % {"command": command, "end": _NOTED_END if files.folder else ""}
-    parts.append([wait if waits else f"exec {command}"])
+    end = _NOTED_END if files.folder else ""
+    parts.append([starts % {"command": command}, _WAIT % {"end": end}] if waits else [f"exec {command}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 

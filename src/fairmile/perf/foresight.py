@@ -14,8 +14,9 @@ from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import write_atomic
 from fairmile.base.version import __version__
-from fairmile.perf.compute.devices import device
+from fairmile.perf.compute.devices import Device
 from fairmile.perf.compute.step_time import step_time
+from fairmile.perf.measured import Measured
 from fairmile.perf.memory.account import account
 from fairmile.perf.memory.footprints import batch_of
 from fairmile.perf.tracing.trace import TraceRequest, trace_target
@@ -40,13 +41,14 @@ class Foreseen:
         return self.batch / expected, self.batch / most, self.batch / least
 
 
-def foresee(file: Path, params: Mapping[str, Any], gpu: str, cache: Path) -> Foreseen:
+def foresee(file: Path, params: Mapping[str, Any], on: Device, cache: Path, measured: Measured | None) -> Foreseen:
     """Return what the step that `file` builds is expected to do; what was found before is read from `cache`.
 
-    It is traced again when a Python file beside it has changed.
+    It is traced again when a Python file beside it has changed, or what was `measured`; without that the table that
+    comes along tells the time.
     """
-    on = device(gpu)
-    asked = json.dumps([__version__, str(file), dict(params), on.slug], sort_keys=True).encode()
+    known = measured.digest(on) if measured is not None else ""
+    asked = json.dumps([__version__, str(file), dict(params), on.slug, known], sort_keys=True).encode()
     code = b"".join(each.read_bytes() for each in sorted(file.parent.glob("*.py")) if each.is_file())
     kept = cache / f"{sha256_hex(asked + code)[:32]}.json"
     try:
@@ -58,7 +60,7 @@ def foresee(file: Path, params: Mapping[str, Any], gpu: str, cache: Path) -> For
     with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
         request = TraceRequest(str(file), arguments=dict(params))
         trace = trace_target(request, timeout_s=_LONGEST_S, folder=Path(folder))
-    taken, step = account(trace, on), step_time(trace, on)
+    taken, step = account(trace, on), step_time(trace, on) if measured is None else measured.step_time(trace, on)
     spans = taken.allocated_span
     found = Foreseen(
         on.slug,

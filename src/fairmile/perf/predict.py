@@ -14,12 +14,12 @@ from fairmile.perf.compute.calibrate import Calibrated, calibrate
 from fairmile.perf.compute.devices import Device, device
 from fairmile.perf.compute.grid import generic_candidates
 from fairmile.perf.compute.loading import Loading, loading
-from fairmile.perf.compute.op_times import OpTimes, read_op_times
 from fairmile.perf.compute.power import Energy, energy_of
-from fairmile.perf.compute.refine import Correction, MeasuredStep, read_correction, refined, write_correction
+from fairmile.perf.compute.refine import Correction, MeasuredStep
 from fairmile.perf.compute.signatures import candidates_of, merged
-from fairmile.perf.compute.step_time import StepTime, step_time
-from fairmile.perf.foresight import Foreseen
+from fairmile.perf.compute.step_time import StepTime
+from fairmile.perf.foresight import Foreseen, foresee
+from fairmile.perf.measured import Measured
 from fairmile.perf.memory.account import MemoryAccount, account
 from fairmile.perf.memory.closed_forms import ClosedForm, Transformer, closed_form, parse_description
 from fairmile.perf.memory.footprints import batch_of, footprint_of
@@ -28,7 +28,7 @@ from fairmile.perf.memory.options import parse_allocator_options
 from fairmile.perf.memory.sharding import Layout, ModelFootprint, RankMemory, rank_memory
 from fairmile.perf.scaling.curves import Goal, Mode, ScalingPrediction, predict_scaling, predict_transformer_scaling
 from fairmile.perf.scaling.data_parallel import OneGpuStep
-from fairmile.perf.scaling.step import device_of
+from fairmile.perf.scaling.step import device_of_partition
 from fairmile.perf.steps import Trace
 from fairmile.perf.targets import Target, find_target
 from fairmile.perf.tracing.trace import TraceRequest, trace_target
@@ -116,7 +116,7 @@ class TimePrediction:
 
 
 class Predict:
-    """Predictions of a workspace; `folder` holds what was measured on its own devices.
+    """Predictions of a workspace; `folder` holds what was measured on its own devices, and what was foreseen.
 
     `step_of` finds the file that builds a step of a benchmark or model, `partition_of` knows machines.
     """
@@ -124,7 +124,8 @@ class Predict:
     def __init__(
         self, folder: Path, *, step_of: Callable[[str], Path], partition_of: Callable[[str], Partition]
     ) -> None:
-        self._folder = folder
+        self._measured = Measured(folder)
+        self._foreseen = folder / "foreseen"
         self._step_of = step_of
         self._partition_of = partition_of
 
@@ -209,11 +210,21 @@ class Predict:
         """
         asked, on = self._target(target), device(gpu)
         trace = self._trace(asked, arguments or {}, how)
-        step, batch = self._step_time(trace, on), _samples(trace, how)
+        step, batch = self._measured.step_time(trace, on), _samples(trace, how)
         fed = None
         if storage is not None or decode_s:
             fed = loading(step.step_time_s, batch, sample_bytes, storage or {}, workers=workers, decode_s=decode_s)
         return TimePrediction(target, batch, step, energy_of(step, on) if on.max_w else None, fed)
+
+    def foresee(
+        self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
+    ) -> Foreseen:
+        """Tell memory and time of the step that `file` builds on a GPU or a partition's GPU; it is traced once.
+
+        With `as_shipped` nothing that was measured here counts.
+        """
+        where = device(on) if isinstance(on, str) else _device_in(on)
+        return foresee(file, arguments, where, self._foreseen, None if as_shipped else self._measured)
 
     def scaling(
         self,
@@ -243,7 +254,7 @@ class Predict:
                     f"{target}: of descriptions only transformers are spread over GPUs", hint="give FILE.py:FUNCTION"
                 )
             return predict_transformer_scaling(described, partition, gpus, **curve)
-        where, given = device_of(partition) or device(partition.gpu.model), dict(arguments or {})
+        where, given = _device_in(partition), dict(arguments or {})
         trace = self._trace(asked, given, how)
         many = batch_of(trace)
         steps = [self._one_gpu(trace, where, how)]
@@ -268,13 +279,8 @@ class Predict:
         with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
             return trace_target(request, timeout_s=_LONGEST_S, folder=Path(folder))
 
-    def _step_time(self, trace: Trace, on: Device) -> StepTime:
-        table = self._table(on)
-        # Runs correct the table that comes along; operators measured here need no correction.
-        return step_time(trace, on, table, correction=self._correction(on).factors if table is None else None)
-
     def _one_gpu(self, trace: Trace, on: Device, how: Mapping[str, Any]) -> OneGpuStep:
-        found = self._step_time(trace, on)
+        found = self._measured.step_time(trace, on)
         return OneGpuStep.of_phases(found.step_time_s, _samples(trace, how), found.by_phase)
 
     def calibrate(
@@ -287,7 +293,7 @@ class Predict:
         file: Path | None = None,
         dry_run: bool = False,
     ) -> Calibrated:
-        """Measure operators on a device of this machine; predictions for that kind of GPU use the table from then on.
+        """Measure operators on a device of this machine; predictions for that kind of GPU then go by them first.
 
         Those of the targets come first, then a general list. `gpu` names the kind where the machine cannot.
         """
@@ -304,28 +310,22 @@ class Predict:
     def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]], *, dry_run: bool = False) -> Correction:
         """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was.
 
-        What was learnt before is forgotten: `steps` are all that count. With `dry_run` nothing is kept.
+        Steps are foreseen `as_shipped`. What was learnt before is forgotten: `steps` are all that count. With `dry_run`
+        nothing is kept.
         """
         seen = [MeasuredStep(took_s, each.step_s[0], each.by_kind, run) for each, took_s, run in steps]
-        found = refined(Correction(device(gpu).slug), seen)
-        if not dry_run:
-            write_correction(found, self._correction_file(found.device))
-        return found
+        return self._measured.learn(device(gpu), seen, dry_run=dry_run)
 
     def table_file(self, gpu: str) -> Path:
         """Return where the operator times of a GPU that were measured here are kept."""
-        return self._folder / "op_times" / f"{device(gpu).slug}.csv"
+        return self._measured.table_file(device(gpu))
 
-    def _table(self, on: Device) -> OpTimes | None:
-        file = self.table_file(on.slug)
-        return read_op_times(file, on) if file.is_file() else None
 
-    def _correction(self, on: Device) -> Correction:
-        file = self._correction_file(on.slug)
-        return read_correction(file) if file.is_file() else Correction(on.slug)
-
-    def _correction_file(self, slug: str) -> Path:
-        return self._folder / "corrections" / f"{slug}.json"
+def _device_in(partition: Partition) -> Device:
+    """Return the kind of GPU that a partition has; NotFound where it is none of the known ones."""
+    if partition.gpu is None:
+        raise NotFound("the partition has no GPUs", hint="name one that has some: SYSTEM:PARTITION")
+    return device_of_partition(partition) or device(partition.gpu.model)
 
 
 def _own_gpu() -> str:

@@ -28,6 +28,7 @@ from fairmile.reports.predict_figures import (
 
 _MOST_MODULES = 20
 _HOW = {
+    "here": "measured here",
     "exact": "measured",
     "interpolated": "from measured calls of other sizes",
     "scaled": "from measured calls on another device",
@@ -306,7 +307,7 @@ def _operators(found: TimePrediction) -> Iterator[Block]:
                 Cell(percent(each.device_s / step.device_s), each.device_s),
                 Cell(f"{point.intensity:.3g}", point.intensity) if point else Cell("–"),
                 each.bound,
-                _HOW[each.how] if each.how == "exact" else each.how,
+                _HOW[each.how] if each.how in ("here", "exact") else each.how,
             ]
         )
     columns = ["operator", "tensors", "calls", "time", "of all", "flop per byte", "bound by", "known"]

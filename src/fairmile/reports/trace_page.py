@@ -9,7 +9,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.perf.traces.analyze import TraceAnalysis
 from fairmile.perf.traces.breakdown import StepTime
 from fairmile.perf.traces.coupling import Coupling
-from fairmile.perf.traces.roofline import device_of
+from fairmile.perf.traces.roofline import device_of_names
 from fairmile.reports import figures, html, trace_figures
 from fairmile.reports.blocks import Block, Cell, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
 from fairmile.reports.one_run import drawn
@@ -268,7 +268,7 @@ def _critical(analysis: TraceAnalysis) -> Iterator[Block]:
 
 def measured_roofline(analysis: TraceAnalysis) -> Roofline:
     """Return the operators of a trace under the ceilings of its device, where that is known."""
-    on = device_of(analysis.devices)
+    on = device_of_names(analysis.devices)
     points = named_apart(
         RooflinePoint(_short(each.name), each.intensity, each.flops_per_s, each.bound, each.seconds)
         for each in analysis.operators

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from statistics import median, stdev
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from fairmile.base.errors import FairmileError, SystemFailure
@@ -55,23 +56,25 @@ class Judged(NamedTuple):
 # What was measured goes before what is computed: the table's `history` is asked first.
 PREDICTORS: Registry[type[Predictor]] = Registry(
     "predictor",
-    {
-        "history": Plugin("fairmile.runs.prediction:FromHistory", summary="earlier runs of the same thing"),
-        "step": Plugin("fairmile.benchmarks.foresight:FromStep", summary="one step of a benchmark, traced"),
-    },
+    {"history": Plugin("fairmile.runs.prediction:FromHistory", summary="earlier runs of the same thing")},
     entry_points="fairmile.predictors",
 )
 
 
-def predict(predictors: Registry[type[Predictor]], spec: RunSpec, history: Sequence[Run]) -> dict[str, dict[str, Any]]:
+def predict(
+    predictors: Registry[type[Predictor]],
+    spec: RunSpec,
+    history: Sequence[Run],
+    given: Mapping[str, Callable[[], Predictor]] = MappingProxyType({}),
+) -> dict[str, dict[str, Any]]:
     """Ask one predictor after the other, as run.json keeps it; the first that knows a number gives it.
 
-    SystemFailure names a predictor that breaks.
+    Those `given` are asked last. SystemFailure names a predictor that breaks.
     """
     found: dict[str, Predicted] = {}
-    for name in predictors.names():
+    for name in (*predictors.names(), *given):
         try:
-            told = predictors[name]().predict(spec, history)
+            told = (given[name] if name in given else predictors[name])().predict(spec, history)
         except FairmileError:
             raise
         except Exception as error:

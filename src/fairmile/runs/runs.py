@@ -45,7 +45,7 @@ from fairmile.runs.exchanging import export_run, import_runs
 from fairmile.runs.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
 from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
-from fairmile.runs.prediction import PREDICTORS, predict
+from fairmile.runs.prediction import PREDICTORS, Predictor, predict
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
 from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
@@ -124,6 +124,7 @@ class Around:
     store: Callable[[], Store]
     envs: Callable[[], Envs]
     jobs: Callable[[], Jobs]
+    predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by name, beside those of plug-ins
 
 
 class Runs(Ledger):
@@ -173,7 +174,7 @@ class Runs(Ledger):
         steps.append(Step("run", f"{command} {where}"))
         prediction: Mapping[str, Any] = {}
         try:
-            prediction = predict(PREDICTORS, spec, self._history(spec))
+            prediction = predict(PREDICTORS, spec, self._history(spec), self._around.predictors)
         except FairmileError as error:  # a plug-in that breaks stops no run
             notes.append(str(error))
         return RunPlan(spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan)

@@ -8,7 +8,9 @@ exec >>'out.log' 2>>'err.log'
 (
   exec {idle}<> <(:); read -rt 3600 -u $idle; kill -s TERM $$
   read -rt 15 -u $idle; read -r children < /proc/$$/task/$$/children
-  for child in $children; do if [ "$child" != "$BASHPID" ]; then kill -s KILL "$child"; fi; done
+  for child in $children; do
+    if [ "$child" != "$BASHPID" ]; then kill -s KILL -- "-$child" || kill -s KILL "$child"; fi
+  done
 ) 2>/dev/null &
 fairmile_limit=$!
 # Made by Fairmile 0 for laptop, whose description was never verified.
@@ -38,32 +40,19 @@ fi
 printf '{"host": "%s", "time": %(%s)T, "attempt": %s, "job": "%s"}\n' "$HOSTNAME" -1 \
     "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
 
-# A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
-# job were signalled, and the program must not get the signal twice.
-fairmile_program= fairmile_witness=
+# A signal that reaches this script is passed on to the program.
+fairmile_program= fairmile_before=none
 fairmile_pass() { eval "$fairmile_told"; } # a text, which costs nothing to read where no signal comes
 fairmile_told='
     case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
     fairmile_interrupted=1
-    # It may come between the start of the program, which is behind that of the witness, and the line that notes it.
-    if [ -n "$fairmile_witness" ] && [ "$!" != "$fairmile_witness" ]; then fairmile_program=$!; fi
+    # It may come between the start of the program and the line that notes it.
+    if [ "$fairmile_before" != none ] && [ "$!" != "$fairmile_before" ]; then fairmile_program=$!; fi
     if [ -z "$fairmile_program" ]; then
         if [ -n "$fairmile_signal" ]; then exit $((128 + $(kill -l "$1"))); fi
         return
     fi
-    sleep 0.3
-    if [ -n "$fairmile_witness" ] && ! kill -0 "$fairmile_witness" 2>/dev/null; then
-        fairmile_witness=
-    elif kill -0 "$fairmile_program" 2>/dev/null; then
-        if [ "$(ps -o pgid= -p $$ 2>/dev/null | tr -d " ")" = $$ ]; then
-            trap "" "$1"
-            kill -s "$1" 0
-            trap "fairmile_pass $1" "$1"
-            fairmile_witness=
-        else
-            kill -s "$1" "$fairmile_program" 2>/dev/null
-        fi
-    fi
+    kill -s "$1" -- "-$fairmile_program" 2>/dev/null
 '
 for fairmile_word in TERM INT HUP USR1 USR2; do
     trap "fairmile_pass $fairmile_word" "$fairmile_word"
@@ -72,12 +61,12 @@ trap fairmile_end EXIT
 
 cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 
-exec 9> >(trap - INT; read -r) # it ends when this script does
-fairmile_witness=$!
+fairmile_before=$!
+set -m # the program leads a group of its own, so that it gets what is sent to the group of this script but once
 (
-    trap - INT QUIT # which bash has programs in the background ignore
     exec python train.py --epochs 10
-) </dev/null 9>&- &
+) </dev/null &
+set +m
 fairmile_program=$!
 while :; do
     fairmile_interrupted=

@@ -35,19 +35,20 @@ fi
 printf '{"host": "%s", "time": %(%s)T, "attempt": %s, "job": "%s"}\n' "$HOSTNAME" -1 \
     "$fairmile_attempt" "$fairmile_job" >>"$fairmile_started"
 
-# A signal that reaches this script alone is passed on. The witness tells: where it died too, all processes of the
-# job were signalled, and the program must not get the signal twice.
-fairmile_program= fairmile_witness=
+# A signal that reaches this script is passed on to the program.
+fairmile_program= fairmile_before=none
 fairmile_pass() { eval "$fairmile_told"; } # a text, which costs nothing to read where no signal comes
 fairmile_told='
     case $1 in TERM | INT | HUP) fairmile_signal=$1 ;; esac
     fairmile_interrupted=1
-    # It may come between the start of the program, which is behind that of the witness, and the line that notes it.
-    if [ -n "$fairmile_witness" ] && [ "$!" != "$fairmile_witness" ]; then fairmile_program=$!; fi
+    # It may come between the start of the program and the line that notes it.
+    if [ "$fairmile_before" != none ] && [ "$!" != "$fairmile_before" ]; then fairmile_program=$!; fi
     if [ -z "$fairmile_program" ]; then
         if [ -n "$fairmile_signal" ]; then exit $((128 + $(kill -l "$1"))); fi
         return
     fi
+    # The witness tells: where it died too, all processes of the job were signalled, and the program must not get the
+    # signal twice.
     sleep 0.3
     if [ -n "$fairmile_witness" ] && ! kill -0 "$fairmile_witness" 2>/dev/null; then
         fairmile_witness=
@@ -71,7 +72,7 @@ cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
 export OMP_NUM_THREADS=7
 
 exec 9> >(trap - INT; read -r) # it ends when this script does
-fairmile_witness=$!
+fairmile_witness=$! fairmile_before=$!
 (
     trap - INT QUIT # which bash has programs in the background ignore
     exec jsrun -n12 -r6 -a1 -c7 -g1 -bpacked:7 python train.py --epochs 10

@@ -28,7 +28,7 @@ class TestDialect(SchedulerTests):
             submits=[(Said(f"{ID}\n"), ID)],
             listing=lambda word: Said(f"{ID}|{word}\n"),
             listed=ID,
-            states={"running": State.RUNNING, "elsewhere": State.UNKNOWN},
+            states={"running": State.RUNNING, "orphaned": State.RUNNING, "elsewhere": State.UNKNOWN},
             listings=[
                 Listing(Said(f"{ID}|running\n"), [ID], {ID: Observed(State.RUNNING, "running")}),
                 Listing(Said(f"{ID}|elsewhere\n"), [ID], {ID: ELSEWHERE}),

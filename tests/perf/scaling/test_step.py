@@ -7,7 +7,7 @@ import pytest
 from fairmile.base.errors import UsageError
 from fairmile.perf.compute.devices import device
 from fairmile.perf.memory.sharding import Layout
-from fairmile.perf.scaling.step import Machine, TwoLevelLinks, device_of, machine_of
+from fairmile.perf.scaling.step import Machine, TwoLevelLinks, device_of_partition, machine_of
 from fairmile.systems.model import Gpu, Partition
 
 
@@ -80,6 +80,6 @@ def test_a_device_of_the_table_says_what_it_can_do_and_draws() -> None:
 def test_the_device_of_a_partition_is_found_by_its_name_and_memory(
     model: str, memory: float | None, slug: str | None
 ) -> None:
-    found = device_of(Partition(gpu=Gpu(count=4, model=model, memory_gib=memory)))
+    found = device_of_partition(Partition(gpu=Gpu(count=4, model=model, memory_gib=memory)))
     assert (found.slug if found else None) == slug
-    assert device_of(Partition(cores=4)) is None
+    assert device_of_partition(Partition(cores=4)) is None

@@ -14,7 +14,7 @@ from trace_files import kineto_events, write_kineto
 
 from fairmile.perf.traces.analyze import analyze
 from fairmile.perf.traces.reading import read_traces
-from fairmile.perf.traces.roofline import OperatorWork, device_of, is_counted, operators
+from fairmile.perf.traces.roofline import OperatorWork, device_of_names, is_counted, operators
 
 HOST = {"pid": 100, "tid": 100}
 DEVICE = {"pid": 0, "tid": 7}
@@ -129,10 +129,10 @@ def test_the_device_is_the_one_that_the_trace_names(tmp_path: Path) -> None:
     [found] = found_in(tmp_path, events, deviceProperties=[{"id": 0, "name": "Some GPU"}])
     assert (found.bound, found.of_roof) == ("", None)
     assert found.flops_per_s > 0
-    h200 = device_of(["NVIDIA H200", "NVIDIA H200"])
+    h200 = device_of_names(["NVIDIA H200", "NVIDIA H200"])
     assert h200 is not None and h200.slug == "h200"
-    assert device_of(["NVIDIA H200", "NVIDIA A100-SXM4-80GB"]) is None
-    assert device_of([]) is None
+    assert device_of_names(["NVIDIA H200", "NVIDIA A100-SXM4-80GB"]) is None
+    assert device_of_names([]) is None
 
 
 def test_of_nine_ranks_of_nccl_the_first_and_the_ninth_tell_their_operators(tmp_path: Path) -> None:

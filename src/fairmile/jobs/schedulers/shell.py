@@ -33,11 +33,24 @@ setsid bash "$1" </dev/null >/dev/null 2>&1 &
 start_of $! || start=0
 echo "$!-$start@$host"
 """
+# What a script started may outlive it, where somebody killed the script alone: as long as it runs, so does the job.
+_MEMBERS = r"""
+members() {
+  found=
+  for file in /proc/[0-9]*/stat; do
+    { read -r line < "$file"; } 2>/dev/null || continue
+    set -- "$1" ${line##*) }; [ "$5" = "$1" ] || continue
+    case $2 in Z | X) ;; *) file=${file%/stat}; found="$found ${file##*/}" ;; esac
+  done
+  [ -n "$found" ]
+}
+"""
 _STATUS = """
 for id; do
   where=${id##*@}; id=${id%@*}; pid=${id%%-*}
   if [ "$where" != "$host" ]; then echo "$id@$where|elsewhere"
-  elif start_of "$pid" && [ "$start" = "${id#*-}" ]; then echo "$id@$where|running"
+  elif start_of "$pid"; then if [ "$start" = "${id#*-}" ]; then echo "$id@$where|running"; fi
+  elif members "$pid"; then echo "$id@$where|orphaned"
   fi
 done
 """
@@ -45,13 +58,17 @@ _CANCEL = """
 for id; do
   where=${id##*@}; id=${id%@*}; pid=${id%%-*}
   [ "$where" = "$host" ] || { echo "$id runs on $where" >&2; continue; }
-  start_of "$pid" && [ "$start" = "${id#*-}" ] || continue
-  kill -s TERM -- "-$pid" 2>/dev/null
+  if start_of "$pid"; then
+    [ "$start" = "${id#*-}" ] && kill -s TERM -- "-$pid" 2>/dev/null || continue
+  else
+    members "$pid" && kill -s TERM $found 2>/dev/null || continue
+  fi
   # What does not heed it is ended for good, by a process that waits for it after we are gone.
-  setsid sh -c 'sleep GRACE; kill -s KILL -- "-$1" 2>/dev/null' sh "$pid" </dev/null >/dev/null 2>&1 &
+  setsid sh -c FOR_GOOD sh "$pid" </dev/null >/dev/null 2>&1 &
 done
 exit 0
 """
+_FOR_GOOD = f'{_MEMBERS}sleep {_GRACE_S}; members "$1" && kill -s KILL $found'
 
 
 class Shell:
@@ -83,7 +100,9 @@ class Shell:
             "(",
             f"  exec {{idle}}<> <(:); read -rt {request.time_s or 0:g} -u $idle; kill -s TERM $$",
             f"  read -rt {_GRACE_S} -u $idle; read -r children < /proc/$$/task/$$/children",
-            '  for child in $children; do if [ "$child" != "$BASHPID" ]; then kill -s KILL "$child"; fi; done',
+            "  for child in $children; do",
+            '    if [ "$child" != "$BASHPID" ]; then kill -s KILL -- "-$child" || kill -s KILL "$child"; fi',
+            "  done",
             ") 2>/dev/null &",
             "fairmile_limit=$!",
         ]
@@ -127,7 +146,8 @@ class Shell:
 
     def status(self, ids: Sequence[str]) -> Question[dict[str, Observed]]:
         """See `Scheduler.status`; processes that ended are not listed."""
-        return Question(("sh", "-c", _START + _STATUS, "sh", *ids), lambda result: _read_status(result, ids))
+        script = _START + _MEMBERS + _STATUS
+        return Question(("sh", "-c", script, "sh", *ids), lambda result: _read_status(result, ids))
 
     def history(self, ids: Sequence[str]) -> None:
         """Return None: nobody keeps accounts."""
@@ -135,7 +155,7 @@ class Shell:
 
     def cancel(self, ids: Sequence[str]) -> Question[None]:
         """See `Scheduler.cancel`."""
-        script = _START + _CANCEL.replace("GRACE", str(_GRACE_S))
+        script = _START + _MEMBERS + _CANCEL.replace("FOR_GOOD", shlex.quote(_FOR_GOOD))
         return Question(("/bin/sh", "-c", script, "sh", *ids), lambda result: None)
 
 
@@ -145,6 +165,8 @@ def _read_status(result: Result, ids: Sequence[str]) -> dict[str, Observed]:
         id, _, word = line.rpartition("|")
         if id in ids and word == "running":
             found[id] = Observed(State.RUNNING, word)
+        elif id in ids and word == "orphaned":
+            found[id] = Observed(State.RUNNING, word, sentence="its script was killed, but what it started still runs")
         elif id in ids:
             host = id.rpartition("@")[2]
             found[id] = Observed(State.UNKNOWN, word, sentence=f"it was started on {host}: only there it can be seen")

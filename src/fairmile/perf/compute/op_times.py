@@ -46,7 +46,7 @@ class OpTime:
 
     device_s: float
     host_s: float
-    how: str  # "exact" | "interpolated" | "scaled" | "roofline" | "view"
+    how: str  # "here" | "exact" | "interpolated" | "scaled" | "roofline" | "view"
     spread: float
 
 
@@ -96,6 +96,7 @@ class OpTimes:
         self._families: dict[str, _Family] = {}
         self._prepared: set[str] = set()
         self._known: dict[str, _Known] = {}
+        self._here: frozenset[str] = frozenset()
         self._answers: dict[tuple[str, bool], OpTime] = {}
 
     def without(self, origin: str) -> OpTimes:
@@ -103,6 +104,17 @@ class OpTimes:
         kept = [each for each in self.rows if each.origins != (origin,)]
         other = OpTimes(kept, self.measured_on, self.about, self.cold_share)
         other._known = self._known  # what was read once need not be read again
+        return other
+
+    def joined(self, own: OpTimes) -> OpTimes:
+        """Return the table with rows that were measured here in place of its own of the same signatures.
+
+        What they answer is told as "here". Calls of a name that this host has timed take the host as long as here.
+        """
+        rows = self._exact | own._exact
+        other = OpTimes(rows.values(), self.measured_on, self.about, self.cold_share)
+        other._hosts = self._hosts | own._hosts
+        other._here = frozenset(own._exact)
         return other
 
     def time_of(self, op: Op, *, tf32: bool = False) -> OpTime:
@@ -117,7 +129,7 @@ class OpTimes:
         work = work_of(op)
         row = self._exact.get(text)
         if row is not None and not (tf32 and _gains_from_tf32(op, work)):
-            how = "view" if work.kind == "view" else "exact"
+            how = "view" if work.kind == "view" else "here" if text in self._here else "exact"
             return OpTime(self._us(row) * 1e-6, self._host_us(op, work, row) * 1e-6, how, _NOISE)
         host_s = self._host_us(op, work, None) * 1e-6
         if work.kind in ("view", "wait"):

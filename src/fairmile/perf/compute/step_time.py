@@ -230,7 +230,8 @@ class _Tally:
 
     def add(self, op: Op, work: Work, one: OpTime) -> float:
         """Count one call and return its seconds on the device."""
-        busy_s = one.device_s * self.factors.get(work.kind, 1.0)
+        # Factors belong to the table that comes along: what was measured here is as it is.
+        busy_s = one.device_s * (1.0 if one.how == "here" else self.factors.get(work.kind, 1.0))
         if busy_s <= 0 or work.kind == "wait":
             return 0.0
         target, tf32 = self.target, self.tf32

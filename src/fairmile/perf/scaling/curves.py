@@ -16,7 +16,7 @@ from fairmile.perf.memory.closed_forms import Transformer
 from fairmile.perf.memory.sharding import ModelFootprint
 from fairmile.perf.scaling.data_parallel import DataParallelModel, Effects, Input, StepTimeLike
 from fairmile.perf.scaling.plans import RESERVED_SHARE, Choices, Plan, Planner, TracedPlanner, TransformerPlanner
-from fairmile.perf.scaling.step import Collectives, Machine, Remembered, device_of, machine_of
+from fairmile.perf.scaling.step import Collectives, Machine, Remembered, device_of_partition, machine_of
 from fairmile.perf.scaling.transformer import Constants, TransformerModel
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def predict_transformer_scaling(
         raise UsageError("only training is spread over GPUs by a description", hint="leave out inference")
     machine, collectives, notes = _place(where, collectives, device, gpus)
     if device is None and not isinstance(where, (Machine, Topology)):
-        device = device_of(where)
+        device = device_of_partition(where)
     if constants is None and device is not None:
         constants = Constants.of_device(device.bandwidth_bytes_per_s)
     if device is not None and "bf16" in described.precision and "bfloat16" not in device.peak_flops_per_s:
@@ -312,7 +312,7 @@ def _place(
         machine = Machine(gpus_per_node=where.ranks_per_node, rails=where.rails)
         machine = machine if device is None else machine.with_device(device)
         return machine, collectives or CollectiveModel.from_fit({}, where), ()
-    device = device or device_of(where)
+    device = device or device_of_partition(where)
     machine = machine_of(where, device)
     notes = [f"device: {device.name}" if device else "the device is not in the table: taken to be as fast as an A100"]
     notes += _too_many(where, machine, max(gpus, default=1))

@@ -134,7 +134,7 @@ class StepTime:
         return self.tensor_s + self.hops_s + self.data_s
 
 
-def device_of(partition: Partition) -> Device | None:
+def device_of_partition(partition: Partition) -> Device | None:
     """Return the device of the table that a partition names, the one with its memory if there are several."""
     if partition.gpu is None:
         return None

@@ -77,7 +77,7 @@ def is_counted(name: str) -> bool:
     return base in _COUNTED or (base.endswith("_") and base[:-1] in _COUNTED)
 
 
-def device_of(names: Iterable[str]) -> Device | None:
+def device_of_names(names: Iterable[str]) -> Device | None:
     """Return the device that a trace names, None where it names none, several kinds, or one that is not known."""
     kinds = set(names)
     if len(kinds) != 1:
@@ -105,7 +105,7 @@ def operators(table: EventTable) -> tuple[OperatorWork, ...]:
     real = took > 0
     times = np.bincount(group[real], took[real], len(found)) * _NS
     counts = np.bincount(group[real], minlength=len(found))
-    on = device_of(each.device for each in table.processes if each.device) if counts.any() else None
+    on = device_of_names(each.device for each in table.processes if each.device) if counts.any() else None
     works = [
         _achieved(*call, int(count), float(seconds), on)
         for call, count, seconds in zip(calls, counts.tolist(), times.tolist(), strict=True)
