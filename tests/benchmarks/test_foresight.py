@@ -10,23 +10,36 @@ from typing import Any
 
 import pytest
 from run_making import make_run
+from step_making import step_trace
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import FairmileError, UsageError
 from fairmile.benchmarks import foresight
 from fairmile.benchmarks.foresight import FromStep, measured_steps, step_file
 from fairmile.benchmarks.program import SUITE
+from fairmile.jobs.machines import Machines
 from fairmile.jobs.spec import Resources
+from fairmile.perf import foresight as traced
 from fairmile.perf.foresight import Foreseen
+from fairmile.perf.predict import Predict
 from fairmile.runs.spec import RunSpec
+from fairmile.systems.model import Partition
 from fairmile.workspace import Workspace
 
 ARGV = ("python", "-m", "fairmile.benchmarks", "mnist")
 SMALL = {"batch_size": 16, "hidden": 8}
+OURS = """\
+name: ours
+title: Our cluster
+centre: Ours
+country: DE
+scheduler: {dialect: slurm}
+partitions:
+  gpus: {cores: 64, gpu: {count: 4, model: A100, memory_gib: 80}}
+"""
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    monkeypatch.setenv("FAIRMILE_CACHE", str(tmp_path / "cache"))
+def workspace(tmp_path: Path) -> Workspace:
     environ = {"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
     return Workspace.open(environ=environ, cwd=tmp_path)
 
@@ -39,22 +52,33 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-class Oracle:
-    """Stands for what traces a step, and keeps what it was asked."""
+class Oracle(Predict):
+    """Tells the same of every step, and keeps what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_kind: str = "gemm", trouble: FairmileError | None = None) -> None:
         self.asked: list[tuple[str, dict[str, Any], str]] = []
+        self.as_shipped: set[bool] = set()
+        self.told = Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {by_kind: 0.4})
+        self.trouble = trouble
 
-    def __call__(self, file: Path, params: Mapping[str, Any], gpu: str, cache: Path) -> Foreseen:
-        self.asked.append((file.parent.name, dict(params), gpu))
-        return Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {"gemm": 0.4})
+    def foresee(
+        self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
+    ) -> Foreseen:
+        gpu = on if isinstance(on, str) else on.gpu.model if on.gpu is not None else ""
+        self.asked.append((file.parent.name, dict(arguments), gpu))
+        self.as_shipped.add(as_shipped)
+        if self.trouble is not None:
+            raise self.trouble
+        return self.told
 
 
 @pytest.fixture
-def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
-    found = Oracle()
-    monkeypatch.setattr(foresight, "_FORESEE", {"step": found})
-    return found
+def oracle() -> Oracle:
+    return Oracle()
+
+
+def from_step(predict: Predict, machines: Machines | None = None) -> FromStep:
+    return FromStep(lambda: predict, lambda: machines or Machines([], Path("/nowhere")))
 
 
 def spec_of(argv: tuple[str, ...] = ARGV, **said: Any) -> RunSpec:
@@ -65,21 +89,18 @@ def spec_of(argv: tuple[str, ...] = ARGV, **said: Any) -> RunSpec:
 
 
 def test_memory_and_rate_are_told_with_their_bounds(oracle: Oracle, gpus: list[dict[str, Any]]) -> None:
-    told = FromStep().predict(spec_of(params=SMALL), [])
+    told = from_step(oracle).predict(spec_of(params=SMALL), [])
     memory, rate = told["peak_memory_bytes"], told["train_samples_per_s"]
     assert (memory.value, memory.low, memory.high) == (1000.0, 900.0, 1100.0)
     assert (rate.value, rate.low, rate.high) == (32.0, 16.0, 64.0)
     assert memory.source == "its step, traced, on h200"
-    assert oracle.asked == [("mnist", SMALL, "NVIDIA H200")]
+    assert (oracle.asked, oracle.as_shipped) == ([("mnist", SMALL, "NVIDIA H200")], {False})
 
 
-def test_where_cudnn_may_try_kernels_more_memory_is_allowed_for(
-    gpus: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {"conv": 0.4})
-    monkeypatch.setattr(foresight, "_FORESEE", {"step": lambda *asked: found})
-    tried = FromStep().predict(spec_of(), [])["peak_memory_bytes"]
-    fixed = FromStep().predict(spec_of(params={"deterministic": True}), [])["peak_memory_bytes"]
+def test_where_cudnn_may_try_kernels_more_memory_is_allowed_for(gpus: list[dict[str, Any]]) -> None:
+    found = from_step(Oracle("conv"))
+    tried = found.predict(spec_of(), [])["peak_memory_bytes"]
+    fixed = found.predict(spec_of(params={"deterministic": True}), [])["peak_memory_bytes"]
     assert (tried.value, tried.low, tried.high, fixed.high) == (1000.0, 900.0, 1430.0, 1100.0)
 
 
@@ -89,7 +110,7 @@ def test_where_cudnn_may_try_kernels_more_memory_is_allowed_for(
 def test_several_ranks_or_a_cpu_are_not_foreseen(
     oracle: Oracle, gpus: list[dict[str, Any]], params: dict[str, Any]
 ) -> None:
-    assert FromStep().predict(spec_of(params=params), []) == {}
+    assert from_step(oracle).predict(spec_of(params=params), []) == {}
     assert oracle.asked == []
 
 
@@ -98,13 +119,14 @@ def test_without_a_gpu_or_with_two_kinds_nothing_is_foreseen(
     oracle: Oracle, gpus: list[dict[str, Any]], models: list[str]
 ) -> None:
     gpus[:] = [{"model": each} for each in models]
-    assert FromStep().predict(spec_of(), []) == {}
+    assert from_step(oracle).predict(spec_of(), []) == {}
     assert oracle.asked == []
 
 
 def test_on_a_system_the_gpu_of_the_partition_counts(oracle: Oracle, gpus: list[dict[str, Any]]) -> None:
-    FromStep().predict(spec_of(system="juwels", resources=Resources(partition="gpus")), [])
-    FromStep().predict(spec_of(system="jupiter"), [])
+    found = from_step(oracle)
+    found.predict(spec_of(system="juwels", resources=Resources(partition="gpus")), [])
+    found.predict(spec_of(system="jupiter"), [])
     assert [gpu for _, _, gpu in oracle.asked] == ["Tesla V100", "GH200"]
     none: list[dict[str, Any]] = [
         {"system": "laptop"},
@@ -115,13 +137,33 @@ def test_on_a_system_the_gpu_of_the_partition_counts(oracle: Oracle, gpus: list[
         {"resources": Resources(gpus_per_node=0)},
     ]
     for said in none:
-        assert FromStep().predict(spec_of(**said), []) == {}
+        assert found.predict(spec_of(**said), []) == {}
     assert len(oracle.asked) == 2
 
 
-def test_a_gpu_that_nobody_knows_is_not_foreseen(gpus: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_on_a_system_a_run_goes_where_its_settings_and_its_software_send_it(
+    oracle: Oracle, gpus: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """JURECA's default partition has no GPUs."""
+    assert from_step(oracle).predict(spec_of(system="jureca"), []) == {}
+    settings = Machines([], tmp_path, reaches={"jureca": {"partition": "dc-gpu"}})
+    assert from_step(oracle, settings).predict(spec_of(system="jureca"), [])
+    assert from_step(oracle).predict(spec_of(system="jureca", software=("ddp",)), [])
+    assert [gpu for _, _, gpu in oracle.asked] == ["A100", "A100"]
+
+
+def test_the_systems_of_the_workspace_are_known(oracle: Oracle, gpus: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "systems" / "ours.yaml").write_text(OURS)
+    spec = spec_of(system="ours")
+    assert from_step(oracle).predict(spec, []) == {}
+    assert from_step(oracle, Machines([tmp_path / "systems"], tmp_path)).predict(spec, [])
+    assert [gpu for _, _, gpu in oracle.asked] == ["A100"]
+
+
+def test_a_gpu_that_nobody_knows_is_not_foreseen(workspace: Workspace, gpus: list[dict[str, Any]]) -> None:
     gpus[:] = [{"model": "GeForce 256"}]
-    assert FromStep().predict(spec_of(), []) == {}
+    assert from_step(workspace.predict).predict(spec_of(), []) == {}
 
 
 def test_only_the_command_of_a_benchmark_has_a_step(tmp_path: Path) -> None:
@@ -144,13 +186,28 @@ def test_the_plan_of_a_benchmark_is_traced_once(
     for name in ("peak_memory_bytes", "train_samples_per_s"):
         assert 0 < told[name]["low"] <= told[name]["value"] <= told[name]["high"]
         assert told[name]["source"] == "its step, traced, on h200"
-    (kept,) = (tmp_path / "cache" / "predictions").iterdir()
     # Another trace would need a process.
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert (
-        FromStep().predict(spec_of(params=SMALL), [])["peak_memory_bytes"].value == told["peak_memory_bytes"]["value"]
-    )
-    assert [kept] == list((tmp_path / "cache" / "predictions").iterdir())
+    assert workspace.runs.plan("mnist", params=SMALL).prediction == told
+
+
+def test_the_plan_of_a_benchmark_knows_the_systems_of_the_workspace_and_what_its_runs_taught(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traced, "trace_target", lambda *_, **__: step_trace())
+    (workspace.home / "systems").mkdir(parents=True)
+    (workspace.home / "systems" / "ours.yaml").write_text(OURS)
+
+    def told() -> Mapping[str, Any]:
+        return workspace.runs.plan(RunSpec(argv=ARGV, system="ours")).prediction
+
+    before = told()["train_samples_per_s"]
+    foreseen = workspace.predict.foresee(SUITE / "mnist" / "step.py", {}, "a100-80gb")
+    assert (before["source"], before["value"]) == ("its step, traced, on a100-80gb", foreseen.samples_per_s[0])
+    workspace.predict.learn("a100-80gb", [(foreseen, 1.25 * foreseen.step_s[0], "mnist-000001")])
+    after = told()["train_samples_per_s"]
+    corrected = workspace.predict.foresee(SUITE / "mnist" / "step.py", {}, "a100-80gb")
+    assert after["value"] == corrected.samples_per_s[0] < before["value"]
 
 
 def test_a_plain_run_loads_nothing_that_predicts(tmp_path: Path) -> None:
@@ -174,10 +231,11 @@ def run_of(folder: Path, number: int = 1, **said: Any) -> Any:
 
 
 def test_runs_tell_the_seconds_of_a_step_by_kind_of_gpu(oracle: Oracle, tmp_path: Path) -> None:
-    found = measured_steps([run_of(tmp_path, 1), run_of(tmp_path, 2, metrics={"train_samples_per_s": 32.0})])
-    foreseen = Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {"gemm": 0.4})
-    assert found == {"h200": [(foreseen, 0.25, "mnist-000001"), (foreseen, 0.5, "mnist-000002")]}
+    found = measured_steps([run_of(tmp_path, 1), run_of(tmp_path, 2, metrics={"train_samples_per_s": 32.0})], oracle)
+    assert found == {"h200": [(oracle.told, 0.25, "mnist-000001"), (oracle.told, 0.5, "mnist-000002")]}
     assert oracle.asked == [("mnist", SMALL, "NVIDIA H200")] * 2
+    # What was learnt before must not be learnt from.
+    assert oracle.as_shipped == {True}
 
 
 def test_runs_that_tell_nothing_of_a_single_gpu_do_not_count(oracle: Oracle, tmp_path: Path) -> None:
@@ -193,13 +251,11 @@ def test_runs_that_tell_nothing_of_a_single_gpu_do_not_count(oracle: Oracle, tmp
         {"captured": two},
     ]
     runs = [run_of(tmp_path, number, **said) for number, said in enumerate(others)]
-    assert measured_steps([*runs, make_run(tmp_path, metrics={"train_samples_per_s": 5.0})]) == {}
+    assert measured_steps([*runs, make_run(tmp_path, metrics={"train_samples_per_s": 5.0})], oracle) == {}
     assert oracle.asked == []
 
 
-def test_runs_that_cannot_be_traced_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Foreseen:
-        raise UsageError("it cannot be traced")
-
-    monkeypatch.setattr(foresight, "_FORESEE", {"step": refuse})
-    assert measured_steps([run_of(tmp_path)]) == {}
+def test_runs_that_cannot_be_traced_are_left_out(tmp_path: Path) -> None:
+    refusing = Oracle(trouble=UsageError("it cannot be traced"))
+    assert measured_steps([run_of(tmp_path)], refusing) == {}
+    assert len(refusing.asked) == 1

@@ -37,18 +37,6 @@ def test_a_system_without_gpus_gives_its_usual_one(machines: Machines) -> None:
     assert machines.partition("laptop:") is machines.partition("laptop")
 
 
-def test_a_job_goes_to_the_partition_it_names_or_to_that_of_the_settings_or_to_the_usual_one(tmp_path: Path) -> None:
-    reaches = {"jureca": {"partition": "dc-gpu"}}
-    machines = Machines([], tmp_path / "jobs", reaches=reaches)
-    juwels, jureca, laptop = (machines[name] for name in ("juwels", "jureca", "laptop"))
-    assert juwels.partition("gpus") is juwels.system.partitions["gpus"]
-    assert juwels.partition() is juwels.system.partitions[juwels.system.default_partition]
-    assert jureca.system.default_partition != "dc-gpu"
-    assert jureca.partition() is jureca.system.partitions["dc-gpu"]
-    assert laptop.partition() is laptop.system.partitions["here"]
-    assert juwels.partition("nosuch") is None
-
-
 def test_an_unknown_partition_is_told_with_those_that_there_are(machines: Machines) -> None:
     with pytest.raises(NotFound, match="juwels has no partition 'nosuch'") as told:
         machines.partition("juwels:nosuch")

@@ -200,6 +200,14 @@ def test_the_time_page_says_how_long_what_bounds_it_and_what_it_costs() -> None:
     assert "arrive in time" not in text
 
 
+def test_operators_that_were_measured_here_are_told_apart() -> None:
+    found = timed()
+    step = replace(found.step, top=(line(PRODUCT, 6e-3, "here"),), by_how={"here": 6e-3, "exact": 4e-3})
+    text = words(time_page(replace(found, step=step)))
+    assert "60 % measured here, 40 % measured." in text
+    assert "compute measured here" in text
+
+
 def test_operators_stand_under_the_roof_with_the_work_that_their_signatures_tell() -> None:
     lines = [line(op, 1e-3) for op in (PRODUCT, CONVOLUTION, SUM)]
     points = roof_points([*lines, OpLine("odd", "gemm", "no signature", 1, 1e-3, "exact", "compute")])

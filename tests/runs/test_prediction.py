@@ -258,6 +258,21 @@ def test_what_was_measured_goes_before_what_a_model_says(plugged: Plugged) -> No
     }
 
 
+def test_a_predictor_that_is_given_is_asked_last_and_named_when_it_breaks(plugged: Plugged) -> None:
+    class Given:
+        def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
+            return {name: Predicted(7.0, source="given") for name in ("elapsed_s", "energy_j")}
+
+    found = predict(plugged("Model"), spec_of(epochs=2), [], {"step": Given})
+    assert {name: each["source"] for name, each in found.items()} == {
+        "elapsed_s": "a model",
+        "memory_bytes": "a model",
+        "energy_j": "given",
+    }
+    with pytest.raises(SystemFailure, match="predictor 'step' failed: ZeroDivisionError: by zero"):
+        predict(plugged(), spec_of(epochs=2), [], {"step": Broken})
+
+
 def test_a_predictor_that_breaks_is_named(plugged: Plugged) -> None:
     with pytest.raises(SystemFailure, match="predictor 'Broken' failed: ZeroDivisionError: by zero"):
         predict(plugged("Broken"), spec_of(epochs=2), [])

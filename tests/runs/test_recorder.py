@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairmile.base.errors import Conflict
 from fairmile.meter.lines import event_files, read_log
+from fairmile.runs import recorder
 from fairmile.runs.layout import read_record
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
@@ -240,6 +242,24 @@ class TestBadDays:
         run = runs.get(found.name)
         assert (run.state, run.result["exit_code"]) == (RunState.CANCELLED, 9)
         assert runs.output(run.id) == b"ready\nsaved\n"
+
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_a_signal_that_comes_while_the_program_is_being_started_reaches_it(
+        self, runs: Runs, monkeypatch: pytest.MonkeyPatch, moment: str
+    ) -> None:
+        real = recorder._Program._start
+
+        def start(self: Any, *streams: int) -> subprocess.Popen[bytes]:
+            if moment == "before":
+                signal.raise_signal(signal.SIGTERM)
+            process = real(self, *streams)
+            if moment == "after":
+                signal.raise_signal(signal.SIGTERM)
+            return process
+
+        monkeypatch.setattr(recorder._Program, "_start", start)
+        run = runs.run(["sleep", "600"])
+        assert (run.state, run.result["signal"]) == (RunState.CANCELLED, "TERM")
 
     def test_an_end_with_a_large_record_finds_room_on_a_full_disk(self, small_disk: Path) -> None:
         """As the differences of a repository make it; the record is written anew beside the old one."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import FairmileError
 from fairmile.benchmarks.program import STEP, folder_of
+from fairmile.jobs.resolve import resolve
+from fairmile.jobs.spec import JobSpec
 from fairmile.runs.machine import hardware
 from fairmile.runs.model import Run
 from fairmile.runs.prediction import Predicted
@@ -60,8 +62,10 @@ class FromStep:
         if spec.resources.gpus_per_node == 0:
             return None
         if spec.system:
-            partition = self._machines()[spec.system].partition(spec.resources.partition)
-            return partition if partition is not None and partition.gpu is not None else None
+            machine = self._machines()[spec.system]
+            job = JobSpec(argv=spec.argv, resources=spec.resources, software=spec.software, launch=spec.launch)
+            asked = resolve(machine.filled(job), machine.system, check_account=False)
+            return machine.system.partitions[asked.partition] if asked.gpus_per_node else None
         return _only_model(hardware())
 
 

@@ -72,15 +72,9 @@ class Machine:
         """Tell whether somebody queues jobs here and knows why they ended; plain processes have nobody."""
         return self.scheduler.name != "shell"
 
-    def partition(self, name: str = "") -> Partition | None:
-        """Return a partition, or the one that a job goes to which names none; None where nobody knows."""
-        known = self.system.partitions
-        only = next(iter(known)) if len(known) == 1 else ""
-        return known.get(name or self.reach.partition or self.system.default_partition or only)
-
     def limit_s(self, partition: str = "") -> float | None:
         """Return the longest time that a partition, or the default one, gives; None where nobody knows."""
-        found = self.partition(partition)
+        found = self.system.partitions.get(partition or self.reach.partition or self.system.default_partition)
         return found.max_time if found is not None else None
 
     def modules(self, *software: str, partition: str = "") -> Block:

@@ -302,9 +302,9 @@ class Predict:
         if file is None and not dry_run:
             file = self.table_file(gpu or _own_gpu())
         wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
-        wanted = merged([*wanted, *generic_candidates()])
+        wanted += generic_candidates()
         if file is None or dry_run:
-            return Calibrated(0, 0, 0, len(wanted))
+            return Calibrated(0, 0, 0, len(merged(wanted)))
         return calibrate(wanted, file, for_s=for_s, device=device_name)
 
     def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]], *, dry_run: bool = False) -> Correction:

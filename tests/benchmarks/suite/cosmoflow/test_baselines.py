@@ -45,3 +45,19 @@ def test_summaries_do_not_depend_on_how_a_cube_is_turned_or_cut_into_batches():
     assert np.allclose(found, np.concatenate([summarise(counts[:3]), summarise(counts[3:])]))
     assert np.allclose(found, summarise(counts[:, ::-1].transpose(0, 2, 3, 1, 4)))
     assert np.isfinite(found).all()
+
+
+def test_moments_are_right_to_twelve_digits_also_of_fields_in_which_hardly_anything_happens():
+    counts = np.ones((3, 64, 64, 64, 2), np.int16)
+    counts[0, ..., 0] = np.random.default_rng(0).poisson(2.0, (64, 64, 64))
+    counts[1, 5, 6, :40, 1] = 0
+    counts[2, 0, 0, 0] = (30, 0)
+    found = summarise(counts)[:, 2 * 32 :]
+    exact = np.log1p(counts.astype(np.longdouble)).reshape(3, -1, 2)
+    mean = exact.mean(1)
+    rest = exact - mean[:, None]
+    deviation = np.sqrt((rest**2).mean(1))
+    scale = np.maximum(deviation, 1e-9)
+    normed = rest / scale[:, None]
+    expected = [mean, deviation, (normed**3).mean(1), (normed**4).mean(1), normed.prod(2).mean(1, keepdims=True)]
+    assert np.allclose(found, np.concatenate(expected, axis=1).astype(float), rtol=1e-12, atol=1e-12)

@@ -122,3 +122,14 @@ def test_spectra_find_a_single_wave():
 def test_a_box_that_cannot_be_is_refused(size, cell):
     with pytest.raises(UsageError):
         Generator(size, cell)
+
+
+def test_the_power_is_that_of_the_modes_of_a_bin_which_the_transform_gives_or_mirrors():
+    counts, _ = Generator(8).make(range(3))
+    found = spectra(counts).power
+    contrast = counts / counts.mean(axis=(1, 2, 3), keepdims=True)
+    whole = np.abs(np.fft.fftn(contrast, axes=(1, 2, 3))) ** 2 / 8**6
+    at = np.fft.fftfreq(8, 1 / 8)
+    length = np.rint(np.sqrt(at[:, None, None] ** 2 + at[:, None] ** 2 + at**2))
+    expected = np.stack([whole[:, length == k].mean(1) for k in range(1, 5)], axis=-1)
+    assert np.allclose(found, expected, rtol=1e-12, atol=0)

@@ -37,21 +37,24 @@ class Mean:
 
 def summarise(counts: Array) -> Array:
     """Return what cosmologists look at first of each cube: log P(k) and the moments of the logarithm of counts."""
-    found = spectra(counts)
-    columns = [np.log(found.power + 1e-12).reshape(len(counts), -1)]
-    for part in np.array_split(np.arange(len(counts)), max(len(counts) // 64, 1)):
-        columns.append(_moments(np.log1p(counts[part].astype(np.float64))))
-    return np.concatenate([columns[0], np.concatenate(columns[1:])], axis=1)
+    power = np.log(spectra(counts).power + 1e-12).reshape(len(counts), -1)
+    return np.concatenate([power, [_moments(cube) for cube in counts]], axis=1)
 
 
-def _moments(field: Array) -> Array:
+def _moments(cube: Array) -> Array:
     """Return mean, deviation, skewness and excess of each redshift, and how redshifts correlate."""
-    flat = field.reshape(len(field), -1, field.shape[-1])
-    mean, deviation = flat.mean(1), flat.std(1)
-    normed = (flat - mean[:, None]) / np.maximum(deviation, 1e-9)[:, None]
-    pairs = (normed.transpose(0, 2, 1) @ normed)[:, *np.triu_indices(field.shape[-1], 1)] / flat.shape[1]
-    squared = normed * normed
-    return np.concatenate([mean, deviation, (squared * normed).mean(1), (squared * squared).mean(1), pairs], axis=1)
+    fields = np.ascontiguousarray(np.moveaxis(cube, -1, 0), dtype=np.float64).reshape(cube.shape[-1], -1)
+    np.log1p(fields, out=fields)
+    mean = fields.mean(1)
+    fields -= mean[:, None]
+    products = fields @ fields.T / fields.shape[1]
+    deviation = np.sqrt(products.diagonal())
+    scale = np.maximum(deviation, 1e-9)
+    pairs = (products / np.outer(scale, scale))[np.triu_indices(len(fields), 1)]
+    squared = fields * fields
+    fields *= squared
+    squared *= squared
+    return np.concatenate([mean, deviation, fields.mean(1) / scale**3, squared.mean(1) / scale**4, pairs])
 
 
 @dataclass(frozen=True)

@@ -198,22 +198,24 @@ class Spectra:
 def spectra(counts: NDArray[Any]) -> Spectra:
     """Return the power of each cube (cubes, size, size, size, redshifts) in bins as wide as the lowest mode."""
     size = counts.shape[1]
-    bins = np.rint(wave_numbers(size) / (2 * np.pi)).astype(int)
-    weight = np.full(bins.shape, 2.0)  # rfftn leaves out the mirror image of all but two planes
+    top = size // 2
+    bins = np.minimum(np.rint(wave_numbers(size) / (2 * np.pi)).astype(int), top + 1)
+    weight = np.full(bins.shape, 2.0)  # a transform of real numbers leaves out the mirror image of all but two planes
     weight[..., 0] = 1
     weight[..., -1] = 1
-    top = size // 2
-    inside = np.flatnonzero((bins >= 1) & (bins <= top))
-    order = inside[np.argsort(bins.ravel()[inside], kind="stable")]
-    starts = np.searchsorted(bins.ravel()[order], np.arange(1, top + 1))
-    weights = weight.ravel()[order]
-    modes = np.add.reduceat(weights, starts)
+    number, weight = bins.ravel(), weight.ravel()
+    modes = np.bincount(number, weight)[1 : top + 1]
     power = np.empty((len(counts), counts.shape[-1], top))
-    step = max(_AT_ONCE_BYTES // (counts[0].size * 32), 1)
-    for first in range(0, len(counts), step):
-        part = np.moveaxis(counts[first : first + step], -1, 1).astype(np.float64)
-        part /= np.maximum(part.mean(axis=(2, 3, 4), keepdims=True), 1e-12)
-        found = np.fft.rfftn(part, axes=(2, 3, 4)).reshape(*part.shape[:2], -1)[..., order]
-        squared = (found.real**2 + found.imag**2) * weights
-        power[first : first + step] = np.add.reduceat(squared, starts, axis=-1) / modes / size**6
+    # One cube at a time, which stays in the cache.
+    for found, cube in zip(power, counts, strict=True):
+        fields = np.ascontiguousarray(np.moveaxis(cube, -1, 0), dtype=np.float64)
+        mean = np.maximum(fields.mean(axis=(1, 2, 3)), 1e-12)
+        # Axis by axis takes three quarters of the time of rfftn.
+        waves = np.fft.fft(np.fft.fft(np.fft.rfft(fields, axis=3), axis=2), axis=1).reshape(len(fields), -1)
+        squared = waves.real**2
+        squared += waves.imag**2
+        squared *= weight
+        for each, values in zip(found, squared, strict=True):
+            each[:] = np.bincount(number, values)[1 : top + 1]
+        found /= modes * mean[:, None] ** 2 * size**6
     return Spectra(np.arange(1, top + 1, dtype=np.float64), power)
