@@ -67,7 +67,7 @@ reaches = {"rig": {"file": str(folder / "rig.yaml")}} if system == "rig" else {}
 jobs = Jobs(folder / "jobs", Machines([], folder / "jobs", reaches=reaches))
 start = time.monotonic()
 if form == "array":
-    argv = ("bash", "-c", f"exec touch {folder}/done/$FAIRMILE_ARRAY_INDEX")
+    argv = ("sh", "-c", f"exec touch {folder}/done/$FAIRMILE_ARRAY_INDEX")
     ids = [jobs.submit(JobSpec(argv=argv, array=Array(count=count), resources=one), on=system).id]
 elif form == "packed":
     ids = [jobs.submit(packed([["touch", file] for file in files]), on=system).id]

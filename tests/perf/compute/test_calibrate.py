@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,12 @@ def test_a_second_call_measures_only_what_is_missing(table: Path, tmp_path: Path
     done = calibrate([*ALL, Candidate(more, ("x",))], again, for_s=300, device="cpu")
     assert (done.rows, done.measured) == (8, 1)
     assert {row.signature: row.device_us for row in read_rows(again)[1] if row.signature in before} == before
+
+
+def test_what_a_list_leaves_out_of_a_call_is_in_the_table(tmp_path: Path) -> None:
+    calibrate([Candidate(replace(op, outputs=()), ("grid",)) for op in (MM, POOL)], tmp_path / "cpu.csv", device="cpu")
+    found = {row.signature: row.outputs for row in read_rows(tmp_path / "cpu.csv")[1]}
+    assert found == {signature(MM): "f32[32,16]", signature(POOL): "f32[1,2,8,8]"}
 
 
 def test_when_the_time_is_over_the_rest_is_counted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib.resources import files
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,32 @@ def test_between_measured_sizes_the_law_is_found_again(sizes: tuple[int, int, in
     found = OpTimes(GRID, H200, ABOUT).time_of(product(*sizes))
     assert found.how == "interpolated"
     assert abs(math.log(found.device_s / law(product(*sizes)))) < 0.12
+
+
+def convolution(places: int, is_biased: bool) -> Op:
+    x, w, bias = (
+        tensor((8, 64, places, places), "bfloat16"),
+        tensor((64, 64, 1, 1), "bfloat16"),
+        tensor((64,), "bfloat16"),
+    )
+    given: tuple[Any, ...] = ({"tensor": 0}, {"tensor": 1}, {"tensor": 2} if is_biased else None)
+    rest = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    inputs = (x, w, bias) if is_biased else (x, w)
+    return Op("aten.convolution.default", "forward", "", inputs, (x,), (*given, *rest))
+
+
+def test_a_convolution_that_was_measured_without_a_bias_takes_longer_with_it_by_a_kernel_that_adds_it() -> None:
+    slow_s = 2e-3  # far from the roof: adding a bias is none the slower for it
+    table = OpTimes([row(convolution(256, is_biased=False), "grid", seconds=slow_s)], H200, ABOUT)
+    added_s = 2 * (8 * 64 * 256 * 256) * 2 / H200.bandwidth_ceiling
+    assert table.time_of(convolution(256, is_biased=True)).device_s == pytest.approx(slow_s + added_s)
+
+
+def test_the_bias_that_was_measured_with_a_convolution_is_taken_off_for_one_without() -> None:
+    slow_s = 2e-3
+    table = OpTimes([row(convolution(256, is_biased=True), "grid", seconds=slow_s)], H200, ABOUT)
+    added_s = 2 * (8 * 64 * 256 * 256) * 2 / H200.bandwidth_ceiling
+    assert table.time_of(convolution(256, is_biased=False)).device_s == pytest.approx(slow_s - added_s)
 
 
 def test_doubt_grows_with_the_distance_to_what_was_measured() -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fairmile.base.errors import FairmileError, RunFailed, Unsupported
 from fairmile.base.units import parse_duration
 from fairmile.perf.compute.calls import Call, bind
 from fairmile.perf.compute.grid import generic_candidates
+from fairmile.perf.compute.samples import returned
 from fairmile.perf.compute.signatures import (
     Candidate,
     candidates_of,
@@ -32,9 +33,11 @@ from fairmile.perf.compute.signatures import (
 )
 from fairmile.perf.compute.table import About, Row, append_rows, read_rows, write_table
 from fairmile.perf.compute.work import kind_of, work_of
-from fairmile.perf.steps import read_trace
+from fairmile.perf.steps import Op, read_trace
 
 GRID = "grid"
+# What torch raises where it cannot make a call.
+_REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, IndexError, KeyError)
 _MOST_BYTES = 60_000_000_000
 _FLUSH_BYTES = 256_000_000
 _COLD_BYTES = (500_000, 150_000_000)  # below it a call is all latency, above it no cache holds it anyway
@@ -104,8 +107,6 @@ def _known(*paths: Path) -> dict[str, Row]:
 
 
 def _with_origins(row: Row, origins: Sequence[str]) -> Row:
-    from dataclasses import replace
-
     return replace(row, origins=tuple(dict.fromkeys((*row.origins, *origins))))
 
 
@@ -161,9 +162,10 @@ def measure(candidates: Sequence[Candidate], part: Path, *, for_s: float, device
             continue
         if time.monotonic() > end:
             break
-        outputs = write_tensors(each.op.outputs)
+        op = _with_outputs(each.op)
+        outputs = write_tensors(op.outputs)
         now.write_text(f"{text}\n{outputs}")
-        rows.append(_row(torch, each, text, outputs, clock, device))
+        rows.append(_row(torch, Candidate(op, each.origins), text, outputs, clock, device))
         count += 1
         is_broken = "CUDA error" in rows[-1].problem
         if is_broken or time.monotonic() - saved > 2:
@@ -174,6 +176,14 @@ def measure(candidates: Sequence[Candidate], part: Path, *, for_s: float, device
     append_rows(part, rows)
     now.unlink(missing_ok=True)
     return count
+
+
+def _with_outputs(op: Op) -> Op:
+    """Return a call with what it returns, where a list leaves that out and torch can tell."""
+    try:
+        return op if op.outputs else replace(op, outputs=returned(op))
+    except _REFUSALS:
+        return op
 
 
 def _row(torch: Any, each: Candidate, text: str, outputs: str, clock: _Clock, device: str) -> Row:
@@ -189,7 +199,7 @@ def _row(torch: Any, each: Candidate, text: str, outputs: str, clock: _Clock, de
             if kind == "view":
                 return Row(text, outputs, each.origins, 0.0, 0.0, clock.host_us(call))
             return clock.row(call, text, outputs, each.origins, work.bytes)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+    except _REFUSALS as error:
         if device != "cpu" and "out of memory" in str(error):
             torch.cuda.empty_cache()
         return Row(text, outputs, each.origins, problem=f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")

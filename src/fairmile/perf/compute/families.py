@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fairmile.perf.compute.outputs import outputs_of
 from fairmile.perf.compute.samples import (
     DEPTHS,
     FLOATS,
@@ -15,7 +16,6 @@ from fairmile.perf.compute.samples import (
     WIDTHS,
     call,
     channels_last,
-    described,
     one_of,
     rounded,
     spread,
@@ -77,7 +77,7 @@ def _cells(
     yield call("aten._cudnn_rnn.default", x, weights, 4, flat, state, cell, *rest)
     given = (x, weights, 4, flat, state, cell, y, y, None, None)
     kept = tensor((1,), "uint8")  # its size is the library's matter: a calibration makes it by the forward call
-    backward = described("aten._cudnn_rnn_backward.default", *given, *rest, kept, [True, False, False, True])
+    backward = call("aten._cudnn_rnn_backward.default", *given, *rest, kept, [True, False, False, True])
     yield replace(backward, outputs=(x, state, *weights))
 
 
@@ -199,7 +199,7 @@ def _convolution(
     bias = tensor((co,), dtype)
     forward = call("aten.convolution.default", x, w, bias, *rest)
     yield forward
-    y = forward.outputs[0]
+    (y,) = outputs_of(forward)
     if place:
         y = tensor(y.shape, dtype, place(y.shape))
     yield call("aten.convolution_backward.default", y, x, w, [co], *rest, [ci > 4, True, True])
@@ -419,7 +419,7 @@ def _resampled_deep(shape: tuple[int, ...], dtype: str) -> Iterator[Op]:
     rest = ([2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False)
     pooled = call("aten.max_pool3d_with_indices.default", twice, *rest)
     yield pooled
-    yield call("aten.max_pool3d_with_indices_backward.default", x, twice, *rest, pooled.outputs[1])
+    yield call("aten.max_pool3d_with_indices_backward.default", x, twice, *rest, outputs_of(pooled)[1])
     yield call("aten.cat.default", [x, x], 1)
     yield call("aten.sum.dim_IntList", x, [0, 2, 3, 4])
 
@@ -518,7 +518,7 @@ def by_library(q: TensorSpec, k: TensorSpec, causal: bool = False, dropout: floa
     yield call(f"{name}.default", q, k, k, None, True, dropout, causal, scale=None)
     sums, seed = tensor((*q.shape[:3], 1)), tensor((), "int64")
     given = (q, q, k, k, q, sums, seed, seed, None, None, None, q.shape[2], k.shape[2], dropout, causal)
-    yield replace(described(f"{name}_backward.default", *given, scale=None), outputs=(q, k, k))
+    yield replace(call(f"{name}_backward.default", *given, scale=None), outputs=(q, k, k))
 
 
 def efficient(

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from fairmile.perf.compute.work import Work, base_name, is_causal, is_in_place, size_bytes, tensor_at, tensors_at
 from fairmile.perf.steps import Op, TensorSpec
 
+_TILE = 64  # rows and columns of a product that one multiprocessor works on at a time
+# Queries, keys and width of heads that kernels of fused attention work on at a time, by their library.
+_BLOCKS = {"dot_product_cudnn": (128, 128, 64), "dot_product_flash": (128, 128, 32)}
+_OTHER_NAME = 40.0  # of a reduction or a gathering: one of another name says little of it
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -70,6 +75,34 @@ def layout_bytes(op: Op) -> int:
     return 2 * sum(map(size_bytes, (x, w, y)))
 
 
+def bias_bytes(op: Op) -> int:
+    """Return what a convolution moves to add its bias to the output, which a kernel of its own does."""
+    if base_name(op) != "convolution" or tensor_at(op, 2) is None or not op.outputs:
+        return 0
+    return 2 * size_bytes(op.outputs[0])
+
+
+def strain(op: Op, work: Work, multiprocessors: int) -> float:
+    """Return how many times the time of its operations a call takes, for the way in which kernels divide it.
+
+    A batch of products leaves multiprocessors idle where its results are fewer tiles: unlike a single product it is
+    not split along the inner length. Attention computes whole blocks of queries, of keys and of the width of heads.
+    """
+    if work.kind == "gemm":
+        a, b = _factors(op)
+        if a is None or b is None or len(a.shape) != 3 or len(b.shape) != 3:
+            return 1.0
+        tiles = a.shape[0] * math.ceil(a.shape[1] / _TILE) * math.ceil(b.shape[2] / _TILE)
+        return max(multiprocessors / max(tiles, 1), 1.0)
+    sides = next((sides for name, sides in _BLOCKS.items() if name in op.name), None)
+    first = 1 if "backward" in op.name else 0
+    q, k = tensor_at(op, first), tensor_at(op, first + 1)
+    if sides is None or q is None or k is None or len(q.shape) != 4 or not q.elements or not k.elements:
+        return 1.0
+    lengths = (q.shape[2], k.shape[2], q.shape[3])
+    return math.prod(math.ceil(n / side) * side / n for n, side in zip(lengths, sides, strict=True))
+
+
 def _log(value: float) -> float:
     return math.log2(value) if value > 1 else 0.0
 
@@ -79,9 +112,17 @@ def _alignment(*lengths: int, most: int = 3) -> float:
     return min(min((length & -length).bit_length() - 1, most) if length else most for length in lengths)
 
 
+def _first_factor(op: Op) -> int:
+    return 1 if base_name(op) in ("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation") else 0
+
+
+def _factors(op: Op) -> tuple[TensorSpec | None, TensorSpec | None]:
+    first = _first_factor(op)
+    return tensor_at(op, first), tensor_at(op, first + 1)
+
+
 def _gemm(op: Op, work: Work) -> Features:
-    first = 1 if base_name(op) in ("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation") else 0
-    a, b = tensor_at(op, first), tensor_at(op, first + 1)
+    a, b = _factors(op)
     if a is None or b is None or len(a.shape) < 2 or len(b.shape) < 2:
         return _plain(op, work)
     if base_name(op) == "linear":
@@ -98,7 +139,7 @@ def _gemm(op: Op, work: Work) -> Features:
     ]
     aligned = _alignment(*apart, n)
     numbers = (_log(m), _log(n), _log(k), _log(batch), 1.5 * min(aligned, 2 if compute_dtype(op) == "float32" else 3))
-    return Features(family, numbers, (turned, "bias" if first else ""), (1.0, 0.4))
+    return Features(family, numbers, (turned, "bias" if _first_factor(op) else ""), (1.0, 0.4))
 
 
 def _convolution(op: Op, work: Work) -> Features:
@@ -163,6 +204,7 @@ class Recurrence:
     mode: int
     is_both: bool
     way: str
+    is_projected: bool = False
 
 
 def recurrence(op: Op) -> Recurrence | None:
@@ -185,7 +227,7 @@ def recurrence(op: Op) -> Recurrence | None:
         elif x.dtype == "float16" and layers == 1 and not is_both and mode != 3 and batch % 8 == 0 and batch <= 128:
             is_fast = hidden <= 1024 and hidden % 128 == 0 and x.shape[2] % 128 == 0
             way = "static" if is_fast and (mode == 2 or batch < 96 or hidden < 896) else way
-    return Recurrence(length, batch, hidden, layers * (2 if is_both else 1), mode, is_both, way)
+    return Recurrence(length, batch, hidden, layers * (2 if is_both else 1), mode, is_both, way, bool(projection))
 
 
 def _drops(op: Op) -> bool:
@@ -219,7 +261,7 @@ def _normal(op: Op, work: Work) -> Features:
     way, width = _reduced(op, largest)
     numbers = (_log(largest.elements), _log(kept), 0.5 * _log(width), _log(work.bytes))
     marks = (op.name, compute_dtype(op), " ".join(layouts), way)
-    return Features(work.kind, numbers, marks, (9.0, 1.5, 6.0, 3.0))
+    return Features(work.kind, numbers, marks, (9.0 if work.kind == "norm" else _OTHER_NAME, 1.5, 6.0, 3.0))
 
 
 def _batch_norm(op: Op, x: TensorSpec) -> Features:
@@ -283,7 +325,7 @@ def _gathered(op: Op, work: Work) -> Features:
     width = largest.elements // max(count, rows, 1) if largest is not None else 1
     numbers = (_log(work.bytes), _log(count), 0.5 * _log(width), 0.7 * _log(rows))
     name = _ALIKE.get(base_name(op), base_name(op))
-    return Features("gather", numbers, (name, compute_dtype(op)), (9.0, 1.0))
+    return Features("gather", numbers, (name, compute_dtype(op)), (_OTHER_NAME, 1.0))
 
 
 def _optimizer(op: Op, work: Work) -> Features:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fairmile.perf.compute.families import FAMILIES, by_library, efficient, flash, heads_inside
+from fairmile.perf.compute.outputs import outputs_of
 from fairmile.perf.compute.samples import (
     DEPTHS,
     FLOATS,
@@ -21,7 +23,7 @@ from fairmile.perf.compute.samples import (
     spread,
     turned,
 )
-from fairmile.perf.compute.signatures import Candidate, merged, tensor
+from fairmile.perf.compute.signatures import Candidate, contiguous, tensor
 from fairmile.perf.compute.work import work_of
 from fairmile.perf.steps import Op, TensorSpec
 
@@ -31,17 +33,20 @@ _MOST_BYTES = 12e9
 
 
 def generic_candidates() -> list[Candidate]:
-    """Return the built-in list in order of value: what most steps spend their time on comes first."""
+    """Return the built-in list in order of value: what most steps spend their time on comes first.
+
+    A call may come twice. What calls return is left out: torch tells it of those that are measured.
+    """
     found: list[Candidate] = []
     for part in (_linear, _elementwise, _norms, _convolutions, _attention, _batched, _copies, _optimizers, _indexed):
         found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
     for part in (_pools, _losses, _others, *FAMILIES):
         found += [Candidate(op, (ORIGIN,)) for op in part() if _fits(op)]
-    return merged(found)
+    return found
 
 
 def _fits(op: Op) -> bool:
-    work = work_of(op)
+    work = work_of(replace(op, outputs=op.outputs or outputs_of(op)))
     widest = "float32" if any(each.dtype == "float32" for each in op.inputs) else "bfloat16"
     return work.flops <= _MOST_FLOPS[widest] and work.bytes <= _MOST_BYTES
 
@@ -227,7 +232,7 @@ def _convolution(
     rest = ([stride] * dims, [padding] * dims, [1] * dims, False, [0] * dims, groups)
     forward = call("aten.convolution.default", x, w, None, *rest)
     yield forward
-    y = forward.outputs[0]
+    (y,) = outputs_of(forward)
     if place:
         y = tensor(y.shape, dtype, place(y.shape))
     yield call("aten.convolution_backward.default", y, x, w, [0], *rest, [not is_first, True, False])
@@ -241,7 +246,9 @@ def _transposed(n: int, c: int, side: int, dtype: str, is_last: bool) -> Iterato
     rest = ([2, 2], [0, 0], [1, 1], True, [0, 0], 1)
     forward = call("aten.convolution.default", x, w, tensor((c // 2,), dtype), *rest)
     yield forward
-    y = tensor(forward.outputs[0].shape, dtype, place(forward.outputs[0].shape) if place else None)
+    (y,) = outputs_of(forward)
+    if place:
+        y = tensor(y.shape, dtype, place(y.shape))
     yield call("aten.convolution_backward.default", y, x, w, [c // 2], *rest, [True, True, True])
 
 
@@ -336,12 +343,13 @@ def _pools() -> Iterator[Op]:
     for dtype in ("float32", "bfloat16"):
         for n, c, side in spread(12, (2, 200), (16, 512), (14, 260)):
             shape = (rounded(n, 1), rounded(c, 8), rounded(side, 2), rounded(side, 2))
-            for x in (tensor(shape, dtype), tensor(shape, dtype, channels_last(shape))):
+            for place in (contiguous, channels_last):
+                x = tensor(shape, dtype, place(shape))
                 for kernel, stride, padding in (([2, 2], [2, 2], [0, 0]), ([3, 3], [2, 2], [1, 1])):
                     rest = (kernel, stride, padding, [1, 1], False)
                     forward = call("aten.max_pool2d_with_indices.default", x, *rest)
                     yield forward
-                    y, at = forward.outputs
+                    y, at = (tensor(each.shape, each.dtype, place(each.shape)) for each in outputs_of(forward))
                     yield call("aten.max_pool2d_with_indices_backward.default", y, x, *rest, at)
         for n, c, side in spread(20, (1, 80), PART, PART):
             shape3 = (rounded(n, 1), one_of(WIDTHS[1:12], c), *[one_of(DEPTHS, side)] * 3)
@@ -350,7 +358,7 @@ def _pools() -> Iterator[Op]:
                 rest = ([2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False)
                 forward = call("aten.max_pool3d_with_indices.default", x, *rest)
                 yield forward
-                y, at = forward.outputs
+                y, at = outputs_of(forward)
                 yield call("aten.max_pool3d_with_indices_backward.default", y, x, *rest, at)
 
 

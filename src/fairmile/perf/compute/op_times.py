@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.perf.compute.devices import Device, device
-from fairmile.perf.compute.features import Features, compute_dtype, features_of, layout_bytes, recurrence
+from fairmile.perf.compute.features import (
+    Features,
+    Recurrence,
+    bias_bytes,
+    compute_dtype,
+    features_of,
+    layout_bytes,
+    recurrence,
+    strain,
+)
 from fairmile.perf.compute.signatures import read_signature, signature
 from fairmile.perf.compute.table import About, Row, read_rows
 from fairmile.perf.compute.work import Work, kind_of_name, work_of
@@ -24,6 +33,7 @@ _REACH = 5.0  # factors of two over which a neighbour's efficiency says somethin
 _SIGNAL = 0.8  # how far efficiencies of one family lie apart, in logarithms
 _DOUBT = {"conv": 2.0}  # how much farther off relatives are than their likeness says: a library chooses among kernels
 _HOST_US = 6.0  # of a call that nothing is known about
+_LEAST_OWN = 0.3  # of a measured time that is a convolution's own, whatever its bias takes
 _MOMENT_S = 4e-6  # of one cell on the device, however small; the next one waits for it
 _KERNEL_US = 5.0  # of the host for one cell, where each is launched by itself
 _COLD_SHARE = 0.5  # how much of a model's reads miss the cache, where that makes a difference
@@ -140,7 +150,8 @@ class OpTimes:
                 self._prepare(kind)
             near = self._interpolated(asked)
             if near is not None:
-                device_s = _smooth_s(op, work, self.measured_on) * math.exp(near.ratio)
+                own_s = _smooth_s(op, work, self.measured_on) * math.exp(near.ratio)
+                device_s = own_s + _beside_s(op, self.measured_on)
                 many = _host_smooth_us(op)
                 host_us = many * math.exp(near.host_ratio) if many else self._host_us(op, work, near.row)
                 spread = near.spread * _DOUBT.get(work.kind, 1.0)
@@ -169,7 +180,9 @@ class OpTimes:
             if known is None and row.device_us > 0:
                 op = read_signature(row.signature, row.outputs)
                 work = work_of(op)
-                ratio = math.log(self._us(row) * 1e-6 / _smooth_s(op, work, self.measured_on))
+                device_s = self._us(row) * 1e-6
+                own_s = max(device_s - _beside_s(op, self.measured_on), _LEAST_OWN * device_s)
+                ratio = math.log(own_s / _smooth_s(op, work, self.measured_on))
                 many = _host_smooth_us(op)
                 host_ratio = math.log(max(row.host_us, 1.0) / many) if many else 0.0
                 known = self._known[row.signature] = _Known(row, features_of(op, work), ratio, host_ratio)
@@ -218,15 +231,20 @@ def roof_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:
 
 def _smooth_s(op: Op, work: Work, on: Device) -> float:
     """Return a time that grows smoothly with all that an operator does; measured ones are kept as multiples of it."""
-    compute = work.flops / on.peak(compute_dtype(op), work.kind)
+    compute = work.flops * strain(op, work, on.multiprocessors) / on.peak(compute_dtype(op), work.kind)
     at_once = on.least_op_s + compute + (work.bytes + layout_bytes(op)) / on.bandwidth_ceiling
     cells = recurrence(op)
     if cells is None:
         return at_once
     if cells.way == "standard":
-        return at_once + cells.length * (1 + cells.layers) * _MOMENT_S
+        return at_once + cells.length * (1 + cells.layers) * _MOMENT_S * _kernels(cells)
     gates = {2: 4, 3: 3}.get(cells.mode, 1)
     return at_once + cells.length * cells.layers * (0.4e-6 + 0.25e-6 * gates * (cells.hidden / 96) ** 2)
+
+
+def _beside_s(op: Op, on: Device) -> float:
+    """Return the time of the kernel beside a call's own: a bias is added as fast, however slow its convolution is."""
+    return bias_bytes(op) / on.bandwidth_ceiling
 
 
 def _host_smooth_us(op: Op) -> float:
@@ -234,7 +252,14 @@ def _host_smooth_us(op: Op) -> float:
     cells = recurrence(op)
     if cells is None:
         return 0.0
-    return 150.0 + (cells.length * cells.layers * _KERNEL_US if cells.way == "standard" else 0.0)
+    if cells.way != "standard":
+        return 150.0
+    return 150.0 + cells.length * cells.layers * _KERNEL_US * _kernels(cells)
+
+
+def _kernels(cells: Recurrence) -> float:
+    """Return how many times the two kernels of a cell it takes: a projection is a third, which the next cell awaits."""
+    return 1.5 if cells.is_projected else 1.0
 
 
 def expected_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:

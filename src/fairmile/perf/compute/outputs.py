@@ -26,6 +26,8 @@ def outputs_of(op: Op) -> tuple[TensorSpec, ...]:
         return op.inputs[1:4] if "backward" in base else _attended(op)
     if base == "convolution":
         return _convolved(op)
+    if base in ("max_pool2d_with_indices", "max_pool3d_with_indices"):
+        return _pooled(op)
     if kind == "gemm":
         return _multiplied(op, base)
     if kind == "rnn":
@@ -94,6 +96,18 @@ def _convolved(op: Op) -> tuple[TensorSpec, ...]:
     groups = op.arguments[8] if len(op.arguments) > 8 and isinstance(op.arguments[8], int) else 1
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     return (tensor((*x.shape[: -len(kernel) - 1], channels, *(max(0, each) for each in after)), x.dtype),)
+
+
+def _pooled(op: Op) -> tuple[TensorSpec, ...]:
+    """Return what is kept, and where each of it was."""
+    x = tensor_at(op, 0)
+    if x is None or len(op.arguments) < 4 or not all(isinstance(each, (list, tuple)) for each in op.arguments[1:4]):
+        return ()
+    kernel, strides, paddings = op.arguments[1:4]
+    places = enumerate(zip(x.shape[-len(kernel) :], kernel, strict=True))
+    after = [(n + 2 * _at(paddings, at) - width) // max(1, _at(strides, at)) + 1 for at, (n, width) in places]
+    shape = (*x.shape[: -len(kernel)], *after)
+    return tensor(shape, x.dtype), tensor(shape, "int64")
 
 
 def _at(values: Sequence[int], place: int) -> int:

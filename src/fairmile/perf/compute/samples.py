@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from fairmile.base.errors import Unsupported
@@ -21,13 +20,7 @@ PART = (1.0, math.e)  # spread evenly over a list
 
 
 def call(name: str, *arguments: Any, **keywords: Any) -> Op:
-    """Return the call of an operator on tensors that are described only; what it returns is worked out by torch."""
-    op = described(name, *arguments, **keywords)
-    return replace(op, outputs=_outputs(op))
-
-
-def described(name: str, *arguments: Any, **keywords: Any) -> Op:
-    """Return a call without what it returns."""
+    """Return the call of an operator on tensors that are described only, without what it returns."""
     inputs: list[TensorSpec] = []
 
     def said(value: Any) -> Any:
@@ -50,7 +43,8 @@ def described(name: str, *arguments: Any, **keywords: Any) -> Op:
     return Op(name, "", "", tuple(inputs), (), plain, named)
 
 
-def _outputs(op: Op) -> tuple[TensorSpec, ...]:
+def returned(op: Op) -> tuple[TensorSpec, ...]:
+    """Return what torch says that a call returns, which can take milliseconds."""
     try:
         import torch
     except ImportError as error:
