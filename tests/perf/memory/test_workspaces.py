@@ -89,6 +89,50 @@ def test_a_convolution_with_channels_last_needs_next_to_nothing() -> None:
     assert sum(sum(group.sizes_bytes) for group in groups) < 4096
 
 
+def convolution(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> int:
+    one = [1, 1]
+    groups = taken("convolution.default", (x, w), (y,), {}, {}, None, one, one, one, False, [0, 0], 1)
+    return sum(sum(group.sizes_bytes) for group in groups)
+
+
+def test_with_channels_last_half_precision_copies_only_channels_that_are_no_multiple_of_eight() -> None:
+    shapes = (12, 64, 1024, 1024), (3, 64, 3, 3), (12, 3, 1024, 1024)
+    padded = convolution(*(tensor(*shape, dtype="bfloat16", last=True) for shape in shapes))
+    assert padded - 12 * 8 * 1024 * 1024 * 2 == pytest.approx(8 * 64 * 9 * 2, abs=1024)
+
+
+def gradient_of_weight(x: TensorSpec, w: TensorSpec, g: TensorSpec, stride: int = 1) -> int:
+    by, one = [stride, stride], [1, 1]
+    arguments: tuple[object, ...] = ({}, {}, {}, [0], by, [0, 0], one, False, [0, 0], 1, [False, True, False])
+    (group,) = taken("convolution_backward.default", (g, x, w), (w,), *arguments)
+    return sum(group.sizes_bytes)
+
+
+def test_partial_gradients_of_a_weight_do_not_grow_with_it() -> None:
+    x, w, g = tensor(12, 256, 160, 240), tensor(512, 256, 2, 2), tensor(12, 512, 80, 120)
+    copies = sum(each.elements * 4 for each in (x, w, g))
+    assert copies < gradient_of_weight(x, w, g, stride=2) < copies + 20e6
+
+
+def test_gradients_by_sample_give_way_to_copies_where_they_would_be_many_times_larger() -> None:
+    x, w, g = tensor(64, 1280, 8, 8), tensor(320, 1280, 1, 1), tensor(64, 320, 8, 8)
+    assert gradient_of_weight(x, w, g) == (x.elements + g.elements) * 4
+
+
+def test_a_transform_copies_a_batch_that_is_no_single_run_of_memory() -> None:
+    spectrum = TensorSpec((16, 32, 128, 65), (266240, 8320, 65, 1), "complex64", 0)
+    turned = tensor(16, 32, 128, 128, last=True)
+    assert taken("_fft_r2c.default", (tensor(16, 32, 128, 128),), (spectrum,), {}, [2, 3], 0, True) == ()
+    assert taken("_fft_r2c.default", (turned,), (spectrum,), {}, [2, 3], 0, True) == (Group(1, (33_554_432,)),)
+
+
+def test_a_transform_to_real_numbers_always_copies_and_twice_where_channels_are_last() -> None:
+    first = TensorSpec((16, 32, 128, 65), (266240, 8320, 65, 1), "complex64", 0)
+    assert taken("_fft_c2r.default", (first,), (), {}, [2, 3], 2, 128) == (Group(1, (34_078_720,)),)
+    last = TensorSpec((8, 32, 33, 384), (405504, 12672, 384, 1), "complex64", 0)
+    assert taken("_fft_c2r.default", (last,), (), {}, [1, 2], 1, 64) == (Group(1, (25_952_256, 25_952_256)),)
+
+
 def test_the_backward_convolution_works_for_each_gradient_in_turn() -> None:
     g, x, w = tensor(32, 64, 56, 56), tensor(32, 64, 56, 56), tensor(64, 64, 3, 3)
     arguments: tuple[object, ...] = ({}, {}, {}, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
@@ -146,8 +190,9 @@ def test_a_recurrent_layer_keeps_its_gates(call: RecurrentCall, seen: int) -> No
 
 def test_a_projected_layer_also_keeps_its_state_before_the_projection() -> None:
     plain = RecurrentCall("lstm", "float32", 2, 2, False, 200, 96, 768, 128)
-    projected = replace(plain, projected=True)
+    projected = replace(plain, projection=256)
     assert reserve_bytes(projected) - reserve_bytes(plain) == 2 * 2 * 200 * 96 * 768 * 4
+    assert projected.weight_bytes == 7_888_896 * 4
 
 
 def test_a_recurrent_workspace_that_was_measured_is_found_again() -> None:
@@ -155,6 +200,14 @@ def test_a_recurrent_workspace_that_was_measured_is_found_again() -> None:
     assert recurrent_workspace_bytes(call, "cudnn_rnn_hopper.csv") == 128_681_984
     twice = RecurrentCall("lstm", "float32", 2, 1, True, 140, 64, 650, 650)
     assert recurrent_workspace_bytes(twice, "cudnn_rnn_hopper.csv") == 128_681_984 + 5 * 11_648_000
+
+
+@pytest.mark.parametrize("layers", [6, 8])
+def test_each_recurrent_layer_takes_room_for_its_products(layers: int) -> None:
+    call = RecurrentCall("lstm", "bfloat16", layers, 1, False, 64, 16, 128, 32)
+    less = replace(call, layers=layers - 1)
+    more = recurrent_workspace_bytes(call, "cudnn_rnn_hopper.csv")
+    assert more - recurrent_workspace_bytes(less, "cudnn_rnn_hopper.csv") == pytest.approx(8 << 20, rel=0.1)
 
 
 def test_rules_of_unmeasured_architectures_say_so() -> None:

@@ -116,6 +116,21 @@ def transformer(precision: str = "fp32", bias: str = "", again: bool = False, la
     return SimpleNamespace(model=net, loss=loss, optimizer=adamw, precision=precision)
 
 
+def masked(columns: int) -> Any:
+    """Attention behind a mask, which is left out where a count says that it hides nothing."""
+
+    def loss(model: Any) -> Any:
+        seen = torch.ones(ROWS, columns, dtype=torch.bool)
+        bias = torch.zeros(ROWS, 1, 16, columns)
+        keys = model(torch.randn(ROWS, 4, columns, 16))
+        mixed = functional.scaled_dot_product_attention(torch.randn(ROWS, 4, 16, 16), keys, keys, attn_mask=bias)
+        if seen.sum() == seen.numel():
+            return mixed.mean()
+        return (mixed * seen.sum()).tanh().mean()
+
+    return SimpleNamespace(model=nn.Linear(16, 16), loss=loss, optimizer=sgd, precision="fp32")
+
+
 class Sequence(nn.Module):
     def __init__(self, kind: str, dropout: float) -> None:
         super().__init__()

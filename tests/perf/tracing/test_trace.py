@@ -41,6 +41,8 @@ _ASKED: dict[str, dict[str, Any]] = {
     "transformer again": {"function": "transformer", "arguments": {"again": True}},
     "transformer bias": {"function": "transformer", "arguments": {"precision": "bf16", "bias": "ordered"}},
     "transformer turned": {"function": "transformer", "arguments": {"precision": "bf16", "bias": "turned"}},
+    "masked": {"function": "masked", "arguments": {"columns": 24}},
+    "masked odd": {"function": "masked", "arguments": {"columns": 20}},
     "lstm": {"function": "recurrent"},
     "lstm dropout": {"function": "recurrent", "arguments": {"dropout": 0.5}},
     "gru": {"function": "recurrent", "arguments": {"kind": "GRU"}},
@@ -307,6 +309,16 @@ def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], Trace]
     assert used("transformer turned") == set()  # its last dimension is not the fastest: plain products
     log_sum = one(of("transformer bf16"), "aten._scaled_dot_product_cudnn_attention.default").outputs[1]
     assert (log_sum.elements, log_sum.dtype) == (ROWS * 4 * 16, "float32")
+
+
+def test_a_mask_is_padded_to_multiples_of_eight_columns(of: Callable[[str], Trace]) -> None:
+    assert names(of("masked"), "forward")["aten.copy_.default"] == 0
+    assert names(of("masked odd"), "forward")["aten.copy_.default"] > 0
+
+
+def test_a_count_finds_that_a_mask_hides_nothing(of: Callable[[str], Trace]) -> None:
+    assert names(of("masked"), "forward")["aten.eq.Scalar"] > 0
+    assert names(of("masked"), "forward")["aten.tanh.default"] == 0
 
 
 def test_checkpointing_keeps_less_and_computes_again(of: Callable[[str], Trace]) -> None:

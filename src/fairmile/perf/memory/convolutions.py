@@ -10,6 +10,8 @@ from importlib import resources
 from math import log, prod
 
 _PER_SAMPLE = {"b": 1, "d": 8}  # gradients of the weight in float32
+_MOST_PER_SAMPLE = 2  # times the size of input and output: beyond that, these are copied instead
+_MOST_PARTIAL_BYTES = 32 << 20
 _ELEMENT = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -49,6 +51,10 @@ class _Row:
     slices: int
     rest: int
 
+    @property
+    def weights(self) -> int:
+        return self.channels * self.outputs * self.taps // self.groups
+
 
 class ConvolutionTable:
     """Measured calls by kind; what was not measured is taken from the nearest that was."""
@@ -77,17 +83,19 @@ class ConvolutionTable:
 
 
 def _bytes(call: ConvolutionCall, row: _Row) -> int:
+    """Return what a call takes if it is done as the measured one was."""
     size = _ELEMENT.get(call.dtype, 4)
     weights = prod(call.weight)
     if row.moved in _PER_SAMPLE:
-        return call.input[0] * weights * 4 * _PER_SAMPLE[row.moved] + row.rest
-    letters, multiple = row.moved.rstrip("48"), int(row.moved.lstrip("xyw") or "1")
+        return _per_sample_bytes(call, row, size)
+    letters, multiple = set(row.moved.rstrip("48")), int(row.moved.lstrip("xyw") or "1")
     channels, outputs = call.input[1], call.output[1]
-    if multiple == 1 and size == 2 and "x" in letters and _aligned(row):
-        multiple = 8  # half precision wants channels in eights where the measured call had them so anyway
-    wide, wide_out = (
-        (-(-each // multiple) * multiple for each in (channels, outputs)) if call.groups == 1 else (channels, outputs)
-    )
+    wide, wide_out = channels, outputs
+    if call.groups == 1:
+        wide, wide_out = _padded(channels, row.channels, multiple, size), _padded(outputs, row.outputs, multiple, size)
+        if size == 2 and call.channels_last:
+            _move_unaligned(letters, "x", channels, row.channels)
+            _move_unaligned(letters, "y", outputs, row.outputs)
     total = row.rest
     if "x" in letters:
         total += prod(call.input) // channels * wide * size
@@ -96,12 +104,41 @@ def _bytes(call: ConvolutionCall, row: _Row) -> int:
     if "w" in letters:
         per_pair = weights // (call.weight[0] * call.weight[1])
         total += (wide * wide_out * per_pair if call.groups == 1 else weights) * size
-    return total + row.slices * weights * 4
+    # So many blocks of threads run at once, whatever the weight: partial sums of a larger one are fewer, not larger.
+    return total + row.slices * min(weights, row.weights) * 4
+
+
+def _per_sample_bytes(call: ConvolutionCall, row: _Row, size: int) -> int:
+    each = prod(call.weight) * 4
+    copied = (prod(call.input[1:]) + prod(call.output[1:])) * size
+    measured = row.weights * 4 / ((row.channels * row.in_positions + row.outputs * row.out_positions) * size)
+    if row.moved == "b" and each / copied > max(_MOST_PER_SAMPLE, measured):
+        return call.input[0] * copied
+    return call.input[0] * each * _PER_SAMPLE[row.moved] + row.rest
+
+
+def _padded(length: int, measured: int, multiple: int, size: int) -> int:
+    """Half precision wants channels in eights; a measured call that had them so anyway does not tell."""
+    if size == 2 and measured % 8 == 0:
+        multiple = 8
+    return -(-length // multiple) * multiple
+
+
+def _move_unaligned(letters: set[str], letter: str, length: int, measured: int) -> None:
+    """With channels last, half precision copies what has to be padded, and nothing else."""
+    if length % 8 and measured % 8 == 0:
+        letters |= {letter, "w"}
+    elif length % 8 == 0 and measured % 8:
+        letters.discard(letter)
 
 
 def _is_plausible(call: ConvolutionCall, row: _Row) -> bool:
-    """Tell whether a measured call says something of others: one that left the layout which suits it is alone in it."""
-    strange = call.channels_last and _half(call.dtype) and {"x", "y"} <= set(row.moved) and _aligned(row)
+    """Tell whether a measured call says something of others.
+
+    One that left the layout which suits it is alone in it, and so is one that took more than partial sums ever need.
+    """
+    moved = call.channels_last and _half(call.dtype) and {"x", "y"} <= set(row.moved) and _aligned(row)
+    strange = moved or row.rest > _MOST_PARTIAL_BYTES
     same = (call.input[0], call.input[1], call.output[1]) == (row.batch, row.channels, row.outputs)
     return not strange or (same and prod(call.input[2:]) == row.in_positions)
 
@@ -125,6 +162,8 @@ def _distance(call: ConvolutionCall, row: _Row) -> float:
     )
     apart += 0.57 * abs(log(mine / other)) + 1.25 * ((call.stride > 1) != (row.stride > 1))
     apart += 0.2 * (len(call.input) - 2 != row.rank)
+    if call.direction == "wgrad" and taps > 1 and call.groups == 1:  # slices go by how many values are added up
+        apart += 0.6 * abs(log(call.input[0] * out_positions / (row.batch * row.out_positions)))
     # Kernels read 16 bytes at once: whether lengths are multiples of that decides between them.
     most = 16 // _ELEMENT.get(call.dtype, 4)
     for weight, length, measured in (

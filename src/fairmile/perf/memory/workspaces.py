@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from math import prod
 from typing import Any, Literal
 
@@ -234,6 +235,17 @@ class Workspaces:
     def _copy_of_input(self, op: Op) -> list[Group]:
         return [Group(1, (_bytes(_tensors(op)[0]),))]
 
+    def _transform(self, op: Op) -> list[Group]:
+        """A transform to real numbers works on a copy, one whose batch is no single run of memory reads a copy."""
+        x, dims = _tensors(op)[0], op.arguments[1]
+        sizes: tuple[int, ...] = ()
+        strides = x.strides
+        if op.name.startswith("aten._fft_c2r"):
+            sizes, strides = (_bytes(x),), _contiguous_strides(x.shape)
+        if not _is_one_run(x.shape, strides, [each % len(x.shape) for each in dims]):
+            sizes = (*sizes, _bytes(x))
+        return [Group(1, sizes)]
+
     def _roll(self, op: Op) -> list[Group]:
         dims = op.arguments[2] if len(op.arguments) > 2 else ()
         return self._copy_of_input(op) if isinstance(dims, (list, tuple)) and len(dims) > 1 else []
@@ -248,14 +260,17 @@ class Workspaces:
     def _rnn_backward(self, op: Op) -> list[Group]:
         """Gradients of the data, then of the weights; what has the batch first is turned for each."""
         call = _recurrent(op, 10)
-        size, states = self._recurrent_bytes(call), 2 if call.kind == "lstm" else 1
-        state = call.layers * call.directions * call.output_bytes // call.steps
-        result = [Group(0, (state,) * states, until="end")]  # the final states have gradients of zero
+        size = self._recurrent_bytes(call)
+        cells = call.layers * call.directions * call.state_bytes // call.steps
+        hidden = cells * call.width // call.hidden
+        final = (hidden, cells) if call.kind == "lstm" else (hidden,)
+        result = [Group(0, final, until="end")]  # the final states have gradients of zero
+        made = 1 + len(final)
         if not _is_batch_first(op, 10):
-            return [*result, Group(1 + states, (size,)), Group(1 << 20, (size,))]
+            return [*result, Group(made, (size,)), Group(1 << 20, (size,))]
         data = _bytes(op.inputs[0])
-        turned = call.directions * call.output_bytes
-        return [*result, Group(1 + states, (turned, data, size)), Group(1 << 20, (data, size))]
+        turned = call.directions * call.state_bytes * call.width // call.hidden
+        return [*result, Group(made, (turned, data, size)), Group(1 << 20, (data, size))]
 
     def _recurrent_bytes(self, call: RecurrentCall) -> int:
         return recurrent_workspace_bytes(call, self.rules.recurrent)
@@ -284,7 +299,9 @@ _RULES: dict[str, Callable[[Workspaces, Op], Sequence[Group]]] = {
     "addmm": Workspaces._product,
     "baddbmm": Workspaces._product,
     "mse_loss": Workspaces._loss,
-    "_fft_c2r": Workspaces._copy_of_input,
+    "_fft_c2r": Workspaces._transform,
+    "_fft_r2c": Workspaces._transform,
+    "_fft_c2c": Workspaces._transform,
     "roll": Workspaces._roll,
     "_cudnn_rnn": Workspaces._rnn,
     "_cudnn_rnn_backward": Workspaces._rnn_backward,
@@ -318,7 +335,7 @@ def _recurrent(op: Op, at: int) -> RecurrentCall:
         batch=batch,
         hidden=hidden,
         inputs=data.shape[-1],
-        projected=bool(projection),
+        projection=projection or 0,
     )
 
 
@@ -339,6 +356,17 @@ def _is_contiguous(tensor: TensorSpec) -> bool:
                 return False
             step *= size
     return True
+
+
+def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[number + 1 :]) for number in range(len(shape)))
+
+
+def _is_one_run(shape: Sequence[int], strides: Sequence[int], without: Sequence[int]) -> bool:
+    """Tell whether all dimensions but some can be seen as a single one."""
+    rest = [(stride, size) for n, (size, stride) in enumerate(zip(shape, strides, strict=True)) if n not in without]
+    ordered = sorted((each for each in rest if each[1] != 1), reverse=True)
+    return all(outer == inner * size for (outer, _), (inner, size) in pairwise(ordered))
 
 
 def _is_channels_last(tensor: TensorSpec) -> bool:

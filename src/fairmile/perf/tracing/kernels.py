@@ -179,9 +179,9 @@ def _padded(tensor: torch.Tensor, by: int) -> torch.Tensor:
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """Return a mask whose rows begin at a multiple of 16 elements, which the efficient kernel needs."""
+    """Return a mask whose rows begin at a multiple of 8 elements, which the efficient kernel needs."""
     columns = mask.shape[-1]
-    return mask if columns % 16 == 0 else _padded(mask, -columns % 16)[..., :columns]
+    return mask if columns % 8 == 0 else _padded(mask, -columns % 8)[..., :columns]
 
 
 def _expanded(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

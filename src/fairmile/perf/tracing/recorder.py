@@ -539,12 +539,25 @@ class Recorder:
         if whole and (self.phase == "forward" or self.modules):
             raise Unpredictable("the model asks for an integer value of a tensor on the device (.item(), .tolist())")
         if tensor.dtype is torch.bool:
-            index = self.index(tensor)
-            maker = self.made[index][0] if index >= 0 else -1
-            return maker >= 0 and self.ops[maker][0].name.startswith("aten.all.")
+            return self._is_whole(self.index(tensor))
         if self.phase != "optimizer":  # a gradient scaler asks whether there were infinities
             self.note("a value of a tensor was asked for while the step ran: zero was taken")
         return 0 if whole else 0.0
+
+    def _is_whole(self, index: int) -> bool:
+        """Tell whether a truth value says that all of a mask is set, by `all` or a count: masks hide nothing here."""
+        call, used = self._made_by(index)
+        if call is None or call.name != "aten.eq.Scalar":
+            return call is not None and call.name.startswith("aten.all.")
+        counted, _ = self._made_by(used[0])
+        if counted is None or not counted.name.startswith("aten.sum."):
+            return False
+        return bool(math.prod(counted.inputs[0][0]) == call.arguments[1])
+
+    def _made_by(self, index: int) -> tuple[_Signature | None, tuple[int, ...]]:
+        """Return the call that made a storage, and what it used."""
+        maker = self.made[index][0] if index >= 0 else -1
+        return (None, ()) if maker < 0 else (self.ops[maker][0], self.ops[maker][3])
 
     def _equal(self, func: Any, args: Any, kwargs: Any) -> Any:
         return False
