@@ -18,7 +18,10 @@ from fairmile.store.store import Store
 Fairmile = Callable[..., Any]
 NAME = "local/dataset/lake@1.0"
 FILES = {"lake.csv": LARGE, "readme.txt": b"a lake"}
-TODAY = time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 @pytest.fixture
@@ -53,8 +56,8 @@ def test_what_is_there_is_listed(lake: Fairmile, store: Store) -> None:
     loose(store, b"a").unlink()
     lines = [line.split() for line in lake("store", "ls").out.splitlines()]
     assert lines[0] == ["kind", "name", "files", "size", "pool", "state", "last", "use"]
-    assert lines[1] == ["card", NAME, "2", "117.2", "KiB", "home", "complete", TODAY]
-    assert lines[2] == ["url", "https://example.org/a", "1", "1", "B", "home", "incomplete", TODAY]
+    assert lines[1] == ["card", NAME, "2", "117.2", "KiB", "home", "complete", today()]
+    assert lines[2] == ["url", "https://example.org/a", "1", "1", "B", "home", "incomplete", today()]
     rows = lake("store", "ls", "--json").json["names"]
     assert [(row["name"], row["complete"]) for row in rows] == [(NAME, True), ("https://example.org/a", False)]
     assert rows[1]["root"] == ref.root
@@ -216,7 +219,7 @@ def test_a_pin_comes_and_goes(lake: Fairmile, store: Store) -> None:
     assert lake("store", "pin", "lake", "--as", "paper", "--dry-run").out == f"would pin paper: card {NAME}\n"
     assert lake("store", "pins", "--json").json == {"pins": []}
     assert lake("store", "pin", "lake", "--as", "paper").out == f"pinned   paper: card {NAME}\n"
-    assert lake("store", "pins").out.splitlines()[1].split() == ["paper", "card", NAME, "117.2", "KiB", TODAY]
+    assert lake("store", "pins").out.splitlines()[1].split() == ["paper", "card", NAME, "117.2", "KiB", today()]
     lake("store", "gc", "--grace", "0")
     assert store.complete("paper")
     assert lake("store", "unpin", "paper", "--dry-run").out == "would unpin paper\n"

@@ -84,7 +84,7 @@ def test_a_disk_that_others_fill_meanwhile_ends_the_fetch_and_nothing_is_lost(fa
     folder = disk("size=32m")
     fairmile.set(pools={"small": {"folder": str(folder / "pool")}})
     data = noise(12 * MIB)
-    with web_server({"large.bin": b""}, paced(len(data) / 3, data)) as server:
+    with web_server({"large.bin": b""}, paced(len(data) / 6, data)) as server:
         arguments = [server.url("large.bin"), "--pool", "small"]
         process = fairmile.start("fetch", *arguments)
         with killed_at_the_end(process):

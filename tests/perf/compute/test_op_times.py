@@ -10,6 +10,7 @@ import pytest
 
 from fairmile.perf.compute.devices import device
 from fairmile.perf.compute.op_times import OpTimes, expected_s, roof_s, scaled, shipped_op_times
+from fairmile.perf.compute.samples import call
 from fairmile.perf.compute.signatures import signature, tensor, write_tensors
 from fairmile.perf.compute.table import About, Row
 from fairmile.perf.compute.work import work_of
@@ -125,6 +126,24 @@ def test_another_device_reaches_the_same_share_of_its_own_roof() -> None:
     assert there.how == "scaled" and there.spread > here.spread
     assert there.device_s / here.device_s == pytest.approx(roof_s(op, work, a100) / roof_s(op, work, H200))
     assert scaled(here, op, work, H200, H200) == here
+
+
+def test_what_was_asked_before_changes_no_answer() -> None:
+    found = shipped_op_times("h200")
+    assert found is not None
+    size = tensor((8, 512, 768))
+    asked = [
+        call("aten.clone.default", size),
+        call("aten.fill_.Scalar", size, 0.0),
+        call("aten.relu.default", size),
+        call("aten.add.Tensor", size, tensor((768,))),
+    ]
+    one, other = (OpTimes(found.rows, found.measured_on, found.about) for _ in range(2))
+    first = [one.time_of(op) for op in asked]
+    second = [other.time_of(op) for op in reversed(asked)][::-1]
+    for before, after in zip(first, second, strict=True):
+        assert before.device_s == pytest.approx(after.device_s, rel=1e-9)
+        assert (before.how, before.host_s) == ("interpolated", after.host_s)
 
 
 def test_the_table_that_is_shipped_is_small_and_knows_the_device() -> None:

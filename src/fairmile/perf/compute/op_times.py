@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import as_file, files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,7 @@ class OpTimes:
             self._by_kind[kind_of_name(name)].append(row)
             hosts[name].append(row.host_us)
         self._hosts = {name: sorted(times)[len(times) // 4] for name, times in hosts.items()}
-        self._families: dict[str, _Family] = {}
-        self._prepared: set[str] = set()
+        self._families: dict[tuple[str, ...], dict[str, _Family]] = {}  # by the kinds that are read together
         self._known: dict[str, _Known] = {}
         self._here: frozenset[str] = frozenset()
         self._answers: dict[tuple[str, bool], OpTime] = {}
@@ -146,9 +146,7 @@ class OpTimes:
             return OpTime(0.0, host_s, "view", 0.0)
         if not (tf32 and _gains_from_tf32(op, work)):
             asked = features_of(op, work)
-            for kind in _PLAIN if asked.family == "plain" else (work.kind,):
-                self._prepare(kind)
-            near = self._interpolated(asked)
+            near = self._interpolated(asked, _PLAIN if asked.family == "plain" else _together(work.kind))
             if near is not None:
                 own_s = _smooth_s(op, work, self.measured_on) * math.exp(near.ratio)
                 device_s = own_s + _beside_s(op, self.measured_on)
@@ -167,49 +165,43 @@ class OpTimes:
     def _us(self, row: Row) -> float:
         return row.device_us + self.cold_share * (row.cold_us - row.device_us)
 
-    def _prepare(self, kind: str) -> None:
-        """Read the rows of a kind and sort them into families; a step uses few of all kinds."""
-        if kind in self._prepared:
-            return
-        import numpy as np
+    def _families_of(self, kinds: tuple[str, ...]) -> dict[str, _Family]:
+        """Return the rows of some kinds, sorted into families; a step uses few of all kinds."""
+        found = self._families.get(kinds)
+        if found is None:
+            by_family: dict[str, list[_Known]] = defaultdict(list)
+            for row in chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds):
+                known = self._known.get(row.signature)
+                if known is None and row.device_us > 0:
+                    known = self._known[row.signature] = self._learnt(row)
+                if known is not None:
+                    by_family[known.features.family].append(known)
+            found = self._families[kinds] = {name: _family(members) for name, members in by_family.items()}
+        return found
 
-        self._prepared.add(kind)
-        by_family: dict[str, list[_Known]] = defaultdict(list)
-        for row in self._by_kind.get(kind, ()):
-            known = self._known.get(row.signature)
-            if known is None and row.device_us > 0:
-                op = read_signature(row.signature, row.outputs)
-                work = work_of(op)
-                device_s = self._us(row) * 1e-6
-                own_s = max(device_s - _beside_s(op, self.measured_on), _LEAST_OWN * device_s)
-                ratio = math.log(own_s / _smooth_s(op, work, self.measured_on))
-                many = _host_smooth_us(op)
-                host_ratio = math.log(max(row.host_us, 1.0) / many) if many else 0.0
-                known = self._known[row.signature] = _Known(row, features_of(op, work), ratio, host_ratio)
-            if known is not None:
-                by_family[known.features.family].append(known)
-        for family, found in by_family.items():
-            # Some families hold several kinds, one of which may have been read before.
-            members = [*(self._families[family].known if family in self._families else ()), *found]
-            words: dict[str, int] = {}
-            numbered = [[words.setdefault(word, len(words)) for word in each.features.marks] for each in members]
-            marks = np.array(numbered, dtype=np.int64).reshape(len(members), -1)
-            numbers = np.array([each.features.numbers for each in members])
-            ratios = np.array([(each.ratio, each.host_ratio) for each in members])
-            self._families[family] = _Family(numbers, ratios, marks, words, members)
+    def _learnt(self, row: Row) -> _Known:
+        op = read_signature(row.signature, row.outputs)
+        work = work_of(op)
+        device_s = self._us(row) * 1e-6
+        own_s = max(device_s - _beside_s(op, self.measured_on), _LEAST_OWN * device_s)
+        ratio = math.log(own_s / _smooth_s(op, work, self.measured_on))
+        many = _host_smooth_us(op)
+        host_ratio = math.log(max(row.host_us, 1.0) / many) if many else 0.0
+        return _Known(row, features_of(op, work), ratio, host_ratio)
 
-    def _interpolated(self, asked: Features) -> _Near | None:
+    def _interpolated(self, asked: Features, kinds: tuple[str, ...]) -> _Near | None:
         """Return what the nearest relatives say, None where there are none."""
         import numpy as np
 
-        family = self._families.get(asked.family)
+        family = self._families_of(kinds).get(asked.family)
         if family is None:
             return None
         weights = np.array(asked.weights)
         own = np.array([family.words.get(word, -1) for word in asked.marks], dtype=np.int64)
         distance2 = ((family.numbers - np.array(asked.numbers)) ** 2).sum(axis=1)
         distance2 += ((family.marks != own) * weights).sum(axis=1)
-        nearest = np.argsort(distance2, kind="stable")[:_NEIGHBOURS]
+        # Rounded, so that of those equally far the first are taken, whatever the last bits say.
+        nearest = np.argsort(distance2.round(9), kind="stable")[:_NEIGHBOURS]
         numbers, ratios, marks = family.numbers[nearest], family.ratios[nearest], family.marks[nearest]
         between = ((numbers[:, None, :] - numbers[None, :, :]) ** 2).sum(axis=2)
         between += ((marks[:, None, :] != marks[None, :, :]) * weights).sum(axis=2)
@@ -221,6 +213,22 @@ class OpTimes:
         unknown = max(1.0 - float(to_asked @ solved[:, 0]), 0.0)
         spread = math.sqrt(_NOISE**2 + _SIGNAL**2 * unknown)
         return _Near(float(found[0]), float(found[1]), spread, family.known[int(nearest[0])].row)
+
+
+def _together(kind: str) -> tuple[str, ...]:
+    """Return the kinds that are read with one: the answer must not depend on which was asked for first."""
+    return _PLAIN if kind in _PLAIN else (kind,)
+
+
+def _family(members: list[_Known]) -> _Family:
+    import numpy as np
+
+    words: dict[str, int] = {}
+    numbered = [[words.setdefault(word, len(words)) for word in each.features.marks] for each in members]
+    marks = np.array(numbered, dtype=np.int64).reshape(len(members), -1)
+    numbers = np.array([each.features.numbers for each in members])
+    ratios = np.array([(each.ratio, each.host_ratio) for each in members])
+    return _Family(numbers, ratios, marks, words, members)
 
 
 def roof_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:
