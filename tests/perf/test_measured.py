@@ -101,9 +101,10 @@ def test_few_own_rows_do_not_take_the_many_others_away() -> None:
 
 def test_what_could_not_be_measured_here_leaves_the_other_table_its_answer(calibrated: Calibrated) -> None:
     broken = [own_row(op, problem="out of memory") for op in STEP.values()]
-    found, before = calibrated(*broken).step_time(TRACE, H200), step_time(TRACE, H200)
-    assert found.step_time_s == pytest.approx(before.step_time_s, rel=1e-9)
-    assert found.by_how == pytest.approx(before.by_how, rel=1e-9)
+    # A table of its own: calls of the made-up step are alike and return different things, of which the first is kept.
+    table = OpTimes(shipped().rows, H200, shipped().about)
+    found, before = calibrated(*broken).step_time(TRACE, H200), step_time(TRACE, H200, table)
+    assert (found.step_time_s, found.by_how) == (before.step_time_s, before.by_how)
 
 
 def test_the_host_that_measured_is_the_host_that_calls() -> None:

@@ -200,8 +200,7 @@ class OpTimes:
         own = np.array([family.words.get(word, -1) for word in asked.marks], dtype=np.int64)
         distance2 = ((family.numbers - np.array(asked.numbers)) ** 2).sum(axis=1)
         distance2 += ((family.marks != own) * weights).sum(axis=1)
-        # Rounded, so that of those equally far the first are taken, whatever the last bits say.
-        nearest = np.argsort(distance2.round(9), kind="stable")[:_NEIGHBOURS]
+        nearest = np.argsort(distance2, kind="stable")[:_NEIGHBOURS]
         numbers, ratios, marks = family.numbers[nearest], family.ratios[nearest], family.marks[nearest]
         between = ((numbers[:, None, :] - numbers[None, :, :]) ** 2).sum(axis=2)
         between += ((marks[:, None, :] != marks[None, :, :]) * weights).sum(axis=2)
