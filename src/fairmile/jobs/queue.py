@@ -185,8 +185,7 @@ class Jobs:
         except FairmileError:
             self._discard(record, machine)
             raise
-        own = isinstance(machine.runner, Here) and isinstance(machine.scheduler, Shell)
-        return self._records.note_submission(record, scheduler_id, self._clock(), ends_with_power=own)
+        return self._records.note_submission(record, scheduler_id, self._clock(), ends_with_power=_is_own(machine))
 
     def _prepare(self, record: Record, machine: Machine, request: Request) -> JobFiles:
         """Put the script of a job, and all that goes with it, where the machine finds it."""
@@ -333,7 +332,7 @@ class Jobs:
         except FairmileError:
             return record, known
         never = Known(Standing(State.FAILED, "it never reached the scheduler"), counted=True)
-        return record, None if record.submitted else self._remember(record, never)
+        return record, None if record.submitted else self._remember(record, never, machine)
 
     def _ask(self, machine: Machine, unclear: list[Weighed]) -> None:
         """Ask the scheduler once about many jobs, and its accounting about those it no longer lists."""
@@ -382,21 +381,23 @@ class Jobs:
                 return settled
         now = self._clock()
         return [
-            (record, self._counted(record, known, past, now) if record in uncounted else known)
+            (record, self._counted(record, known, past, now, machine) if record in uncounted else known)
             for record, known in settled
         ]
 
-    def _counted(self, record: Record, known: Known, past: dict[str, Observed] | None, now: float) -> Known:
+    def _counted(
+        self, record: Record, known: Known, past: dict[str, Observed] | None, now: float, machine: Machine
+    ) -> Known:
         """Return the standing with what was counted; the accounting may lag, and is asked again for a while."""
         counted = known if past is None else with_usage(known, record.scheduler_id, past)
         is_late = now - (known.standing.ended or record.created) > _COUNT_FOR_S
         counted = replace(counted, counted=past is None or is_late or counted != known)
-        return self._remember(record, counted) if counted != known else counted
+        return self._remember(record, counted, machine) if counted != known else counted
 
-    def _remember(self, record: Record, known: Known) -> Known:
+    def _remember(self, record: Record, known: Known, machine: Machine) -> Known:
         """Keep the standing of a job; where the disk refuses, it can be found out again and is told all the same."""
         try:
-            self._records.remember(record, known)
+            self._records.remember(record, known, ends_with_power=_is_own(machine))
         except DiskFailure as error:
             return replace(known, trouble=str(error))
         return known
@@ -407,7 +408,7 @@ class Jobs:
         if known.is_over and not machine.system.scheduler.accounting:
             known = replace(known, counted=True)  # nobody will ever say more
         if known != each.known:
-            known = self._remember(each.record, known)
+            known = self._remember(each.record, known, machine)
         if known.is_over and self._may_try_again(each.record, known):
             return self._try_again(each.record, machine, known.standing.sentence)
         return each.record, known
@@ -421,7 +422,7 @@ class Jobs:
         except FairmileError as error:
             self._note_asked(machine, 1, failed=True)
             return record, replace(waiting, trouble=str(error))
-        return record, self._remember(record, Known(Standing(State.QUEUED, f"submitted again, since {why}")))
+        return record, self._remember(record, Known(Standing(State.QUEUED, f"submitted again, since {why}")), machine)
 
     @staticmethod
     def _may_try_again(record: Record, known: Known) -> bool:
@@ -613,6 +614,11 @@ class Jobs:
         for id in damaged:  # nothing but its folder is left to remove
             self._records.discard(id)
         return [*(record.id for record in records), *damaged]
+
+
+def _is_own(machine: Machine) -> bool:
+    """Tell whether jobs are processes of this machine, which end with its power."""
+    return isinstance(machine.runner, Here) and isinstance(machine.scheduler, Shell)
 
 
 def _placed(spec: JobSpec, *, is_far: bool) -> JobSpec:

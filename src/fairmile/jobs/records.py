@@ -207,9 +207,10 @@ class Records:
         """Remove the folder of a job whose record cannot be read."""
         shutil.rmtree(safe_join(self.root, id), ignore_errors=True)
 
-    def remember(self, record: Record, known: Known) -> None:
-        """Keep the standing of a job."""
-        write_atomic(record.folder / _STANDING, json.dumps(known, default=vars), sync=known.is_over)
+    def remember(self, record: Record, known: Known, *, ends_with_power: bool = False) -> None:
+        """Keep the standing of a job; of one that `ends_with_power` a cut may take as much as of what it wrote."""
+        sync = known.is_over and not ends_with_power
+        write_atomic(record.folder / _STANDING, json.dumps(known, default=vars), sync=sync)
 
 
 T = TypeVar("T", Standing, Observed)
