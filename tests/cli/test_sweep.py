@@ -144,6 +144,9 @@ class TestPlan:
         ]
         assert found["axes"] == {"lr": [1, 2], "epochs": [3, 4, 5]}
 
+    def test_a_command_is_not_looked_for_since_it_may_be_there_only_where_it_runs(self, sweep: Fairmile) -> None:
+        assert sweep("plan", "-p", "n=1,2", "--json", "--", "no-such-program", "{n}").json["count"] == 2
+
     def test_axes_of_the_command_line_need_no_file(self, sweep: Fairmile) -> None:
         done = sweep("plan", "-p", "lr=0.1,0.01", "-p", "n=range(1,4)", "--json", "--", "echo", "{lr}", "{n}")
         assert done.json["axes"] == {"lr": [0.1, 0.01], "n": [1, 2, 3]}
@@ -464,6 +467,9 @@ FILES = {
     "empty.yaml": "",
     "study.yaml": "command: echo {lr}\naxes: {lr: {log: [0.01, 1]}}\nobjective: {loss: lower}\n",
     "nothing.yaml": "axes: {lr: [1, 2]}\n",
+    "env.yaml": "command: echo {lr}\naxes: {lr: [1]}\nenv: {A: '{nosuch}'}\n",
+    "no-asset.yaml": "run: nosuch\naxes: {lr: [1, 2]}\n",
+    "no-run.yaml": "run: nosuch-run.yaml\naxes: {lr: [1, 2]}\n",
     "host.yaml": "experiment: {directive: a100}\nsystem: {host: nosuch}\n",
     "directive.yaml": "experiment: {directive: a1000}\nsystem: {host: rivanna}\n",
     "ee.yaml": "experiment: {n: '1,2'}\nee: {time: '12:00:00'}\n",
@@ -517,6 +523,22 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["plan", "rates.yaml", "-p", "lr=rnage(3)"], "no function 'rnage'; did you mean 'range'?"),
         (["plan", "rates.yaml", "-p", "lr=range(3,1)"], "range(3,1): it holds no value"),
         (["plan", "rates.yaml", "--select", "rate > 1"], "--select: no axis named 'rate'"),
+        (["plan", "ee.yaml", "--select", "rate > 1"], "--select: no axis named 'rate'"),
+        (["plan", "ee.yaml", "-p", "n={nosuch}"], "error: -p n: {nosuch} is not defined"),
+        (["plan", "ee.yaml", "-p", "experiment.n={nosuch}"], "error: -p experiment.n: {nosuch} is not defined"),
+        (["plan", "ee.yaml", "-p", "ee.time={nosuch}"], "error: -p ee.time: {nosuch} is not defined"),
+        (["plan", "ee.yaml", "-p", "n=[1-"], "error: -p n: '[1-' has a bracket that is not closed"),
+        (["plan", "-p", "n=1,2", "--", "echo", "{nosuch}"], "the command behind --: {nosuch} is not defined"),
+        (["plan", "rates.yaml", "--", "echo", "{nosuch}"], "the command behind --: {nosuch} is not defined"),
+        (["run", "ee.yaml", "--", "echo", "{nosuch}"], "the command behind --: {nosuch} is not defined"),
+        (["run", "rates.yaml", "--tag", "{nosuch}"], "error: --tag: {nosuch} is not defined"),
+        (["run", "rates.yaml", "--out", "{nosuch}"], "error: --out: {nosuch} is not defined"),
+        (["run", "rates.yaml", "--env", "A={nosuch}"], "error: --env A: {nosuch} is not defined"),
+        (["run", "rates.yaml", "--metric", "a={nosuch}"], "error: --metric a: {nosuch} is not defined"),
+        (["run", "rates.yaml", "--data", "d=./{nosuch}"], "error: --data d: {nosuch} is not defined"),
+        (["run", "rates.yaml", "--data", "d=./{lr}"], "error: --data d: inputs cannot depend on an axis"),
+        (["run", "rates.yaml", "--environment", "{lr}"], "error: --environment: environment cannot depend on an axis"),
+        (["run", "env.yaml", "--env", "B=1"], "env.yaml:3: {nosuch} is not defined"),
         (["run", "rates.yaml", "--select", "lr > 9"], "rates: no point is left"),
         (["run", "rates.yaml", "--name", "a b"], "--name: expected at most 64 letters, digits,"),
         (["run", "rates.yaml", "--on", "nosuch"], "no system named 'nosuch'"),
@@ -525,6 +547,9 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["run", "rates.yaml", "--leave"], "--wait/--leave means nothing for a sweep that runs here"),
         (["run", "rates.yaml", "--on", "jureca", "-j", "2"], "-j means nothing for a sweep that runs on jureca"),
         (["run", "nosuch", "-p", "n=1,2"], "no asset named 'nosuch'"),
+        (["plan", "nosuch", "-p", "n=1,2"], "no asset named 'nosuch'"),
+        (["plan", "no-asset.yaml"], "no asset named 'nosuch'"),
+        (["plan", "no-run.yaml"], "there is no file"),
         (["run"], "nothing to sweep over"),
         (["plan"], "nothing to sweep over"),
         (["run", "last"], "no sweep named 'last'"),

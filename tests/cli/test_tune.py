@@ -238,12 +238,12 @@ FILES = {
         (["null.yaml"], "null.yaml:7 tuning.seed: has no value (null)"),
         (["options.yaml"], "options.yaml:7 tuning.options: the sampler tpe has no option 'nsteps'"),
         (["undefined.yaml"], "undefined.yaml:2: {y} is not defined"),
-        (["quad.yaml", "--sampler", "tpee"], "tuning.sampler: 'tpee' is no sampler"),
-        (["quad.yaml", "--engine", "sherpa"], "tuning.engine: 'sherpa' is no engine"),
-        (["quad.yaml", "--pruner", "hyperband"], "tuning.pruner: hyperband must know the last step of a trial"),
-        (["quad.yaml", "--extrapolate", "crystal"], "tuning.extrapolate: 'crystal' is no extrapolate"),
-        (["quad.yaml", "--sampler", "grid"], "tuning.sampler: a grid has no end where x is continuous"),
-        (["quad.yaml", "--within", "soon"], "tuning.time: 'soon' is no duration"),
+        (["quad.yaml", "--sampler", "tpee"], "error: --sampler: 'tpee' is no sampler"),
+        (["quad.yaml", "--engine", "sherpa"], "error: --engine: 'sherpa' is no engine"),
+        (["quad.yaml", "--pruner", "hyperband"], "error: --pruner: hyperband must know the last step of a trial"),
+        (["quad.yaml", "--extrapolate", "crystal"], "error: --extrapolate: 'crystal' is no extrapolate"),
+        (["quad.yaml", "--sampler", "grid"], "error: --sampler: a grid has no end where x is continuous"),
+        (["quad.yaml", "--within", "soon"], "error: --within: 'soon' is no duration"),
         (["quad.yaml", "--engine", "optuna", "--sampler", "pbt"], "the engine optuna has no pbt"),
         (["quad.yaml", "--on", "nosuch"], "no system named 'nosuch'"),
         (["quad.yaml", "--repeats", "3"], "no such option '--repeats'"),
@@ -268,6 +268,14 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     assert "Traceback" not in done.err
     for folder in ("sweeps", "runs"):
         assert not list((home() / folder).glob("*"))
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_study_on_a_system_over_ssh_is_refused_and_nothing_is_written(tune: Fairmile, more: list[str]) -> None:
+    done = tune("quad.yaml", "--on", "ssh://nowhere.invalid", *more)
+    assert (done.code, done.out) == (3, "")
+    assert "reached over ssh, where a study cannot be shared" in done.err.splitlines()[0]
+    assert not list((home() / "sweeps").glob("*"))
 
 
 def test_what_was_decided_when_a_study_was_made_cannot_be_changed(tune: Fairmile) -> None:

@@ -371,6 +371,15 @@ def test_a_job_waits_for_another_and_for_how_it_ended(jobs: Jobs, first: str, co
     assert end_of(jobs, job).state is state
 
 
+def is_pausing(job: JobStatus) -> bool:
+    """Tell whether the script of a job pauses before it looks at another one again."""
+    names = set()
+    for pid in processes_of(job):
+        with contextlib.suppress(OSError):
+            names.add(Path(f"/proc/{pid}/comm").read_text().strip())
+    return "sleep" in names
+
+
 def at_gate(gate: Path, script: str) -> str:
     """Return a script that begins only when a file is there."""
     return f"while [ ! -e {gate} ]; do sleep 0.05; done; {script}"
@@ -391,6 +400,41 @@ def test_an_array_that_lost_tasks_did_not_succeed(jobs: Jobs, tmp_path: Path) ->
     job = jobs.submit(sh("true", after=(After(job=other.id),)))
     gate.touch()
     assert end_of(jobs, job).state is State.CANCELLED
+
+
+def test_a_job_waits_for_what_a_killed_script_left_running(jobs: Jobs, tmp_path: Path) -> None:
+    gate, over = tmp_path / "gate", tmp_path / "over"
+    other = jobs.submit(sh("kill -9 $PPID; echo ready; " + at_gate(gate, f"touch {over}")))
+    until(lambda: jobs.log(other.id) == b"ready\n")
+    job = jobs.submit(sh(f"[ -e {over} ]", after=(After(job=other.id, condition="any"),)))
+    until(lambda: is_pausing(job) or jobs.get(job.id).is_over)
+    gate.touch()
+    assert end_of(jobs, job).state is State.DONE
+
+
+@pytest.mark.parametrize("array", [None, Array(count=3)])
+def test_a_job_of_another_host_is_waited_for_by_its_notes_alone(
+    jobs: Jobs, tmp_path: Path, array: Array | None
+) -> None:
+    gate = tmp_path / "gate"
+    other = jobs.submit(sh(at_gate(gate, "true"), array=array))
+    submitted = Path(other.folder) / "submitted.json"
+    submitted.write_text(submitted.read_text().replace(other.scheduler_id, "1-1@elsewhere"))
+    job = jobs.submit(sh(f"[ -e {gate} ]", after=(After(job=other.id),)))
+    until(lambda: is_pausing(job) or jobs.get(job.id).is_over)
+    gate.touch()
+    assert end_of(jobs, job).state is State.DONE
+
+
+@pytest.mark.parametrize(("last", "state"), [("true", State.DONE), ("false", State.CANCELLED)])
+def test_a_job_waits_for_all_commands_that_another_one_packs(
+    jobs: Jobs, tmp_path: Path, last: str, state: State
+) -> None:
+    gate = tmp_path / "gate"
+    other = jobs.pack([("bash", "-c", at_gate(gate, each)) for each in ("true", last)], sh("true"))
+    job = jobs.submit(sh(f"[ -e {gate} ]", after=(After(job=other.id),)))
+    gate.touch()
+    assert end_of(jobs, job).state is state
 
 
 def test_what_can_no_longer_come_true_is_refused(jobs: Jobs) -> None:

@@ -261,6 +261,20 @@ class TestBadDays:
         run = runs.run(["sleep", "600"])
         assert (run.state, run.result["signal"]) == (RunState.CANCELLED, "TERM")
 
+    def test_a_signal_that_comes_while_a_program_cannot_be_started_ends_the_run(
+        self, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = recorder._Program._start
+
+        def start(self: Any, *streams: int) -> subprocess.Popen[bytes]:
+            signal.raise_signal(signal.SIGTERM)
+            return real(self, *streams)
+
+        monkeypatch.setattr(recorder._Program, "_start", start)
+        run = runs.run(["no-such-program"])
+        assert (run.state, run.result["signal"], run.result["exit_code"]) == (RunState.CANCELLED, "TERM", 143)
+        assert "'no-such-program' could not be started" in run.result["reason"]
+
     def test_an_end_with_a_large_record_finds_room_on_a_full_disk(self, small_disk: Path) -> None:
         """As the differences of a repository make it; the record is written anew beside the old one."""
         environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}

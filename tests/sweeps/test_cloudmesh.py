@@ -60,7 +60,7 @@ def read(folder: Path, text: str, **more: Any) -> Definition:
 
 def scripts(definition: Definition, template: str) -> list[str]:
     texts = Texts(definition, ENVIRON)
-    compiled = texts.compile(template, "job.in.slurm")
+    compiled = texts.compile(template, Path("job.in.slurm"))
     return [texts.fill(compiled, point) for point in definition.points]
 
 

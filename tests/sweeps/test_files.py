@@ -220,7 +220,7 @@ def test_the_command_line_alone_is_enough(read: Read) -> None:
     found = read(command=["python", "t.py", "{lr}"], params={"lr": 0.1})
     assert found.fields == {"argv": ["python", "t.py", "{lr}"]}
     assert ids(found) == ["lr_0.1"]
-    assert found.origin("command") == "the command line"
+    assert found.origin("command") == "the command behind --"
     assert "nothing to sweep" in refused(read).message
 
 

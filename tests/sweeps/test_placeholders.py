@@ -6,6 +6,7 @@ import pwd
 import shlex
 from collections.abc import Mapping
 from os import getuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def texts(
 
 def filled(text: str, settings: Mapping[str, Any], **more: Any) -> str:
     made, point = texts(settings, **more)
-    return made.fill(made.compile(text, "job.in.sh"), point)
+    return made.fill(made.compile(text, Path("job.in.sh")), point)
 
 
 def refusal(text: str, settings: Mapping[str, Any], **more: Any) -> UsageError:
@@ -56,7 +57,7 @@ def test_settings_refer_to_settings_and_to_the_point() -> None:
 def test_a_name_may_depend_on_the_point() -> None:
     settings = {"time": {"cnn": 5, "lstm": "{slow}"}, "slow": 60}
     made, _ = texts(settings, {"model": ["cnn", "lstm"]})
-    compiled = made.compile("#SBATCH --time={time.{model}}", "job.in.sh")
+    compiled = made.compile("#SBATCH --time={time.{model}}", Path("job.in.sh"))
     points = Space({"lr": [0.1], "model": ["cnn", "lstm"]})
     assert [made.fill(compiled, each) for each in points] == ["#SBATCH --time=5", "#SBATCH --time=60"]
 
@@ -136,6 +137,12 @@ def test_an_undefined_name_in_a_setting_is_told_with_the_place_of_the_setting() 
     made, point = texts({"data": {"a": ["x", "{nope}"]}})
     with pytest.raises(UsageError, match=r"sweep\.yaml:30: \{nope\} is not defined"):
         made.settings(point)
+
+
+def test_a_place_that_is_no_file_is_told_without_a_line() -> None:
+    made, _ = texts({})
+    with pytest.raises(UsageError, match=r"^--tag: \{nope\} is not defined"):
+        made.compile("{nope}", "--tag")
 
 
 def test_a_section_is_no_value() -> None:
@@ -231,7 +238,7 @@ def test_names_may_be_left_to_others_and_a_text_without_points_is_fixed() -> Non
 
 def test_a_value_that_a_point_lacks_is_an_error() -> None:
     made, _ = texts({})
-    compiled = made.compile("{lr}", "f.sh")
+    compiled = made.compile("{lr}", Path("f.sh"))
     with pytest.raises(UsageError, match=r"f\.sh:1: 'lr' has no value at the point p"):
         made.fill(compiled, Point(0, "p", {"model": "cnn"}))
 

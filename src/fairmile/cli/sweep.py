@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,8 @@ from fairmile.reports.sweep import best as best_of
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import Runs
 from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
-from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.placeholders import Texts
 from fairmile.sweeps.record import Sweep
-from fairmile.sweeps.rendering import Renderer
 from fairmile.sweeps.sweeps import Standing, SweepPlan, Sweeps
 from fairmile.workspace import Workspace
 
@@ -104,9 +101,10 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
       fairmile sweep plan tide-sweep.yaml
       fairmile sweep plan -p lr=0.1,0.01 -p 'n=range(1,9)' -- python train.py {lr} {n}
     """
-    definition, _ = _read_points(Workspace.open().sweeps, options, command_of(context))
+    sweeps = Workspace.open().sweeps
+    definition, _ = _read_points(sweeps, options, command_of(context))
     points = list(definition.points)
-    _check_placeholders(definition, options["template"], points)
+    sweeps.check(definition, points, template=options["template"])
     if out.as_json:
         out.data(
             {
@@ -357,19 +355,6 @@ def _read_points(
             hint=f"`fairmile tune` searches it; here -p {name}=VALUES gives it values",
         )
     return definition, source
-
-
-def _check_placeholders(definition: Definition, template: Path | None, points: Sequence[Point]) -> None:
-    """Raise UsageError where a placeholder of what is executed stays undefined at a point."""
-    is_ours = definition.dialect == "fairmile"
-    given = template or (definition.fields.get("template") if is_ours else None)
-    check: Callable[[Point], object]
-    if given:
-        check = Renderer(definition, Path(given), os.environ).check
-    else:
-        check = (Members(definition, None, os.environ).target) if is_ours else Texts(definition, os.environ).settings
-    for point in points:
-        check(point)
 
 
 def read_definition(

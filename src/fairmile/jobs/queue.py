@@ -185,7 +185,8 @@ class Jobs:
         except FairmileError:
             self._discard(record, machine)
             raise
-        return self._records.note_submission(record, scheduler_id, self._clock(), ends_with_power=_is_own(machine))
+        ends_with_power = _own_processes(machine) is not None
+        return self._records.note_submission(record, scheduler_id, self._clock(), ends_with_power=ends_with_power)
 
     def _prepare(self, record: Record, machine: Machine, request: Request) -> JobFiles:
         """Put the script of a job, and all that goes with it, where the machine finds it."""
@@ -201,7 +202,7 @@ class Jobs:
             key=record.key,
             after=tuple((other.scheduler_id, each.condition) for each, other in after),
             after_folders=tuple(f"{machine.place.root}/{other.id}" for _, other in after),
-            after_tasks=tuple(other.spec.array.count if other.spec.array else 1 for _, other in after),
+            after_tasks=tuple(other.spec.array.count if other.spec.array else 0 for _, other in after),
         )
         text = write_script(request, files, machine.scheduler, machine.system)
         inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
@@ -211,10 +212,10 @@ class Jobs:
     def _start(self, machine: Machine, files: JobFiles) -> str:
         """Hand a script over and return the scheduler's id; a process of this machine needs no shell to start it."""
         script = f"{files.folder}/{_SCRIPT}"
-        runner, scheduler = machine.runner, machine.scheduler
-        if isinstance(runner, Here) and isinstance(scheduler, Shell):
-            return scheduler.id_of(runner.start(scheduler.argv(script), cwd=files.folder, without=scheduler.unset))
-        return self._run(machine, scheduler.submit(script, files))
+        if (own := _own_processes(machine)) is not None:
+            runner, shell = own
+            return shell.id_of(runner.start(shell.argv(script), cwd=files.folder, without=shell.unset))
+        return self._run(machine, machine.scheduler.submit(script, files))
 
     def _discard(self, record: Record, machine: Machine) -> None:
         """Remove what was made for a job that the scheduler does not have; a later attempt leaves the job as it is."""
@@ -397,7 +398,7 @@ class Jobs:
     def _remember(self, record: Record, known: Known, machine: Machine) -> Known:
         """Keep the standing of a job; where the disk refuses, it can be found out again and is told all the same."""
         try:
-            self._records.remember(record, known, ends_with_power=_is_own(machine))
+            self._records.remember(record, known, ends_with_power=_own_processes(machine) is not None)
         except DiskFailure as error:
             return replace(known, trouble=str(error))
         return known
@@ -616,9 +617,10 @@ class Jobs:
         return [*(record.id for record in records), *damaged]
 
 
-def _is_own(machine: Machine) -> bool:
-    """Tell whether jobs are processes of this machine, which end with its power."""
-    return isinstance(machine.runner, Here) and isinstance(machine.scheduler, Shell)
+def _own_processes(machine: Machine) -> tuple[Here, Shell] | None:
+    """Return what starts jobs that are processes of this machine, and end with its power; None where jobs are not."""
+    runner, scheduler = machine.runner, machine.scheduler
+    return (runner, scheduler) if isinstance(runner, Here) and isinstance(scheduler, Shell) else None
 
 
 def _placed(spec: JobSpec, *, is_far: bool) -> JobSpec:

@@ -59,4 +59,4 @@ class JobFiles:
     key: str = ""
     after: tuple[tuple[str, str], ...] = ()  # (scheduler's id of the other job, ok | failed | any)
     after_folders: tuple[str, ...] = ()  # the folders of those jobs
-    after_tasks: tuple[int, ...] = ()  # how many tasks each of them has; 1 unless it is an array
+    after_tasks: tuple[int, ...] = ()  # how many tasks each of them has; 0 unless it is an array

@@ -222,7 +222,7 @@ class _Program:
                     try:
                         process = self._start(output, metrics)
                     except (OSError, ValueError) as error:  # there is no such program, or a word holds a NUL
-                        return _not_started(self.argv, self.work, error), time.monotonic() - begins
+                        return self._not_started(error), time.monotonic() - begins
                     ending = self._follow(process, begins)
                 elapsed_s = time.monotonic() - begins
                 self._reader.drain()
@@ -248,6 +248,14 @@ class _Program:
             pass_fds=(metrics,),
             process_group=0,  # one signal reaches all of it, and none that is meant for us alone
         )
+
+    def _not_started(self, error: OSError | ValueError) -> Ending:
+        """Return the end of a program that never began; who was told to end meanwhile must begin no other one."""
+        ending = _not_started(self.argv, self.work, error)
+        if not self._forwarded:
+            return ending
+        code = 128 + signal.Signals[f"SIG{self._forwarded}"]
+        return Ending("cancelled", code, self._forwarded, f"it was ended by {self._forwarded}; {ending.reason}")
 
     def _follow(self, process: subprocess.Popen[bytes], begins: float) -> Ending:
         """Wait for the end; an interruption ends the program first."""

@@ -29,8 +29,6 @@ from fairmile.base.units import format_duration
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
 from fairmile.envs.envs import Envs
-from fairmile.envs.records import Environment
-from fairmile.envs.spec import parse_spec
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import Standing
 from fairmile.jobs.queue import Jobs, JobStatus
@@ -46,11 +44,11 @@ from fairmile.runs.layout import OUTPUT, RECORD, WORK, open_arrays, read_record,
 from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import PREDICTORS, Predictor, predict
+from fairmile.runs.preparation import Preparation
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
 from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
-from fairmile.runs.snapshot import keep_code, lay_code
-from fairmile.runs.spec import Input, MetricSpec, RunSpec
+from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
     card_file,
@@ -134,6 +132,9 @@ class Runs(Ledger):
         super().__init__(root)
         self._around = around
         self._environ = environ
+        self._preparation = Preparation(
+            root, assets=around.assets, store=around.store, envs=around.envs, environ=environ
+        )
         self._recent: dict[str, deque[Run]] = {}
 
     # Plan
@@ -178,6 +179,10 @@ class Runs(Ledger):
         except FairmileError as error:  # a plug-in that breaks stops no run
             notes.append(str(error))
         return RunPlan(spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan)
+
+    def meant(self, what: str | Sequence[str] | RunSpec, **changes: Any) -> RunSpec:
+        """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
+        return self._target(what, "", "", changes)[0].spec
 
     def _with_time(self, spec: RunSpec) -> tuple[RunSpec, list[str]]:
         """Return a job with the time that earlier runs let expect, where they do, and how that was found."""
@@ -289,7 +294,7 @@ class Runs(Ledger):
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
-        captured = self._prepare(plan)
+        captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
         identity = capture.identity({"spec": recorded_spec(spec), "captured": captured})
         if plan.original is not None:
             identity = rerun_identity(plan.original, captured)
@@ -308,7 +313,7 @@ class Runs(Ledger):
         try:
             if spec.system:
                 return self._submit(folder, document, spec, again=plan.original is not None)
-            values = self._lay(document, folder, code=plan.original is not None)
+            values = self._preparation.lay(document, folder, code=plan.original is not None)
             done = Run(self._execute(folder, document, spec, values, echo), folder)
         except (FairmileError, OSError):
             if not (folder / RECORD).exists():  # it never began
@@ -335,73 +340,6 @@ class Runs(Ledger):
             env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._around.store().pools.by_rank())
         document["argv"] = list(argv)
         return execute(folder, document, argv=argv, env=env, echo=echo)
-
-    def _prepare(self, plan: RunPlan) -> dict[str, Any]:
-        """Bring what a run needs and find out what goes in."""
-        spec = plan.spec
-        inputs: dict[str, Any] = {}
-        for name, each in spec.inputs.items():
-            if each.asset:
-                laid = self._around.assets().laid(each.asset)
-                inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
-                inputs[name] |= {"path": str(laid.path), "files": laid.files}
-        if plan.sabath is not None:
-            inputs |= sabath.bring(plan.sabath, self._around.assets())
-        if plan.original is not None:  # what the commands of a model expect at a place of their own
-            before = plan.original.captured.get("inputs") or {}
-            inputs |= {name: each for name, each in before.items() if "place" in each}
-        here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
-        inputs |= capture.inputs(here, self.root / ".digests.json") if here else {}
-        sources = [(name, self._around.assets().fetch(name)[0].root) for name in plan.sources]
-        lock: Sequence[str] | None = None
-        digest = ""
-        definition: Mapping[str, Any] = {}
-        if spec.environment:
-            before = plan.original.captured.get("environment") or {} if plan.original is not None else {}
-            wanted = parse_spec(before["definition"]) if before.get("definition") else spec.environment
-            environment = self._around.envs().build(wanted)
-            lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
-        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
-        work = Path(spec.folder) if spec.folder else None
-        if plan.original is not None:
-            code = dict(plan.original.captured.get("code") or {"files": []})
-        else:
-            code = capture.code(argv, work or Path.cwd(), spec.code) if work or spec.code else {"files": []}
-        if sources:
-            code["sources"] = [{"asset": name, "sha256": root} for name, root in sources]
-        if plan.original is None and (code.get("git") or code["files"]):
-            code["snapshot"], trouble = keep_code(self._around.store(), code)
-            if trouble:
-                code["trouble"] = trouble
-        captured: dict[str, Any] = {
-            "code": code,
-            "inputs": inputs,
-            "environment": {
-                **capture.environment(argv, self._environ, lock),
-                "name": spec.environment,
-                "digest": digest,
-                **({"definition": dict(definition)} if definition else {}),
-            },
-            "agent": capture.agent(),
-        }
-        return captured
-
-    def _lay(self, document: Mapping[str, Any], folder: Path, *, code: bool) -> dict[str, str]:
-        """Put the files that a run works on into its folder, and return what placeholders stand for.
-
-        With `code` that means also the snapshot of a program which is not where it was, or not what it was.
-        """
-        given, captured = document["spec"].get("folder"), document["captured"]
-        work = Path(given or folder / WORK)
-        for each in captured["code"].get("sources", ()):
-            self._around.store().lay(each["sha256"], work)
-        if code and not given and captured["code"].get("snapshot"):
-            lay_code(self._around.store(), captured["code"]["snapshot"], work)
-        placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
-        values = sabath.lay(placed, self._around.assets(), work) if placed else {}
-        values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
-        values["python"] = python_of(bool(document["spec"].get("environment")))
-        return {**values, "run": str(folder), "source": str(work)}
 
     @contextlib.contextmanager
     def recording(
@@ -437,15 +375,15 @@ class Runs(Ledger):
         document |= {"state": str(RunState.QUEUED), "result": None, "job": {"key": key, "system": spec.system}}
         is_far = bool(jobs.machines[spec.system].reach.host)
         if is_far:
-            spec = self._travelling(folder, document, spec)
-            values = {**self._lay(document, folder, code=True), **carrier.far_values(document)}
+            spec = self._preparation.travelling(folder, document, spec)
+            values = {**self._preparation.lay(document, folder, code=True), **carrier.far_values(document)}
             carrier.lay_benchmarks(spec.argv, folder / WORK)
             argv = filled(spec.argv, {**values, **value_texts(spec)})
             recorder = carrier.recorder_file(self.root / ".recorder")
             job = carrier.far_job(spec, argv, document, recorder, key, folder)
         else:
             if "argv" not in document:  # else it goes on with what lies there
-                values = {**self._lay(document, folder, code=again), **value_texts(spec)}
+                values = {**self._preparation.lay(document, folder, code=again), **value_texts(spec)}
                 document["argv"] = list(filled(spec.argv, values))
             job = carrier.near_job(spec, document["argv"], folder, key)
         if spec.environment:
@@ -478,12 +416,12 @@ class Runs(Ledger):
         is_far = bool(spec.system) and self.arrays.is_far(spec.system)
         if is_far and spec.environment:  # which is refused
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
-        captured = self._prepare(plan)
+        captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
         prediction = dict(plan.prediction)
         document: dict[str, Any] = {"id": folder.name, "spec": recorded_spec(spec), "captured": captured}
         if spec.folder and (is_far or not in_place):
-            spec = self._travelling(folder, document, spec)
-        values = self._lay(document, folder, code=True)
+            spec = self._preparation.travelling(folder, document, spec)
+        values = self._preparation.lay(document, folder, code=True)
         if is_far:
             values |= {"python": carrier.PYTHON}
             carrier.lay_benchmarks(spec.argv, folder / WORK)
@@ -518,19 +456,6 @@ class Runs(Ledger):
     def arrays(self) -> Arrays:
         """Job arrays whose tasks execute members of batches."""
         return Arrays(self.root, self._around.jobs(), self._around.envs)
-
-    def _travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
-        """Return a specification for a machine that sees no file of this one; the record gets it, too."""
-        if not spec.folder:
-            return spec
-        code = document["captured"]["code"]
-        if (code.get("git") or code["files"]) and not code.get("snapshot"):
-            why = code.get("trouble") or "it was not kept"
-            raise UsageError(f"the program cannot run anywhere else than in {spec.folder}: {why}")
-        kept = {entry.path for entry in self._around.store().tree(code["snapshot"])} if code.get("snapshot") else set()
-        moved = rerun_spec(Run(document, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
-        document["spec"] = recorded_spec(moved)
-        return moved
 
     def refresh(self, on_problem: Callable[[str], None] = lambda _: None) -> list[Run]:
         """Look after runs on systems: bring what has ended, and say of the others where they stand.
@@ -656,7 +581,7 @@ class Runs(Ledger):
         code = original.captured.get("code") or {}
         snapshot = code.get("snapshot")
         kept = {entry.path for entry in self._around.store().tree(snapshot)} if snapshot else set()
-        spec = rerun_spec(original, self._inputs_again(original), kept)
+        spec = rerun_spec(original, self._preparation.inputs_again(original), kept)
         if changes:
             spec = checked_spec({**_said(spec), **changes})
         if (code.get("git") or code.get("files")) and not code.get("snapshot"):
@@ -723,29 +648,6 @@ class Runs(Ledger):
         advice = found.advice.replace("fairmile job log JOB --err", f"fairmile runs log {run.id}")
         return replace(found, advice=advice)
 
-    def _inputs_again(self, original: Run) -> dict[str, Input]:
-        """Return where what went into a run can be had now: where it was, or in the store."""
-        found = {}
-        for name, each in (original.captured.get("inputs") or {}).items():
-            if "place" in each:
-                continue
-            given = original.spec.inputs.get(name, Input())
-            if not each.get("asset"):
-                given = self._input_again(original.id, name, each)
-            found[name] = given
-        return found
-
-    def _input_again(self, id: str, name: str, each: Mapping[str, Any]) -> Input:
-        path, digest = Path(each["path"]), each.get("sha256", "")
-        if path.exists():
-            return Input(path=str(path), sha256=digest)
-        store = self._around.store()
-        kept = self.root / ".inputs" / digest
-        if digest and store.complete(digest):
-            store.lay(digest, kept)
-            return Input(path=str(kept))
-        raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
-
 
 def _within_reach(argv: Sequence[str], before: Path, work: Path) -> tuple[str, ...]:
     """Return a command with the files that were not copied with its code named by where they are."""
@@ -773,9 +675,3 @@ def _is_carried_alike(one: RunSpec, other: RunSpec) -> bool:
 
 def _said(spec: RunSpec) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude_defaults=True)
-
-
-def _lock_lines(environment: Environment) -> list[str]:
-    """Return the packages of an environment as `name==version`."""
-    parts = (environment.lock.get(kind, {}).get("packages", []) for kind in ("python", "conda"))
-    return sorted(f"{each['name']}=={each['version']}" for packages in parts for each in packages)

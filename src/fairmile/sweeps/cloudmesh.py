@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files as resources
@@ -26,7 +26,7 @@ from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load, load_located
 from fairmile.runs.wording import Value
 from fairmile.sweeps import axes as axis
-from fairmile.sweeps.model import Definition, Origin
+from fairmile.sweeps.model import Definition, Origin, place_of
 from fairmile.sweeps.placeholders import ALSO, DIRECTIVES, WHY, Texts
 from fairmile.sweeps.space import Space
 
@@ -68,14 +68,21 @@ class _Source:
 
 
 class _Places:
-    """Tells in which of several files a setting stands, after they were merged."""
+    """Tells in which of several files a setting stands, after they were merged, or which -p says it."""
 
-    def __init__(self, sources: Sequence[_Source]) -> None:
+    def __init__(self, sources: Sequence[_Source], params: Collection[str] = ()) -> None:
+        self._params = params
         self._owners = {key: source for source in sources for key in source.data}
         self._last = sources[-1]
 
     def __call__(self, *path: str | int) -> str:
-        """Return `file:line` of a setting, or the file where no line is known."""
+        """Return `file:line` of a setting, the file where no line is known, or -p and the name as typed."""
+        # Without a dot -p names a parameter of the experiments.
+        names = [path] if len(path) > 1 else []
+        names += [path[1:]] if path and path[0] in FORMS else []
+        for name in (".".join(map(str, each)) for each in names):
+            if name in self._params:
+                return f"-p {name}"
         if path[:1] == (ALSO,):  # another name of something below `attributes`, if it stands in a file at all
             path = ("attributes", *path[1:])
         owner = self._owners.get(str(path[0])) if path else None
@@ -95,7 +102,7 @@ def read_project(
     name they change a setting.
     """
     sources = _read_all(files, allow_code)
-    origin = _Places(sources)
+    origin = _Places(sources, params or ())
     merged: dict[str, Any] = {}
     for source in sources:
         merged.update(source.data)
@@ -319,7 +326,7 @@ def _values(
     found: dict[str, list[Value]] = {}
     texts: Texts | None = None
     for name, value in said.items():
-        where = f"{origin(form, name)} {form}.{name}"
+        where = place_of(origin, form, name)
         if isinstance(value, str) and "{" in value:
             if texts is None:
                 settings = _settings(merged, form, {}, origin)

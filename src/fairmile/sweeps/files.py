@@ -10,8 +10,8 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,13 +27,12 @@ from fairmile.runs.wording import Value, better_of
 from fairmile.sweeps.axes import values
 from fairmile.sweeps.cloudmesh import read_project
 from fairmile.sweeps.filters import Filter
-from fairmile.sweeps.model import Better, Definition, Objective, Points
+from fairmile.sweeps.model import Better, Definition, Objective, Points, place_of
+from fairmile.sweeps.places import Places, SourceFile, key_text, option_of
 from fairmile.sweeps.space import Condition, Space
 from fairmile.sweeps.tuning.space import Space as TuningSpace
 
 _FORMAT = 1
-_COMMAND_LINE = "the command line"
-_OF_CLOUDMESH = ("experiment", "experiments", "config")
 _DOCUMENTS = (".yaml", ".yml", ".json")
 _PROGRAMS = (".py", ".ipynb")  # configurations that cloudmesh executes
 _OWN: dict[str, tuple[type, ...]] = {
@@ -130,13 +129,20 @@ def read_document(document: Mapping[str, Any], environ: Mapping[str, str]) -> De
     if document.get("format") != _FORMAT:
         raise UsageError("the definition of the sweep was written by another version", hint="update fairmile")
     texts: Mapping[str, str] = document["texts"]
-    files = [_File(path, document["shown"][path], _located(path, texts, document)) for path in document["files"]]
+    files = [SourceFile(path, document["shown"][path], _located(path, texts, document)) for path in document["files"]]
     params: Mapping[str, Any] = document["params"]
     if any(file.is_of_cloudmesh for file in files):
         found = _project(document, environ)
         fields = _absolute(found.fields, os.path.dirname(files[0].path))
         fields |= _absolute(_from_command_line(document), document["folder"])
-        return _changed(replace(found, fields=fields, sources=tuple(texts)), document["changes"])
+        places = found.origin
+        found = replace(
+            found,
+            fields=fields,
+            sources=tuple(texts),
+            origin=lambda *path: option_of(path, document) or places(*path),
+        )
+        return _changed(found, document["changes"])
     return _Reading(files, params, document).definition()
 
 
@@ -146,22 +152,6 @@ def is_definition_file(name: str) -> bool:
 
 
 # Files
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file as it was read; a program has no data."""
-
-    path: str
-    shown: str  # how messages name it
-    located: Located | None
-
-    @property
-    def is_of_cloudmesh(self) -> bool:
-        if self.located is None:
-            return True
-        data = self.located.data
-        return isinstance(data, Mapping) and any(key in data for key in _OF_CLOUDMESH)
 
 
 def _project(document: Mapping[str, Any], environ: Mapping[str, str]) -> Definition:
@@ -189,7 +179,7 @@ def _changed(definition: Definition, changes: Mapping[str, Any]) -> Definition:
     points = definition.points
     if changes.get("repeats") or changes.get("select"):
         repeats, select = changes.get("repeats", 1), changes.get("select", "")
-        points = Space(points.axes, repeats=repeats, select=Filter(select, "--select") if select else "")
+        points = Space(points.axes, repeats=repeats, select=select, origin=definition.origin)
     said = {key: changes[key] for key in ("name", "select", "best") if changes.get(key)}
     unknown = [key for key in changes if key not in ("name", "select", "best", "repeats")]
     if unknown:
@@ -231,64 +221,9 @@ def _located(path: str, texts: Mapping[str, str], document: Mapping[str, Any]) -
     return None if path.endswith(_PROGRAMS) else load_located(texts[path], file=document["shown"][path])
 
 
-class _Places:
-    """Tells where something stands: in the last file that says it, below `settings` and `axes` also by its own name."""
-
-    def __init__(self, files: Sequence[_File], params: Collection[str] = (), changes: Collection[str] = ()) -> None:
-        self._files = files
-        self._params = params
-        self._changes = changes
-
-    def __call__(self, *path: str | int) -> str:
-        """Return `file:line` of a setting, or the file where no line is known."""
-        name = ".".join(map(str, path[1:] if path[:1] == ("axes",) else path))
-        if name in self._params:
-            return f"-p {name}"
-        if path and path[0] in self._changes:
-            return f"--{path[0]}"
-        file, line = self.find(path)
-        return file if line is None else f"{file}:{line}"
-
-    def find(self, path: Sequence[str | int]) -> tuple[str, int | None]:
-        """Return the file and the line of a part, or of the nearest one that holds it."""
-        best = 0
-        found: tuple[str, int | None] = (self._files[0].shown if self._files else _COMMAND_LINE, None)
-        for file in reversed(self._files):
-            if file.located is None:
-                continue
-            for start in (("settings",), (), ("axes",)):
-                keys = _keys(file.located.data, (*start, *path))
-                if len(keys) - len(start) > best:
-                    best, found = len(keys) - len(start), (file.shown, file.located.line(keys))
-        return found
-
-    def problem(self, message: str, path: Sequence[str | int], hint: str = "") -> Problem:
-        file, line = self.find(path)
-        return Problem(message, ".".join(map(str, path)), file=file, line=line, hint=hint)
-
-
-def _keys(data: Any, path: Sequence[str | int]) -> list[Any]:
-    """Return the keys on a path as the file has them, as far as it goes."""
-    found: list[Any] = []
-    for step in path:
-        if isinstance(data, Mapping):
-            key = next((key for key in data if _key_text(key) == str(step)), None)
-        else:
-            key = step if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
-        if key is None:
-            break
-        found.append(key)
-        data = data[key]
-    return found
-
-
-def _key_text(key: Any) -> str:
-    return str(key).lower() if isinstance(key, bool) else str(key)
-
-
 def _with_text_keys(data: Any) -> Any:
     if isinstance(data, Mapping):
-        return {_key_text(key): _with_text_keys(each) for key, each in data.items()}
+        return {key_text(key): _with_text_keys(each) for key, each in data.items()}
     return [_with_text_keys(each) for each in data] if isinstance(data, list) else data
 
 
@@ -356,11 +291,11 @@ def _from_command_line(document: Mapping[str, Any]) -> dict[str, Any]:
 class _Reading:
     """Makes a definition of what the files and the command line say."""
 
-    def __init__(self, files: Sequence[_File], params: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+    def __init__(self, files: Sequence[SourceFile], params: Mapping[str, Any], document: Mapping[str, Any]) -> None:
         self._document = document
         self._params = params
         self._files = files
-        self._places = _Places(files, params, document["changes"])
+        self._places = Places(files, document)
         self._said: dict[str, Any] = {}
         for file in files:
             data = self._checked(file)
@@ -403,9 +338,9 @@ class _Reading:
     def _fail(self, message: str, *path: str | int, hint: str = "") -> NoReturn:
         raise InvalidDocument([self._places.problem(message, path, hint)])
 
-    def _checked(self, file: _File) -> dict[str, Any]:
+    def _checked(self, file: SourceFile) -> dict[str, Any]:
         """Return the data of a file whose keys are known and whose values are of the right kind."""
-        places = _Places([file])
+        places = Places([file])
         raw = file.located.data if file.located is not None else None
         if not isinstance(raw, Mapping):
             hint = "the smallest file has a name, a command and axes"
@@ -500,7 +435,7 @@ class _Reading:
         return plain, distributions
 
     def _values(self, name: str, said: Any) -> list[Value]:
-        where = f"-p {name}" if name in self._params else f"{self._places('axes', name)} axes.{name}"
+        where = place_of(self._places, "axes", name)
         is_linked = any(name in group for group in self._linked())
         if is_linked and isinstance(said, list):  # its repetitions have partners that differ
             return [value for each in said for value in values([each], typed=True, where=where)]
@@ -674,7 +609,7 @@ class _Reading:
 _NOTHING: Mapping[str, Any] = {"low": None, "high": None, "log": False, "step": None, "choices": [], "when": ""}
 
 
-def _executed_twice(data: Mapping[str, Any], places: _Places) -> list[Problem]:
+def _executed_twice(data: Mapping[str, Any], places: Places) -> list[Problem]:
     """Return what is wrong with a file that names two things to execute; of several files the last one counts."""
     first, *others = [key for key in data if key in _EXECUTED] or [""]
     hint = "keep one of them"

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import parse_duration
 from fairmile.runs.batches import Frozen
-from fairmile.runs.runs import RunPlan
+from fairmile.runs.spec import RunSpec
 from fairmile.runs.targets import checked_spec, filled
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Definition, Point
@@ -43,6 +43,12 @@ _FIELDS = {
     **dict.fromkeys(("-C", "--constraint"), "constraint"),
     "--ntasks-per-node": "tasks_per_node",
     "--reservation": "reservation",
+}
+
+# Options of ours that are not called as the fields that they say.
+_OPTIONS = {
+    **{"inputs": "data", "outputs": "out", "metrics": "metric", "tags": "tag", "system": "on"},
+    "options": "option",
 }
 
 # Fills the placeholders of a field for one point.
@@ -77,7 +83,8 @@ class Members:
             self._fields.setdefault("outputs", [self._fields["argv"][-1]])
         if isinstance(self._fields.get("argv"), str):
             self._fields["argv"] = shlex.split(self._fields["argv"])
-        for name, more in (changes or {}).items():
+        self._given = {name: _plain(more) for name, more in (changes or {}).items()}
+        for name, more in self._given.items():
             self._fields[name] = _joined(self._fields.get(name), more)
         self._axes = set(definition.points.axes) | set(definition.distributions)
         self._fields = {
@@ -85,8 +92,10 @@ class Members:
         }
         self._varying = {name: fill for name, value in self._fields.items() if (fill := self._filler(name, value))}
         for name in _ONCE & self._varying.keys():
+            value = self._fields[name]
+            each = next((key for key in value if self._tree_filler(name, value[key])), "") if name == "inputs" else ""
             raise UsageError(
-                f"{definition.origin(name)}: {name} cannot depend on an axis: all points share one",
+                f"{self._where(name, each)}: {name} cannot depend on an axis: all points share one",
                 hint="let the command name it, or make one sweep for each",
             )
 
@@ -115,11 +124,11 @@ class Members:
             return None
         return {**self._fields["resources"], **self._varying["resources"](point)}
 
-    def check(self, plan: RunPlan) -> None:
+    def check(self, spec: RunSpec) -> None:
         """Raise UsageError for a placeholder in the command of an asset that neither a point nor the asset fills."""
-        for word in plan.spec.argv if self._what else ():
+        for word in spec.argv if self._what else ():
             names = _PLACEHOLDER.findall(word)
-            own = [name for name in names if name in plan.spec.params or _OF_RUNS.fullmatch(name)]
+            own = [name for name in names if name in spec.params or _OF_RUNS.fullmatch(name)]
             self._texts.compile(word, f"the command of {self._what}", leave=own)
 
     def lines(self, frozen: Frozen, sweep: str) -> Iterator[dict[str, Any]]:
@@ -180,14 +189,23 @@ class Members:
         params = {**self._fields.get("params", {}), **fields.get("params", {}), **point.values}
         return {**fields, "params": params}
 
-    def _settled(self, name: str, value: Any) -> Any:
+    def _where(self, name: str, key: str = "") -> str:
+        """Return where a field, or one key of it, is said: in a file, or by an option as it is typed."""
+        given = self._given.get(name)
+        if not given or (isinstance(given, Mapping) and key not in given):
+            return self._definition.origin(name)
+        if name == "resources":  # each of which has an option of its own
+            name, key = key, ""
+        return f"--{_OPTIONS.get(name, name)} {key}".strip()
+
+    def _settled(self, name: str, value: Any, key: str = "") -> Any:
         """Return a field with the placeholders filled that are the same at every point."""
         if isinstance(value, str) and _PLACEHOLDER.search(value):
-            compiled = self._texts.compile(value, self._definition.origin(name))
+            compiled = self._texts.compile(value, self._where(name, key))
             return self._texts.fill(compiled, _NO_POINT) if compiled.is_fixed else value
         if isinstance(value, Mapping):
-            return {key: self._settled(name, each) for key, each in value.items()}
-        return [self._settled(name, each) for each in value] if isinstance(value, list | tuple) else value
+            return {inner: self._settled(name, each, key or inner) for inner, each in value.items()}
+        return [self._settled(name, each, key) for each in value] if isinstance(value, list | tuple) else value
 
     def _filler(self, name: str, value: Any) -> _Fill | None:
         """Return what fills a field, or None where it is the same for all points."""
@@ -204,17 +222,17 @@ class Members:
             return None
         return (lambda _: filled) if compiled.is_fixed else (lambda point: self._texts.fill(compiled, point))
 
-    def _tree_filler(self, name: str, value: Any) -> _Fill | None:
+    def _tree_filler(self, name: str, value: Any, key: str = "") -> _Fill | None:
         if isinstance(value, str) and _PLACEHOLDER.search(value):
-            compiled = self._texts.compile(value, self._definition.origin(name))
+            compiled = self._texts.compile(value, self._where(name, key))
             return lambda point: self._texts.fill(compiled, point)
         if isinstance(value, Mapping):
-            parts = {key: self._tree_filler(name, each) for key, each in value.items()}
+            parts = {inner: self._tree_filler(name, each, key or inner) for inner, each in value.items()}
             if not any(parts.values()):
                 return None
-            return lambda point: {key: fill(point) if (fill := parts[key]) else value[key] for key in value}
+            return lambda point: {inner: fill(point) if (fill := parts[inner]) else value[inner] for inner in value}
         if isinstance(value, Sequence) and not isinstance(value, str):
-            return self._each(value, lambda each: self._tree_filler(name, each))
+            return self._each(value, lambda each: self._tree_filler(name, each, key))
         return None
 
     @staticmethod
@@ -227,7 +245,6 @@ class Members:
 
 def _joined(said: Any, more: Any) -> Any:
     """Return a field with another one on top, which replaces it unless both are mappings."""
-    more = _plain(more)
     return {**said, **more} if isinstance(said, Mapping) and isinstance(more, Mapping) else more
 
 
@@ -237,6 +254,8 @@ def kept(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
     return value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else value
 
 

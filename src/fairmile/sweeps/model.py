@@ -34,10 +34,16 @@ class Points(Protocol):
 
 
 class Origin(Protocol):
-    """Tells where in a file something stands, for messages."""
+    """Tells where something stands, for messages."""
 
     def __call__(self, *path: str | int) -> str:
-        """Return `file:line` of a setting, or the file where no line is known."""
+        """Return `file:line` of a setting, the file where no line is known, or the option that says it, as typed."""
+
+
+def place_of(origin: Origin | None, *path: str | int) -> str:
+    """Return where a setting stands and what it is called; an option is its own name."""
+    where = origin(*path) if origin is not None else ""
+    return where if where.startswith("-") else f"{where} {'.'.join(map(str, path))}".strip()
 
 
 @dataclass(frozen=True)

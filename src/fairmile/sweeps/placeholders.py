@@ -22,6 +22,7 @@ import shlex
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairmile.base.errors import UsageError
@@ -40,7 +41,6 @@ _COMMENT = re.compile(r"\s*#(?![A-Z]+:?\s|[!$@]|flux:)")
 _F_STRING = re.compile(r"(?<![\w-])(?:[rR]?[fF]|[fF][rR])[\"']")
 _AWK = frozenset({"print", "next", "nextfile", "exit", "getline", "return", "break", "continue"})
 _HARMLESS = frozenset({"USER", "LOGNAME", "HOME", "PWD", "TMPDIR"})
-_LINE = re.compile(r":\d+$")
 _QUOTE = "|quote"
 _CLOSE = re.compile(r"(\|quote)?\}")
 _DEEPEST = 8  # placeholders in names of placeholders
@@ -97,10 +97,11 @@ class Texts:
         said = json.dumps([definition.name, settings], sort_keys=True, default=str)
         self._namespace = uuid.uuid5(uuid.NAMESPACE_URL, f"https://w3id.org/fairmile/sweep/{said}")
 
-    def compile(self, text: str, where: str, *, leave: Collection[str] = ()) -> Compiled:
+    def compile(self, text: str, where: str | Path, *, leave: Collection[str] = ()) -> Compiled:
         """Read a text once for all points; a name that stays undefined raises UsageError.
 
-        `where` is the file of the text, or `file:line` of a setting. The names in `leave` are filled by others.
+        `where` is the file that the text is, whose lines messages tell, or the place of a setting in words. The names
+        in `leave` are filled by others.
         """
         return Compiled(tuple(self._parts(text, where, (), leave)))
 
@@ -125,7 +126,7 @@ class Texts:
         return found
 
     def _parts(
-        self, text: str, where: str, chain: tuple[str, ...], leave: Collection[str] = ()
+        self, text: str, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()
     ) -> Iterator[str | _Get]:
         """Yield the pieces of a text, with what is fixed joined."""
         fixed: list[str] = []
@@ -141,7 +142,7 @@ class Texts:
         if fixed:
             yield "".join(fixed)
 
-    def _term(self, name: _Name, where: str, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
+    def _term(self, name: _Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
         """Return what a placeholder stands for; one that is somebody else's stands for itself."""
         if not name.is_quoted:
             return self._plain_term(name, where, chain, leave)
@@ -150,8 +151,8 @@ class Texts:
             return _Term(shlex.quote(self._text(value)))
         return _Term(get=lambda point: shlex.quote(self._text(get(point))))
 
-    def _plain_term(self, name: _Name, where: str, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
-        place = where if not where or _LINE.search(where) else f"{where}:{name.line}"
+    def _plain_term(self, name: _Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
+        place = f"{where}:{name.line}" if isinstance(where, Path) else where
         parts = [each if isinstance(each, str) else self._term(each, place, chain) for each in name.parts]
         if all(isinstance(each, str) or each.get is None for each in parts):
             said = "".join([each if isinstance(each, str) else self._text(each.value) for each in parts])

@@ -48,7 +48,7 @@ class Renderer:
             raise UsageError(f"the template {template} would become {self.script_name!r}", hint="rename it")
         self.mode = mode | 0o200 | (mode & 0o444) >> 2
         self.interpreter = interpreter(text)
-        compiled = self._texts.compile(text, str(template))
+        compiled = self._texts.compile(text, template)
         self._text = lambda point: self._texts.fill(compiled, point)
 
     def check(self, point: Point) -> None:

@@ -14,7 +14,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.runs.wording import Value
 from fairmile.sweeps.filters import Filter, alike
-from fairmile.sweeps.model import Origin, Point
+from fairmile.sweeps.model import Origin, Point, place_of
 
 MOST_BYTES = 255  # of a file name
 _MOST_POINTS = 10**12
@@ -330,10 +330,7 @@ class Space:
         return self._origin(*path) if self._origin is not None else ""
 
     def _error(self, message: str, *path: str | int, hint: str | None = None) -> UsageError:
-        where = self._where(*path)
-        # An option of the command line is its own name.
-        words = where if where.startswith("-") else f"{where} {'.'.join(map(str, path))}".strip()
-        return UsageError(f"{words}: {message}", hint=hint)
+        return UsageError(f"{place_of(self._origin, *path)}: {message}", hint=hint)
 
 
 def _any(conditions: Sequence[_IsOut], values: Mapping[str, Any]) -> bool:

@@ -30,7 +30,9 @@ from fairmile.runs.worker import TAKEN, Batch, Ended, pool
 from fairmile.sweeps.files import is_definition_file, read_document, source_document
 from fairmile.sweeps.members import Members, kept
 from fairmile.sweeps.model import Definition, Point
+from fairmile.sweeps.placeholders import Texts
 from fairmile.sweeps.record import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
+from fairmile.sweeps.rendering import Renderer
 
 RESULTS = "results.json"
 _FORMAT = "fairmile-sweep/1"
@@ -122,6 +124,22 @@ class Sweeps:
             return self.read([what], params=params)
         return self.read(what=what, params=params)
 
+    def check(self, definition: Definition, points: Sequence[Point], *, template: Path | None = None) -> None:
+        """Raise what is wrong with points, as far as files and the catalog tell: an undefined placeholder, no asset."""
+        is_ours = definition.dialect == "fairmile"
+        given = template or (definition.fields.get("template") if is_ours else None)
+        check: Callable[[Point], object] = Texts(definition, self._environ).settings
+        members = Members(definition, None, self._environ) if is_ours and not given else None
+        if given:
+            check = Renderer(definition, Path(given), self._environ).check
+        elif members is not None:
+            check = members.target
+        for point in points:
+            check(point)
+        if members is not None and members.can_run and points:
+            what, fields = members.target(points[0])
+            members.check(self._runs().meant(what, **fields))
+
     def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> SweepPlan:
         """Return what a sweep would do; `changes` are fields of its runs, as `system`."""
         first, last, count = _ends(definition)
@@ -179,7 +197,7 @@ class Sweeps:
     def _plan_of(self, members: Members, point: Point) -> RunPlan:
         what, fields = members.target(point)
         plan = self._runs().plan(what, **fields)
-        members.check(plan)
+        members.check(plan.spec)
         return plan
 
     # Make and find

@@ -19,7 +19,7 @@ start_of() {
   set -- ${line##*) }; case $1 in Z | X) return 1 ;; esac; start=${20}
 }
 """
-_START = "read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)" + _START_OF
+_HOST = "read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$(uname -n)"
 # What a script is told of itself, in bash: its name has no blank, and to cut one off takes long.
 _OWN_ID = [
     "  read -r host < /proc/sys/kernel/hostname 2>/dev/null || host=$HOSTNAME",
@@ -45,24 +45,28 @@ members() {
   [ -n "$found" ]
 }
 """
+# Where the processes of a job stand is a `word`; false where there are none. Status, end and `after` all go by it.
+_STANDING = r"""
+standing_of() {
+  word=elsewhere began=${1%@*}; pid=${began%%-*}
+  [ "${1##*@}" = "$host" ] || return 0
+  if start_of "$pid"; then word=running; [ "$start" = "${began#*-}" ]; else word=orphaned; members "$pid"; fi
+}
+"""
+_LOOK = _START_OF + _MEMBERS + _STANDING
 _STATUS = """
 for id; do
-  where=${id##*@}; id=${id%@*}; pid=${id%%-*}
-  if [ "$where" != "$host" ]; then echo "$id@$where|elsewhere"
-  elif start_of "$pid"; then if [ "$start" = "${id#*-}" ]; then echo "$id@$where|running"; fi
-  elif members "$pid"; then echo "$id@$where|orphaned"
-  fi
+  if standing_of "$id"; then echo "$id|$word"; fi
 done
 """
 _CANCEL = """
 for id; do
-  where=${id##*@}; id=${id%@*}; pid=${id%%-*}
-  [ "$where" = "$host" ] || { echo "$id runs on $where" >&2; continue; }
-  if start_of "$pid"; then
-    [ "$start" = "${id#*-}" ] && kill -s TERM -- "-$pid" 2>/dev/null || continue
-  else
-    members "$pid" && kill -s TERM $found 2>/dev/null || continue
-  fi
+  standing_of "$id" || continue
+  case $word in
+    elsewhere) echo "$id runs on ${id##*@}" >&2; continue ;;
+    running) kill -s TERM -- "-$pid" 2>/dev/null || continue ;;
+    orphaned) kill -s TERM $found 2>/dev/null || continue ;;
+  esac
   # What does not heed it is ended for good, by a process that waits for it after we are gone.
   setsid sh -c FOR_GOOD sh "$pid" </dev/null >/dev/null 2>&1 &
 done
@@ -91,7 +95,7 @@ class Shell:
         log = f"exec >>'{files.stdout}' 2>>'{files.stderr}'" if files.folder else ""
         lines = ['if [ -z "${FAIRMILE_JOB_ID:-}" ]; then', *_OWN_ID]
         if files.after:
-            lines += [f"  {line}" for line in _START_OF.strip().splitlines()]
+            lines += [f"  {line}" for line in _LOOK.strip().splitlines()]
         waits = zip(files.after_folders, files.after_tasks, files.after, strict=True)
         for folder, tasks, (id, condition) in waits:
             lines += [f"  {line}" for line in _wait_for(folder, tasks, id, condition)]
@@ -130,7 +134,7 @@ class Shell:
                 raise SystemFailure(f"the job could not be started: {(result.stderr or result.stdout).strip()[:300]}")
             return result.stdout.strip()
 
-        return Question(("/bin/sh", "-c", _START + _SUBMIT, "sh", script, files.folder), read)
+        return Question(("/bin/sh", "-c", _HOST + _START_OF + _SUBMIT, "sh", script, files.folder), read)
 
     def argv(self, script: str) -> tuple[str, ...]:
         """Return the process that a job of this machine is, for who can start it and need not ask a shell."""
@@ -146,7 +150,7 @@ class Shell:
 
     def status(self, ids: Sequence[str]) -> Question[dict[str, Observed]]:
         """See `Scheduler.status`; processes that ended are not listed."""
-        script = _START + _MEMBERS + _STATUS
+        script = _HOST + _LOOK + _STATUS
         return Question(("sh", "-c", script, "sh", *ids), lambda result: _read_status(result, ids))
 
     def history(self, ids: Sequence[str]) -> None:
@@ -155,7 +159,7 @@ class Shell:
 
     def cancel(self, ids: Sequence[str]) -> Question[None]:
         """See `Scheduler.cancel`."""
-        script = _START + _MEMBERS + _CANCEL.replace("FOR_GOOD", shlex.quote(_FOR_GOOD))
+        script = _HOST + _LOOK + _CANCEL.replace("FOR_GOOD", shlex.quote(_FOR_GOOD))
         return Question(("/bin/sh", "-c", script, "sh", *ids), lambda result: None)
 
 
@@ -176,9 +180,13 @@ def _read_status(result: Result, ids: Sequence[str]) -> dict[str, Observed]:
 def _wait_for(folder: str, tasks: int, id: str, condition: str) -> list[str]:
     """Return lines that wait for the end of another job, and end this one where its condition is not met."""
     there = shlex.quote(folder)
-    pid, _, start = id.partition("@")[0].partition("-")
+    notes, is_noted = f"{there}/ended", f"[ -s {there}/ended ]"
+    if tasks:
+        # Of an array that was itself cancelled for another job, no task has a note.
+        notes = f"{there}/ended {there}/ended.*"
+        is_noted = f"{{ {is_noted} || [ $(cat {there}/ended.* 2>/dev/null | wc -l) -ge {tasks} ]; }}"
     lines = [
-        f'while [ ! -s {there}/ended ] && start_of {shlex.quote(pid)} && [ "$start" = {shlex.quote(start)} ]; do',
+        f"while ! {is_noted} && standing_of {shlex.quote(id)}; do",
         "  sleep 0.2",
         "done",
     ]
@@ -187,8 +195,8 @@ def _wait_for(folder: str, tasks: int, id: str, condition: str) -> list[str]:
     not_met = "" if condition == "failed" else "! "
     return [
         *lines,
-        f"ends=$(cat {there}/ended {there}/ended.* 2>/dev/null)",
-        f'if {not_met}[ "$(grep -cE \'"exit_code": ?0[,}}]\' <<< "$ends")" = {tasks} ]; then',
+        f"ends=$(cat {notes} 2>/dev/null)",
+        f'if {not_met}[ "$(grep -cE \'"exit_code": ?0[,}}]\' <<< "$ends")" = {tasks or 1} ]; then',
         '  echo \'{"exit_code": 77, "dependency": true}\' > ended; exit 77',
         "fi",
     ]

@@ -11,7 +11,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.runs.wording import Value
-from fairmile.sweeps.model import Objective, Origin
+from fairmile.sweeps.model import Objective, Origin, place_of
 from fairmile.sweeps.tuning.curves import METHODS
 from fairmile.sweeps.tuning.engine import ENGINES, Settings
 from fairmile.sweeps.tuning.space import Space
@@ -239,4 +239,4 @@ def _or(value: int | None, other: int) -> int:
 
 
 def _place(origin: Origin | None, key: str) -> str:
-    return f"tuning.{key}" if origin is None else f"{origin('tuning', key)} tuning.{key}"
+    return place_of(origin, "tuning", key)

@@ -12,7 +12,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.runs.wording import Value
 from fairmile.sweeps.filters import Filter
-from fairmile.sweeps.model import Origin
+from fairmile.sweeps.model import Origin, place_of
 
 Kind = Literal["uniform", "integer", "choice"]
 _KINDS: tuple[Kind, ...] = ("uniform", "integer", "choice")
@@ -139,9 +139,7 @@ class Space:
         return {each.name: each.described() for each in self.dimensions}
 
     def _where(self, *path: str) -> str:
-        if self._origin is None:
-            return ".".join(("axes", *path))
-        return f"{self._origin('axes', *path)} {'.'.join(('axes', *path))}"
+        return place_of(self._origin, "axes", *path)
 
     def _ordered(self, read: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
         needs: dict[str, list[str]] = {}

@@ -40,6 +40,7 @@ from fairmile.sweeps.tuning.trials import TrialRunner
 
 _LOOK_S = 1.0
 _REAP_EVERY_S = 5.0
+_OPTIONS = {"seed": "tuning-seed", "time": "within"}  # those that are not called as the keys of `tuning`
 _LOG = "workers.log"
 _STOP = "stop"  # a file in the study's folder that has workers ask for nothing more
 
@@ -127,7 +128,12 @@ class Studies:
         space |= definition.distributions
         checked = Space(space, definition.origin)
         said = {**definition.tuning, **own}
-        return space, parse_settings(said, definition.objectives, definition.origin, space=checked)
+
+        def origin(*path: str | int) -> str:
+            key = str(path[1]) if path[:1] == ("tuning",) and len(path) > 1 else ""
+            return f"--{_OPTIONS.get(key, key)}" if key in own else definition.origin(*path)
+
+        return space, parse_settings(said, definition.objectives, origin, space=checked)
 
     def extend(self, study: Sweep, *, trials: int) -> Sweep:
         """Give a study a budget of so many trials in all."""

@@ -1,0 +1,158 @@
+"""What goes into a run: brought, digested, and laid where its program looks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.catalog.assets import Assets
+from fairmile.envs.envs import Envs
+from fairmile.envs.records import Environment
+from fairmile.envs.spec import parse_spec
+from fairmile.runs import capture, sabath
+from fairmile.runs.layout import WORK
+from fairmile.runs.ledger import recorded_spec
+from fairmile.runs.model import Run
+from fairmile.runs.rerun import rerun_spec
+from fairmile.runs.snapshot import keep_code, lay_code
+from fairmile.runs.spec import Input, RunSpec
+from fairmile.runs.targets import filled, python_of, value_texts
+from fairmile.store.store import Store
+
+
+class Preparation:
+    """Brings what the runs of a workspace, whose folder is `root`, need, and lays it out for them."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        assets: Callable[[], Assets],
+        store: Callable[[], Store],
+        envs: Callable[[], Envs],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._root = root
+        self._assets, self._store, self._envs = assets, store, envs
+        self._environ = environ
+
+    def bring(
+        self,
+        spec: RunSpec,
+        *,
+        sources: Sequence[str],
+        model: sabath.SabathPlan | None,
+        original: Run | None,
+    ) -> dict[str, Any]:
+        """Bring what a run needs and return what goes in, with digests.
+
+        `sources` are the assets whose files it works on, `model` is the one of SABATH that it executes, `original` the
+        run that it does again.
+        """
+        inputs: dict[str, Any] = {}
+        for name, each in spec.inputs.items():
+            if each.asset:
+                laid = self._assets().laid(each.asset)
+                inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
+                inputs[name] |= {"path": str(laid.path), "files": laid.files}
+        if model is not None:
+            inputs |= sabath.bring(model, self._assets())
+        if original is not None:  # what the commands of a model expect at a place of their own
+            before = original.captured.get("inputs") or {}
+            inputs |= {name: each for name, each in before.items() if "place" in each}
+        here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
+        inputs |= capture.inputs(here, self._root / ".digests.json") if here else {}
+        fetched = [(name, self._assets().fetch(name)[0].root) for name in sources]
+        lock: Sequence[str] | None = None
+        digest = ""
+        definition: Mapping[str, Any] = {}
+        if spec.environment:
+            before = original.captured.get("environment") or {} if original is not None else {}
+            wanted = parse_spec(before["definition"]) if before.get("definition") else spec.environment
+            environment = self._envs().build(wanted)
+            lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        work = Path(spec.folder) if spec.folder else None
+        if original is not None:
+            code = dict(original.captured.get("code") or {"files": []})
+        else:
+            code = capture.code(argv, work or Path.cwd(), spec.code) if work or spec.code else {"files": []}
+        if fetched:
+            code["sources"] = [{"asset": name, "sha256": root} for name, root in fetched]
+        if original is None and (code.get("git") or code["files"]):
+            code["snapshot"], trouble = keep_code(self._store(), code)
+            if trouble:
+                code["trouble"] = trouble
+        captured: dict[str, Any] = {
+            "code": code,
+            "inputs": inputs,
+            "environment": {
+                **capture.environment(argv, self._environ, lock),
+                "name": spec.environment,
+                "digest": digest,
+                **({"definition": dict(definition)} if definition else {}),
+            },
+            "agent": capture.agent(),
+        }
+        return captured
+
+    def lay(self, document: Mapping[str, Any], folder: Path, *, code: bool) -> dict[str, str]:
+        """Put the files that a run works on into its folder, and return what placeholders stand for.
+
+        With `code` that means also the snapshot of a program which is not where it was, or not what it was.
+        """
+        given, captured = document["spec"].get("folder"), document["captured"]
+        work = Path(given or folder / WORK)
+        for each in captured["code"].get("sources", ()):
+            self._store().lay(each["sha256"], work)
+        if code and not given and captured["code"].get("snapshot"):
+            lay_code(self._store(), captured["code"]["snapshot"], work)
+        placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
+        values = sabath.lay(placed, self._assets(), work) if placed else {}
+        values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
+        values["python"] = python_of(bool(document["spec"].get("environment")))
+        return {**values, "run": str(folder), "source": str(work)}
+
+    def travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
+        """Return a specification for a machine that sees no file of this one; the record gets it, too."""
+        if not spec.folder:
+            return spec
+        code = document["captured"]["code"]
+        if (code.get("git") or code["files"]) and not code.get("snapshot"):
+            why = code.get("trouble") or "it was not kept"
+            raise UsageError(f"the program cannot run anywhere else than in {spec.folder}: {why}")
+        kept = {entry.path for entry in self._store().tree(code["snapshot"])} if code.get("snapshot") else set()
+        moved = rerun_spec(Run(document, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
+        document["spec"] = recorded_spec(moved)
+        return moved
+
+    def inputs_again(self, original: Run) -> dict[str, Input]:
+        """Return where what went into a run can be had now: where it was, or in the store."""
+        found = {}
+        for name, each in (original.captured.get("inputs") or {}).items():
+            if "place" in each:
+                continue
+            given = original.spec.inputs.get(name, Input())
+            if not each.get("asset"):
+                given = self._input_again(original.id, name, each)
+            found[name] = given
+        return found
+
+    def _input_again(self, id: str, name: str, each: Mapping[str, Any]) -> Input:
+        path, digest = Path(each["path"]), each.get("sha256", "")
+        if path.exists():
+            return Input(path=str(path), sha256=digest)
+        store = self._store()
+        kept = self._root / ".inputs" / digest
+        if digest and store.complete(digest):
+            store.lay(digest, kept)
+            return Input(path=str(kept))
+        raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+
+
+def _lock_lines(environment: Environment) -> list[str]:
+    """Return the packages of an environment as `name==version`."""
+    parts = (environment.lock.get(kind, {}).get("packages", []) for kind in ("python", "conda"))
+    return sorted(f"{each['name']}=={each['version']}" for packages in parts for each in packages)

@@ -1,0 +1,95 @@
+"""Where something that a definition says stands: in which file and line, or which option says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairmile.base.errors import Problem
+from fairmile.base.yaml import Located
+
+_COMMAND_LINE = "the command line"
+_COMMAND = "the command behind --"
+_NO_DOCUMENT: Mapping[str, Any] = {"params": {}, "changes": {}, "command": []}
+_OF_CLOUDMESH = ("experiment", "experiments", "config")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file as it was read; a program has no data."""
+
+    path: str
+    shown: str  # how messages name it
+    located: Located | None
+
+    @property
+    def is_of_cloudmesh(self) -> bool:
+        """Whether the file belongs to a project of cloudmesh, as every program does."""
+        if self.located is None:
+            return True
+        data = self.located.data
+        return isinstance(data, Mapping) and any(key in data for key in _OF_CLOUDMESH)
+
+
+class Places:
+    """Tells where something stands: in the last file that says it, below `settings` and `axes` also by its own name."""
+
+    def __init__(self, files: Sequence[SourceFile], document: Mapping[str, Any] = _NO_DOCUMENT) -> None:
+        self._files = files
+        self._document = document
+
+    def __call__(self, *path: str | int) -> str:
+        """Return `file:line` of a setting, the file where no line is known, or the option that says it."""
+        name = ".".join(map(str, path[1:] if path[:1] == ("axes",) else path))
+        if name in self._document["params"]:
+            return f"-p {name}"
+        if option := option_of(path, self._document):
+            return option
+        file, line = self.find(path)
+        return file if line is None else f"{file}:{line}"
+
+    def find(self, path: Sequence[str | int]) -> tuple[str, int | None]:
+        """Return the file and the line of a part, or of the nearest one that holds it."""
+        best = 0
+        found: tuple[str, int | None] = (self._files[0].shown if self._files else _COMMAND_LINE, None)
+        for file in reversed(self._files):
+            if file.located is None:
+                continue
+            for start in (("settings",), (), ("axes",)):
+                keys = _keys(file.located.data, (*start, *path))
+                if len(keys) - len(start) > best:
+                    best, found = len(keys) - len(start), (file.shown, file.located.line(keys))
+        return found
+
+    def problem(self, message: str, path: Sequence[str | int], hint: str = "") -> Problem:
+        """Return what is wrong at a place of the files."""
+        file, line = self.find(path)
+        return Problem(message, ".".join(map(str, path)), file=file, line=line, hint=hint)
+
+
+def option_of(path: Sequence[str | int], document: Mapping[str, Any]) -> str:
+    """Return what else than -p says a setting on the command line, as typed; an empty text where nothing does."""
+    if path and path[0] in document["changes"]:
+        return f"--{path[0]}"
+    return _COMMAND if path == ("command",) and document["command"] else ""
+
+
+def _keys(data: Any, path: Sequence[str | int]) -> list[Any]:
+    """Return the keys on a path as the file has them, as far as it goes."""
+    found: list[Any] = []
+    for step in path:
+        if isinstance(data, Mapping):
+            key = next((key for key in data if key_text(key) == str(step)), None)
+        else:
+            key = step if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
+        if key is None:
+            break
+        found.append(key)
+        data = data[key]
+    return found
+
+
+def key_text(key: Any) -> str:
+    """Return the key of a mapping as the text that a person would write."""
+    return str(key).lower() if isinstance(key, bool) else str(key)
