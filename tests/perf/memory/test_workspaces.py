@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from fairmile.perf.memory.recurrent import RecurrentCall, recurrent_workspace_bytes, reserve_bytes
 from fairmile.perf.memory.reductions import Multiprocessors, reduction_bytes
 from fairmile.perf.memory.workspaces import Group, Workspaces, library_rules
 from fairmile.perf.steps import Op, TensorSpec
@@ -119,6 +116,55 @@ def test_gradients_by_sample_give_way_to_copies_where_they_would_be_many_times_l
     assert gradient_of_weight(x, w, g) == (x.elements + g.elements) * 4
 
 
+def test_strides_tell_where_the_channels_are_also_where_there_is_one() -> None:
+    weight, out = tensor(64, 1, 3, 3, dtype="bfloat16"), tensor(64, 64, 224, 224, dtype="bfloat16")
+    first = convolution(tensor(64, 1, 224, 224, dtype="bfloat16"), weight, out)
+    last = convolution(tensor(64, 1, 224, 224, dtype="bfloat16", last=True), weight, out)
+    assert (first, last) == (0, 51_389_456)
+
+
+def test_winograd_takes_its_transforms_of_input_output_and_weight() -> None:
+    x, w, g = tensor(96, 48, 7, 7), tensor(128, 48, 3, 3), tensor(96, 128, 7, 7)
+    assert gradient_of_weight(x, w, g) == 36 * 4 * (96 * 4 * (48 + 128) + 48 * 128)
+
+
+def test_channels_of_each_group_are_padded() -> None:
+    x, w, y = tensor(96, 72, 56, 56, last=True), tensor(72, 24, 3, 3, last=True), tensor(96, 72, 56, 56, last=True)
+    one = [1, 1]
+    (group,) = taken("convolution.default", (x, w), (y,), {}, {}, None, one, one, one, False, [0, 0], 3)
+    assert group.sizes_bytes[0] == pytest.approx((x.elements + y.elements) * 4 * 32 / 24, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "forward", "backward"),
+    [
+        ((256, 64, 32, 32), "float32", 2_114_612, 1_399_332),
+        ((96, 72, 112, 112), "float32", 19_419_192, 12_846_120),
+        ((8, 64, 512, 512), "float16", 6_764_804, 11_186_212),
+        ((64, 2048, 7, 7), "bfloat16", 425_984 + 256, 212_992 + 256),
+        ((16, 64, 96, 96), "bfloat16", 131_072 + 8, 65_536 + 8),
+    ],
+)
+def test_batch_norm_of_channels_that_lie_last_takes_a_workspace(
+    shape: tuple[int, ...], dtype: str, forward: int, backward: int
+) -> None:
+    x = tensor(*shape, dtype=dtype, last=True)
+    (group,) = taken("native_batch_norm.default", (x,), (x,), {}, {}, {}, {}, {}, True, 0.1, 1e-5)
+    assert sum(group.sizes_bytes) == pytest.approx(forward, rel=0.001)
+    (group,) = taken("native_batch_norm_backward.default", (x, x), (x,), {}, {}, {}, {}, {}, {}, {}, True, 1e-5, [])
+    assert sum(group.sizes_bytes) == pytest.approx(backward, rel=0.001)
+    first = tensor(*shape, dtype=dtype)
+    assert taken("native_batch_norm.default", (first,), (first,), {}, {}, {}, {}, {}, True, 0.1, 1e-5) == ()
+    assert taken("native_batch_norm.default", (x,), (x,), {}, {}, {}, {}, {}, False, 0.1, 1e-5) == ()
+
+
+def test_the_backward_of_a_norm_holds_a_copy_of_a_gradient_that_does_not_lie_in_order() -> None:
+    turned, x = TensorSpec((8, 32, 64), (2048, 1, 32), "float32", 0), tensor(8, 32, 64)
+    groups = taken("native_layer_norm_backward.default", (turned, x), (x,), {}, {}, [64])
+    assert groups == (Group(3, (8 * 32 * 64 * 4,), until="end"),)
+    assert taken("native_layer_norm_backward.default", (x, x), (x,), {}, {}, [64]) == ()
+
+
 def test_a_transform_copies_a_batch_that_is_no_single_run_of_memory() -> None:
     spectrum = TensorSpec((16, 32, 128, 65), (266240, 8320, 65, 1), "complex64", 0)
     turned = tensor(16, 32, 128, 128, last=True)
@@ -174,42 +220,6 @@ def test_operators_without_a_rule_take_nothing() -> None:
     assert taken("add.Tensor", (tensor(1000, 1000),), (tensor(1000, 1000),)) == ()
 
 
-@pytest.mark.parametrize(
-    ("call", "seen"),
-    [
-        (RecurrentCall("lstm", "float32", 2, 1, True, 70, 64, 650, 650), 128_492_256),
-        (RecurrentCall("lstm", "float32", 2, 1, False, 104, 256, 1024, 64), 1_199_571_200),
-        (RecurrentCall("lstm", "bfloat16", 3, 2, True, 128, 64, 512, 64), 289_407_232),
-        (RecurrentCall("gru", "float32", 2, 1, False, 104, 256, 1024, 64), 1_417_675_008),
-        (RecurrentCall("rnn", "float32", 3, 2, True, 128, 64, 512, 64), 171_966_720),
-    ],
-)
-def test_a_recurrent_layer_keeps_its_gates(call: RecurrentCall, seen: int) -> None:
-    assert reserve_bytes(call) == seen
-
-
-def test_a_projected_layer_also_keeps_its_state_before_the_projection() -> None:
-    plain = RecurrentCall("lstm", "float32", 2, 2, False, 200, 96, 768, 128)
-    projected = replace(plain, projection=256)
-    assert reserve_bytes(projected) - reserve_bytes(plain) == 2 * 2 * 200 * 96 * 768 * 4
-    assert projected.weight_bytes == 7_888_896 * 4
-
-
-def test_a_recurrent_workspace_that_was_measured_is_found_again() -> None:
-    call = RecurrentCall("lstm", "float32", 2, 1, True, 70, 64, 650, 650)
-    assert recurrent_workspace_bytes(call, "cudnn_rnn_hopper.csv") == 128_681_984
-    twice = RecurrentCall("lstm", "float32", 2, 1, True, 140, 64, 650, 650)
-    assert recurrent_workspace_bytes(twice, "cudnn_rnn_hopper.csv") == 128_681_984 + 5 * 11_648_000
-
-
-@pytest.mark.parametrize("layers", [6, 8])
-def test_each_recurrent_layer_takes_room_for_its_products(layers: int) -> None:
-    call = RecurrentCall("lstm", "bfloat16", layers, 1, False, 64, 16, 128, 32)
-    less = replace(call, layers=layers - 1)
-    more = recurrent_workspace_bytes(call, "cudnn_rnn_hopper.csv")
-    assert more - recurrent_workspace_bytes(less, "cudnn_rnn_hopper.csv") == pytest.approx(8 << 20, rel=0.1)
-
-
 def test_rules_of_unmeasured_architectures_say_so() -> None:
     assert library_rules("hopper").verified
     assert not library_rules("ampere").verified
@@ -221,8 +231,4 @@ def test_empty_tensors_need_no_workspace() -> None:
     x, w, y = tensor(0, 64, 56, 56), tensor(64, 64, 3, 3), tensor(0, 64, 56, 56)
     one = [1, 1]
     assert taken("convolution.default", (x, w), (y,), {}, {}, None, one, one, one, False, one, 1) == ()
-    assert (
-        recurrent_workspace_bytes(RecurrentCall("lstm", "float32", 1, 1, False, 0, 8, 64, 64), "cudnn_rnn_hopper.csv")
-        == 0
-    )
     assert reduction_bytes((0, 10), (10, 1), [0], H200) == (0, 0)

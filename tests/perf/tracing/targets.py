@@ -214,6 +214,40 @@ def huge() -> Any:
     return SimpleNamespace(model=net, loss=lambda model: model(torch.randn(2, 32768)).mean(), optimizer=sgd)
 
 
+def shuffled() -> Any:
+    """Channels last, but for what a pixel shuffle leaves to the second convolution, and the gradient of the loss."""
+    net = nn.Sequential(nn.Conv2d(8, 32, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(8, 3, 3, padding=1))
+
+    def loss(model: Any) -> Any:
+        data = torch.randn(ROWS, 8, 16, 16).to(memory_format=torch.channels_last)
+        return functional.mse_loss(model(data), torch.randn(ROWS, 3, 32, 32).to(memory_format=torch.channels_last))
+
+    return SimpleNamespace(model=net.to(memory_format=torch.channels_last), loss=loss, optimizer=sgd)
+
+
+def differentiated() -> Any:
+    """A derivative of the model by its data is part of the loss."""
+
+    def loss(model: Any) -> Any:
+        data = torch.randn(ROWS, 64, requires_grad=True)
+        hidden = model(data)
+        (slope,) = torch.autograd.grad((hidden.tanh() + hidden.sigmoid()).sum(), hidden, create_graph=True)
+        return (slope * hidden).mean()
+
+    return SimpleNamespace(model=nn.Linear(64, 64), loss=loss, optimizer=sgd)
+
+
+def normed() -> Any:
+    """The gradient of the norm comes with its last two dimensions turned."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64))
+
+    def loss(model: Any) -> Any:
+        turned = model(torch.randn(ROWS, 32, 64)).transpose(1, 2)
+        return (turned * torch.randn(ROWS, 64, 32)).sum()
+
+    return SimpleNamespace(model=net, loss=loss, optimizer=sgd)
+
+
 def compiled() -> Any:
     net = torch.compile(nn.Linear(8, 8))
     return SimpleNamespace(model=net, loss=lambda model: model(torch.randn(2, 8)).mean(), optimizer=sgd)

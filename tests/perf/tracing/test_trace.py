@@ -53,6 +53,9 @@ _ASKED: dict[str, dict[str, Any]] = {
     "cosmoflow": {"function": "cosmoflow", "arguments": {"batch": 4}, "steps": 3},
     "inference": {"function": "inference", "steps": 1},
     "huge": {"function": "huge", "steps": 1},
+    "shuffled": {"function": "shuffled"},
+    "differentiated": {"function": "differentiated"},
+    "normed": {"function": "normed"},
     "compiled": {"function": "compiled"},
     "spoken of": {"function": "spoken_of"},
     "one way": {"function": "one_way"},
@@ -222,6 +225,34 @@ def test_channels_last_convolutions_stay_so_and_copy_nothing(of: Callable[[str],
         assert second.outputs[0].dtype == "bfloat16"
 
 
+def test_the_backward_convolution_holds_its_data_in_order_from_before_its_outputs_to_its_end(
+    of: Callable[[str], Trace],
+) -> None:
+    trace = of("shuffled")
+    at = next(n for n, op in enumerate(trace.ops) if op.name == "aten.convolution_backward.default")
+    data, gradient = trace.ops[at - 2], trace.ops[at - 1]
+    assert [op.name for op in (data, gradient)] == ["aten.clone.default", "aten.clone.default"]
+    assert data.inputs[0].storage == trace.ops[at].inputs[1].storage
+    events = list(trace.events)
+    freed = events.index((Kind.FREE, data.outputs[0].storage, 0))
+    made = [events.index((Kind.ALLOC, spec.storage, 0)) for spec in trace.ops[at].outputs]
+    assert events.index((Kind.ALLOC, data.outputs[0].storage, 0)) < min(made) <= max(made) < freed
+
+
+def test_the_gradient_of_a_mean_of_squares_has_channels_first(of: Callable[[str], Trace]) -> None:
+    op = one(of("shuffled"), "aten.mse_loss_backward.default")
+    assert op.inputs[1].strides == (3 * 1024, 1, 3 * 32, 3)
+    assert op.outputs[0].strides == (3 * 1024, 1024, 32, 1)
+
+
+def test_the_gradient_of_a_norm_lies_in_order_and_what_came_in_is_copied_after_it(of: Callable[[str], Trace]) -> None:
+    trace = of("normed")
+    at = next(n for n, op in enumerate(trace.ops) if op.name == "aten.native_layer_norm_backward.default")
+    assert trace.ops[at].inputs[0].strides == (2048, 1, 32)
+    assert trace.ops[at].outputs[0].strides == (2048, 64, 1)
+    assert trace.ops[at + 1].name == "aten.clone.default"
+
+
 def test_code_written_for_cuda_traces_as_code_for_the_default_device(of: Callable[[str], Trace]) -> None:
     for precision in ("", " bf16"):
         here, there = of(f"mlp{precision}"), of(f"mlp cuda{precision}")
@@ -297,6 +328,13 @@ def test_the_engine_adds_gradients_of_a_residual_in_place(of: Callable[[str], Tr
     joins = [op for op in of("transformer").ops if op.phase == "backward" and op.name.startswith("aten.add")]
     # The first gradient of a step is a view of the output layer's, and others may hold what it is a view of.
     assert [op.name for op in joins] == 2 * ["aten.add.Tensor", *3 * ["aten.add_.Tensor"]]
+
+
+def test_gradients_that_are_differentiated_again_are_not_added_in_place(of: Callable[[str], Trace]) -> None:
+    trace = of("differentiated")
+    again = [op.name for op in trace.ops if op.phase == "forward" and op.name.startswith("aten.add")]
+    assert "aten.add_.Tensor" not in again
+    assert again.count("aten.add.Tensor") == 2 * 2  # steps; the sum of the model, and that of its two gradients
 
 
 def test_attention_takes_the_kernel_that_hopper_takes(of: Callable[[str], Trace]) -> None:

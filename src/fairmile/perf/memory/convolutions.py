@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -55,6 +54,39 @@ class _Row:
     def weights(self) -> int:
         return self.channels * self.outputs * self.taps // self.groups
 
+    @property
+    def values(self) -> int:
+        inputs, outputs = self.channels * self.in_positions, self.outputs * self.out_positions
+        return self.batch * (inputs + outputs) + self.weights
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """How much it tells calls apart that a length differs, by its logarithm, or what multiple it is (`even_`)."""
+
+    channels: float
+    outputs: float
+    taps: float
+    batch: float
+    in_positions: float
+    out_positions: float
+    tiles: float
+    values: float
+    stride: float
+    even_channels: float
+    even_outputs: float
+    even_in: float
+    even_out: float
+
+
+# Those that foretold whole families of models best from all others. In float32 no choice by direction did better.
+_WEIGHTS = {
+    "float": _Weights(0.5, 1.35, 3.4, 0.24, 0.3, 0, 0.57, 0, 1.25, 2.8, 0.5, 5.0, 2.5),
+    "fwd": _Weights(1.0, 0.68, 6.8, 0.48, 0, 0.15, 0.28, 0.6, 5.0, 5.6, 0, 0.15, 1.25),
+    "dgrad": _Weights(0.6, 0, 3.4, 0.24, 0.6, 0.6, 0.28, 0.15, 1.25, 2.8, 0, 0, 5.0),
+    "wgrad": _Weights(1.0, 1.35, 3.4, 0.24, 0.15, 0, 0.15, 0.15, 0, 2.8, 0, 5.0, 0),
+}
+
 
 class ConvolutionTable:
     """Measured calls by kind; what was not measured is taken from the nearest that was."""
@@ -88,22 +120,24 @@ def _bytes(call: ConvolutionCall, row: _Row) -> int:
     weights = prod(call.weight)
     if row.moved in _PER_SAMPLE:
         return _per_sample_bytes(call, row, size)
-    letters, multiple = set(row.moved.rstrip("48")), int(row.moved.lstrip("xyw") or "1")
-    channels, outputs = call.input[1], call.output[1]
-    wide, wide_out = channels, outputs
+    if row.moved == "t":
+        return _tiles_bytes(call)
+    letters, multiple = set(row.moved.rstrip("0123456789")), int(row.moved.lstrip("xyw") or "1")
+    channels, outputs = call.input[1] // call.groups, call.output[1] // call.groups
     if call.groups == 1:
         wide, wide_out = _padded(channels, row.channels, multiple, size), _padded(outputs, row.outputs, multiple, size)
         if size == 2 and call.channels_last:
             _move_unaligned(letters, "x", channels, row.channels)
             _move_unaligned(letters, "y", outputs, row.outputs)
-    total = row.rest
+    else:
+        wide, wide_out = (-(-each // multiple) * multiple for each in (channels, outputs))
+    total = row.rest * call.input[0] // row.batch if row.rest > _MOST_PARTIAL_BYTES else row.rest
     if "x" in letters:
         total += prod(call.input) // channels * wide * size
     if "y" in letters:
         total += prod(call.output) // outputs * wide_out * size
     if "w" in letters:
-        per_pair = weights // (call.weight[0] * call.weight[1])
-        total += (wide * wide_out * per_pair if call.groups == 1 else weights) * size
+        total += weights // (channels * outputs) * wide * wide_out * size
     # So many blocks of threads run at once, whatever the weight: partial sums of a larger one are fewer, not larger.
     return total + row.slices * min(weights, row.weights) * 4
 
@@ -115,6 +149,13 @@ def _per_sample_bytes(call: ConvolutionCall, row: _Row, size: int) -> int:
     if row.moved == "b" and each / copied > max(_MOST_PER_SAMPLE, measured):
         return call.input[0] * copied
     return call.input[0] * each * _PER_SAMPLE[row.moved] + row.rest
+
+
+def _tiles_bytes(call: ConvolutionCall) -> int:
+    """Winograd's transforms of input, output and weight: 36 values for each tile of four by four."""
+    count = call.input[0] * prod(-(-each // 4) for each in call.output[2:])
+    channels, outputs = call.input[1], call.output[1]
+    return 36 * 4 * (count * (channels + outputs) + channels * outputs)
 
 
 def _padded(length: int, measured: int, multiple: int, size: int) -> int:
@@ -139,7 +180,7 @@ def _is_plausible(call: ConvolutionCall, row: _Row) -> bool:
     """
     moved = call.channels_last and _half(call.dtype) and {"x", "y"} <= set(row.moved) and _aligned(row)
     strange = moved or row.rest > _MOST_PARTIAL_BYTES
-    same = (call.input[0], call.input[1], call.output[1]) == (row.batch, row.channels, row.outputs)
+    same = (call.input[1], call.output[1]) == (row.channels, row.outputs)
     return not strange or (same and prod(call.input[2:]) == row.in_positions)
 
 
@@ -148,29 +189,30 @@ def _aligned(row: _Row) -> bool:
 
 
 def _distance(call: ConvolutionCall, row: _Row) -> float:
-    """How unlike a measured call is; weights are those that foretold whole models best from all others."""
+    """How unlike a measured call is."""
+    weights = _WEIGHTS[call.direction if _half(call.dtype) else "float"]
     in_positions, out_positions = prod(call.input[2:]), prod(call.output[2:])
-    taps = prod(call.weight[2:])
-    apart = 0.5 * abs(log(call.input[1] / row.channels)) + 1.35 * abs(log(call.output[1] / row.outputs))
-    apart += 3.4 * abs(log(taps / row.taps)) + 0.3 * abs(log(in_positions / row.in_positions))
-    apart += 0.24 * abs(log(call.input[0] / row.batch))
-    mine = _tiles(
-        call.direction, call.input[0], call.input[1], call.output[1], in_positions, out_positions, taps, call.groups
-    )
+    channels, outputs, taps = call.input[1], call.output[1], prod(call.weight[2:])
+    apart = weights.channels * abs(log(channels / row.channels)) + weights.outputs * abs(log(outputs / row.outputs))
+    apart += weights.taps * abs(log(taps / row.taps)) + weights.batch * abs(log(call.input[0] / row.batch))
+    apart += weights.in_positions * abs(log(in_positions / row.in_positions))
+    apart += weights.out_positions * abs(log(out_positions / row.out_positions))
+    mine = _tiles(call.direction, call.input[0], channels, outputs, in_positions, out_positions, taps, call.groups)
     other = _tiles(
         call.direction, row.batch, row.channels, row.outputs, row.in_positions, row.out_positions, row.taps, row.groups
     )
-    apart += 0.57 * abs(log(mine / other)) + 1.25 * ((call.stride > 1) != (row.stride > 1))
-    apart += 0.2 * (len(call.input) - 2 != row.rank)
+    apart += weights.tiles * abs(log(mine / other)) + weights.stride * ((call.stride > 1) != (row.stride > 1))
+    values = prod(call.input) + prod(call.output) + prod(call.weight)
+    apart += weights.values * abs(log(values / row.values)) + 0.2 * (len(call.input) - 2 != row.rank)
     if call.direction == "wgrad" and taps > 1 and call.groups == 1:  # slices go by how many values are added up
         apart += 0.6 * abs(log(call.input[0] * out_positions / (row.batch * row.out_positions)))
     # Kernels read 16 bytes at once: whether lengths are multiples of that decides between them.
     most = 16 // _ELEMENT.get(call.dtype, 4)
     for weight, length, measured in (
-        (2.8, call.input[1], row.channels),
-        (0.5, call.output[1], row.outputs),
-        (5.0, in_positions, row.in_positions),
-        (2.5, out_positions, row.out_positions),
+        (weights.even_channels, channels, row.channels),
+        (weights.even_outputs, outputs, row.outputs),
+        (weights.even_in, in_positions, row.in_positions),
+        (weights.even_out, out_positions, row.out_positions),
     ):
         apart += weight * (min(length & -length, most) != min(measured & -measured, most))
     return apart
@@ -236,14 +278,3 @@ def _read(name: str) -> dict[tuple[str, bool, bool, str], list[tuple[str, _Row]]
         )
         rows.setdefault(key, []).append((said["dtype"], row))
     return rows
-
-
-def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a tensor whose channels are its fastest dimension."""
-    strides = [0] * len(shape)
-    strides[1], step = 1, shape[1]
-    for number in range(len(shape) - 1, 1, -1):
-        strides[number] = step
-        step *= shape[number]
-    strides[0] = step
-    return tuple(strides)

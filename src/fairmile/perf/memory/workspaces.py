@@ -7,7 +7,7 @@ trace itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, Literal
 
 from fairmile.base.yaml import load
-from fairmile.perf.memory.convolutions import ConvolutionCall, ConvolutionTable, channels_last_strides
+from fairmile.perf.memory.convolutions import ConvolutionCall, ConvolutionTable
 from fairmile.perf.memory.recurrent import RecurrentCall, recurrent_workspace_bytes, reserve_bytes
 from fairmile.perf.memory.reductions import Multiprocessors, reduction_bytes
 from fairmile.perf.steps import Op, TensorSpec
@@ -35,6 +35,9 @@ _ELEMENT = {
     "uint8": 1,
     "bool": 1,
 }
+# Per value of batch norm with channels last, by type where cuDNN does it; "other": sums per channel and block of rows.
+_NORM_BYTES = {"float32": 129 / 1024, "float16": 129 / 2560, "other": 4}
+_NORM_BACKWARD_BYTES = {"float32": 1 / 12, "float16": 1 / 12, "other": 2}
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,6 @@ class LibraryRules:
     blas_epilogue_bytes: int
     processor_threads: int
     convolutions: str
-    recurrent: str
     verified: bool
     source: str
     date: str
@@ -154,12 +156,23 @@ class Workspaces:
         width = prod(op.arguments[2]) if isinstance(op.arguments[2], (list, tuple)) else x.shape[-1]
         rows = x.elements // max(width, 1)
         groups: list[Group] = []
+        gradient = _tensors(op)[0]
+        if not _is_contiguous(gradient):  # its copy, which the trace notes for its time, is there as long as the sums
+            groups.append(Group(3, (_bytes(gradient),), until="end"))
         if rows > 65536 and width // 32 < self._processors.count // 2:
             # Tall and narrow: partial sums of blocks of 32 rows, added up afterwards.
             partial = -(-rows // 32)
             groups.append(Group(3, (partial * width * 4, partial * width * 4), until="end"))
             groups += [Group(3, reduction_bytes((partial, width), (width, 1), [0], self._processors))] * 2
         return groups
+
+    def _batch_norm(self, op: Op) -> list[Group]:
+        x, training = _tensors(op)[0], op.arguments[5]
+        return [Group(3, _channel_sums_bytes(x, _NORM_BYTES))] if training is True else []
+
+    def _batch_norm_backward(self, op: Op) -> list[Group]:
+        x, training = _tensors(op)[1], op.arguments[7]
+        return [Group(3, _channel_sums_bytes(x, _NORM_BACKWARD_BYTES))] if training is True else []
 
     def _safe_softmax(self, op: Op) -> list[Group]:
         x = _tensors(op)[0]
@@ -254,13 +267,13 @@ class Workspaces:
         call = _recurrent(op, 6)
         made = 3 if call.kind == "lstm" else 2
         turned = Group(0, (_bytes(op.inputs[0]),), until="end")
-        work = Group(made, (self._recurrent_bytes(call),), until="end")
+        work = Group(made, (recurrent_workspace_bytes(call),), until="end")
         return [turned, work] if _is_batch_first(op, 6) else [work]
 
     def _rnn_backward(self, op: Op) -> list[Group]:
         """Gradients of the data, then of the weights; what has the batch first is turned for each."""
         call = _recurrent(op, 10)
-        size = self._recurrent_bytes(call)
+        size = recurrent_workspace_bytes(call)
         cells = call.layers * call.directions * call.state_bytes // call.steps
         hidden = cells * call.width // call.hidden
         final = (hidden, cells) if call.kind == "lstm" else (hidden,)
@@ -272,9 +285,6 @@ class Workspaces:
         turned = call.directions * call.state_bytes * call.width // call.hidden
         return [*result, Group(made, (turned, data, size)), Group(1 << 20, (data, size))]
 
-    def _recurrent_bytes(self, call: RecurrentCall) -> int:
-        return recurrent_workspace_bytes(call, self.rules.recurrent)
-
 
 _RULES: dict[str, Callable[[Workspaces, Op], Sequence[Group]]] = {
     "convolution": Workspaces._convolution,
@@ -285,6 +295,8 @@ _RULES: dict[str, Callable[[Workspaces, Op], Sequence[Group]]] = {
     "amin": Workspaces._reduction,
     "native_layer_norm_backward": Workspaces._layer_norm_backward,
     "_fused_rms_norm_backward": Workspaces._layer_norm_backward,
+    "native_batch_norm": Workspaces._batch_norm,
+    "native_batch_norm_backward": Workspaces._batch_norm_backward,
     "_safe_softmax": Workspaces._safe_softmax,
     "_softmax_backward_data": Workspaces._softmax_backward,
     "_scaled_dot_product_cudnn_attention_backward": Workspaces._fused_attention_backward,
@@ -317,6 +329,26 @@ def _bytes(tensor: TensorSpec) -> int:
     return tensor.elements * _ELEMENT.get(tensor.dtype, 4)
 
 
+def _channel_sums_bytes(x: TensorSpec, each: Mapping[str, float]) -> tuple[int, ...]:
+    """Return what batch norm takes where channels lie last: per value in cuDNN, per block of rows in torch itself."""
+    if not _is_channels_last(x) or not x.elements:
+        return ()
+    channels = x.shape[1]
+    rows = x.elements // channels
+    if x.dtype in each:
+        multiple = 64 if channels % 4 == 0 else 16
+        return (int(rows * -(-channels // multiple) * multiple * each[x.dtype]) + 8 * channels,)
+    across = min(_power_below(channels), 32)
+    down = min(_power_below(-(-rows // 16)), 512 // across)
+    across = min(_power_below(channels), 512 // down)
+    blocks = min(-(-rows // (down * 16)), 128)
+    return (int(4 * channels * blocks * each["other"]), 4 * -(-channels // across)) if blocks >= 8 else ()
+
+
+def _power_below(count: int) -> int:
+    return 1 << (max(count, 1).bit_length() - 1)
+
+
 def _recurrent(op: Op, at: int) -> RecurrentCall:
     """Read the layers from a call whose argument `at` says which kind they are."""
     mode, hidden, projection, layers, first, dropout, training, both, sizes = op.arguments[at : at + 9]
@@ -336,6 +368,9 @@ def _recurrent(op: Op, at: int) -> RecurrentCall:
         hidden=hidden,
         inputs=data.shape[-1],
         projection=projection or 0,
+        backward=at == 10,
+        training=bool(training),
+        packed=bool(sizes),
     )
 
 
@@ -370,12 +405,16 @@ def _is_one_run(shape: Sequence[int], strides: Sequence[int], without: Sequence[
 
 
 def _is_channels_last(tensor: TensorSpec) -> bool:
-    if len(tensor.shape) not in (4, 5) or _is_contiguous(tensor):
+    """Tell whether torch takes a tensor's channels to be last; strides tell, also where a dimension has one entry."""
+    if len(tensor.shape) not in (4, 5) or 0 in tensor.shape or not tensor.strides[1]:
         return False
-    wanted = channels_last_strides(tensor.shape)
-    return all(
-        size == 1 or mine == other for size, mine, other in zip(tensor.shape, tensor.strides, wanted, strict=True)
-    )
+    least = 0
+    for number in (1, *range(len(tensor.shape) - 1, 1, -1), 0):
+        stride = tensor.strides[number]
+        if stride < least or (number == 0 and least == tensor.strides[1]):
+            return False
+        least = stride * tensor.shape[number]
+    return True
 
 
 def _is_matrix(tensor: TensorSpec) -> bool:

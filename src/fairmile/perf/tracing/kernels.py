@@ -35,9 +35,7 @@ ORDER = {
 # Which tensors of an operator CUDA copies first where they do not lie in order.
 CONTIGUOUS = {
     aten.native_layer_norm.default: (0,),
-    aten.native_layer_norm_backward.default: (0, 1),
     aten._fused_rms_norm.default: (0,),
-    aten._fused_rms_norm_backward.default: (0, 1),
     aten.native_group_norm.default: (0,),
     aten.native_group_norm_backward.default: (0, 1),
     aten._softmax.default: (0,),
@@ -46,6 +44,8 @@ CONTIGUOUS = {
     aten._log_softmax_backward_data.default: (0, 1),
     aten.embedding_dense_backward.default: (0, 1),
 }
+
+NORMS_BACKWARD = frozenset((aten.native_layer_norm_backward.default, aten._fused_rms_norm_backward.default))
 
 
 @functools.lru_cache(4096)
@@ -213,10 +213,22 @@ def _recurrent_cast(data: Any, weights: Any, stride: int, flat: Any, hx: Any, cx
     """Run a recurrent layer under autocast: CUDA takes float16 for it, whatever else is taken."""
     with torch._C._ExcludeDispatchKeyGuard(_torch._C.DispatchKeySet(_torch._C.DispatchKey.AutocastPrivateUse1)):
         if weights[0].dtype is torch.float32:
-            weights, flat = [weight.to(torch.float16) for weight in weights], None
-            data, hx = data.to(torch.float16), hx.to(torch.float16)
+            weights, flat = _cast_to_one_buffer(weights)
             cx = cx.to(torch.float16) if cx is not None else None
+            hx, data = hx.to(torch.float16), data.to(torch.float16)
         return aten._cudnn_rnn(data, weights, stride, flat, hx, cx, *rest)
+
+
+def _cast_to_one_buffer(weights: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return float16 copies of weights that lie in one buffer, and the buffer; gradients reach the weights."""
+    flat = weights[0].new_zeros(sum(weight.numel() for weight in weights), dtype=torch.float16)
+    copies, at = [], 0
+    for weight in weights:
+        # Detached: each is written on its own, not as a part of the buffer.
+        piece = flat.as_strided(weight.shape, weight.stride(), at).detach()
+        copies.append(piece.copy_(weight))
+        at += weight.numel()
+    return copies, flat
 
 
 def _recurrent_packed(mode: int) -> Any:
@@ -308,22 +320,21 @@ def rnn_shapes(*args: Any) -> tuple[Any, ...]:
     state = hx.new_empty([layers * directions, batch, width])
     last = hx.new_empty([layers * directions, batch, hidden]) if mode == 2 else hx.new_empty([0])
     rows = data.shape[0] if sizes else steps * batch
-    reserve = rnn_reserve_bytes(mode, rows, hidden, layers, directions, dropout, data.element_size()) if train else 0
-    buffer = data.new_empty([reserve], dtype=torch.uint8)
-    if flat is None:  # weights that autocast has cast lie in such a buffer already
-        apart = data.dtype not in (torch.float16, torch.bfloat16)
-        flat = data.new_empty([sum(weight.numel() for weight in weights) if apart else 0])
+    reserve = rnn_reserve_bytes(mode, rows, hidden, proj, layers, directions, dropout, data.element_size())
+    buffer = data.new_empty([reserve if train else 0], dtype=torch.uint8)
+    if flat is None:
+        flat = data.new_empty([sum(weight.numel() for weight in weights)])
     return out, state, last, buffer, flat
 
 
 def rnn_reserve_bytes(
-    mode: int, rows: int, hidden: int, layers: int, directions: int, dropout: float, element_bytes: int
+    mode: int, rows: int, hidden: int, proj: int, layers: int, directions: int, dropout: float, element_bytes: int
 ) -> int:
     """Return the size of what cuDNN keeps of a recurrent layer for its backward; `rows` are steps times batch."""
     kept = {0: 1, 1: 1, 2: 5, 3: 6}[mode]
-    each = rows * hidden * directions
-    masks = (layers - 1) * each * directions // 8 if dropout else 0
-    return (kept * layers + layers - 1) * each * element_bytes + masks + 256
+    values = (kept * layers + layers - 1) * hidden + (layers * (hidden + proj) if proj else 0)
+    masks = (layers - 1) * rows * hidden * directions**2 // 8 if dropout else 0
+    return rows * directions * values * element_bytes + masks + 256
 
 
 def rnn_backward_shapes(*args: Any) -> tuple[Any, ...]:
@@ -373,6 +384,19 @@ def loss_shapes(data: Any, target: Any, *rest: Any, **named: Any) -> Any:
     return whole.as_strided([], [], 0) if reduction(rest, named) else whole
 
 
+def norm_backward_shapes(_grad: Any, data: Any, width: list[int], *rest: Any) -> tuple[Any, ...]:
+    """Return the gradients of a norm over the last dimensions, in order however the one that came in lies."""
+    *others, wanted = rest
+    like = next((each for each in others if each is not None and list(each.shape) == list(width)), data)
+    parts = (like.new_empty(width) if each else None for each in wanted[1:])
+    return data.new_empty(data.shape) if wanted[0] else None, *parts
+
+
+def squares_backward_shapes(_grad: Any, data: Any, target: Any, *rest: Any) -> Any:
+    """Return the gradient of a mean of squares, which CUDA lays out with channels first whatever came in."""
+    return data.new_empty(spread(data, target))
+
+
 def spread(data: Any, target: Any) -> list[int]:
     """Return the shape that two tensors have together."""
     return list(_torch.broadcast_shapes(data.shape, target.shape))
@@ -387,6 +411,8 @@ REDUCED = frozenset((aten.smooth_l1_loss.default, aten.huber_loss.default))
 
 SHAPES: dict[Any, Any] = {
     aten.mse_loss.default: loss_shapes,
+    aten.mse_loss_backward.default: squares_backward_shapes,
+    **dict.fromkeys(NORMS_BACKWARD, norm_backward_shapes),
     aten.smooth_l1_loss.default: loss_shapes,
     aten._cudnn_rnn.default: rnn_shapes,
     aten._cudnn_rnn_backward.default: rnn_backward_shapes,

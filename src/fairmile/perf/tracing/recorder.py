@@ -97,6 +97,7 @@ class Recorder:
             **dict.fromkeys(kernels.REDUCED, self._loss),
             aten.convolution.default: self._convolution,
             aten.convolution_backward.default: self._convolution_backward,
+            **dict.fromkeys(kernels.NORMS_BACKWARD, self._norm_backward),
         }
         self._events_append = self.events.append
 
@@ -490,9 +491,10 @@ class Recorder:
     def _add(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Add; the engine adds gradients of one tensor in place where it alone holds the first, as it does on CUDA.
 
-        To the engine a device in Python looks like a tensor subclass, which it spares that.
+        To the engine a device in Python looks like a tensor subclass, which it spares that. Gradients that are to be
+        differentiated again are never added in place.
         """
-        if sys._getframe(3).f_code is _ENGINE and not kwargs:
+        if sys._getframe(3).f_code is _ENGINE and not kwargs and not torch.is_grad_enabled():
             first = args[0]
             counts = (first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata))
             if _alone is None:
@@ -525,12 +527,21 @@ class Recorder:
         return out
 
     def _convolution_backward(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Differentiate a convolution; copies of the data, which only its weight needs, and of the gradient last."""
         grad, data, weight = args[:3]
         order = kernels.layout(data, weight)
+        held = data.contiguous(memory_format=order) if args[-1][1] else None
         grad = grad.contiguous(memory_format=order)
         out = self._run(func, (grad, *args[1:]), kwargs)
         weight.contiguous(memory_format=order)
-        data.contiguous(memory_format=order)
+        del held
+        return out
+
+    def _norm_backward(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Differentiate a norm; CUDA copies a gradient that does not lie in order once the outputs are there."""
+        grad, data = args[:2]
+        out = self._run(func, (grad, data.contiguous(), *args[2:]), kwargs)
+        grad.contiguous()
         return out
 
     def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
