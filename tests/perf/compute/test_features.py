@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairmile.perf.compute.features import bias_bytes, features_of, recurrence, strain
+from fairmile.perf.compute.features import bias_bytes, features_of, idling, recurrence, strain
 from fairmile.perf.compute.samples import call
 from fairmile.perf.compute.signatures import tensor
 from fairmile.perf.compute.work import work_of
@@ -53,8 +53,44 @@ def test_pools_of_two_sizes_are_two_things() -> None:
 
 def test_a_transform_of_a_prime_length_is_another_thing() -> None:
     smooth, odd = (call("aten._fft_c2c.default", tensor((4, n), "complex64"), [1], 0, True) for n in (60, 61))
-    assert marks(smooth) == ("1", "") and marks(odd) == ("1", "odd")
+    assert marks(smooth) == ("1", "", "inner") and marks(odd) == ("1", "odd", "inner")
     assert features_of(smooth, work_of(smooth)).family == "_fft_c2c complex64"
+
+
+def test_a_transform_along_an_outer_side_is_another_thing() -> None:
+    inner, outer = (call("aten._fft_c2c.default", tensor((8, 8, 8), "complex64"), [axis], 0, True) for axis in (2, 1))
+    assert marks(inner)[2] == "inner" and marks(outer)[2] == "outer"
+
+
+def test_channels_of_one_group_are_what_is_aligned() -> None:
+    def last_numbers(width: int, groups: int) -> tuple[float, ...]:
+        x, w = tensor((2, width, 8, 8)), tensor((width, width // groups, 3, 3))
+        op = call("aten.convolution.default", x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+        op = replace(op, outputs=(x,))
+        return features_of(op, work_of(op)).numbers[8:10]
+
+    assert last_numbers(192, 8) == last_numbers(24, 1) != last_numbers(192, 1)
+
+
+def norm(name: str, x: TensorSpec, *rest: Any) -> float:
+    op = replace(call(f"aten.{name}.default", x, *rest), outputs=(x,))
+    return idling(op, work_of(op), 132)
+
+
+def test_a_batch_of_few_channels_that_lie_apart_leaves_multiprocessors_idle() -> None:
+    each, shape = tensor((16,)), (8, 16, 32, 32)
+    rest = (each, each, each, each, True, 0.1, 1e-5)
+    assert norm("native_batch_norm", tensor(shape), *rest) == 132 / 16
+    assert norm("native_batch_norm", tensor(shape, strides=(16384, 1, 512, 16)), *rest) == 1.0
+    assert norm("native_batch_norm", tensor(shape), *rest[:4], False, 0.1, 1e-5) == 1.0
+    assert norm("native_batch_norm", tensor((8, 256, 4, 4)), *[tensor((256,))] * 4, True, 0.1, 1e-5) == 1.0
+
+
+def test_few_groups_and_few_rows_leave_multiprocessors_idle() -> None:
+    x, each = tensor((3, 64, 1000)), tensor((64,))
+    assert norm("native_group_norm", x, each, each, 3, 64, 1000, 2, 1e-5) == 132 / 6
+    assert norm("native_layer_norm", tensor((11, 5000)), [5000], None, None, 1e-5) == 12.0
+    assert norm("native_layer_norm", tensor((4096, 50)), [50], None, None, 1e-5) == 1.0
 
 
 def network(mode: int, dtype: str, hidden: int, layers: int = 1, wide: int = 128, is_batch_first: bool = False) -> Op:

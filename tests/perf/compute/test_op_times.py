@@ -112,6 +112,13 @@ def test_measured_32_bit_products_say_nothing_once_tf32_is_allowed() -> None:
     assert quick.how == "roofline" and quick.device_s < 1e-4
 
 
+def test_a_product_in_tf32_takes_twice_the_time_of_one_in_a_short_type() -> None:
+    table = OpTimes([row(product(2048, 2048, 2048), "grid", seconds=2e-5)], H200, ABOUT)
+    found = table.time_of(product(2048, 2048, 2048, "float32"), tf32=True)
+    assert (found.how, found.device_s) == ("interpolated", pytest.approx(4e-5))
+    assert found.spread > table.time_of(product(2048, 2048, 2048)).spread
+
+
 def test_rows_with_a_problem_do_not_count() -> None:
     op = product(64, 64, 64)
     bad = Row(signature(op), "", (), problem="out of memory")

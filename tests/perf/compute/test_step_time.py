@@ -121,6 +121,18 @@ def test_a_host_of_half_the_speed_takes_twice_as_long_for_its_part() -> None:
     assert (slow.factor["backward"], slow.view_us["forward"], slow.listed_us, slow.step_us) == (2.0, 6.0, 4.0, 0.0)
 
 
+def test_a_step_that_waits_for_its_host_may_be_as_slow_or_fast_as_hosts_are() -> None:
+    waiting = step_time(trace([relu(0, 1)] * 10), H200, table(2.0, 50.0), HOST)
+    busy = step_time(trace([relu(0, 1)] * 10), H200, table(100.0, 5.0), HOST)
+    assert waiting.high_s > 1.5 * waiting.step_time_s - 2e-6 and waiting.low_s < waiting.step_time_s / 1.5 + 2e-6
+    assert busy.high_s < 1.2 * busy.step_time_s and busy.low_s > busy.step_time_s / 1.2
+
+
+def test_a_host_almost_as_slow_as_the_device_can_only_lengthen_a_step() -> None:
+    even = step_time(trace([relu(0, 1)] * 100), H200, table(50.0, 45.0), HOST)
+    assert even.high_s / even.step_time_s > 1.3 > 1.15 > even.step_time_s / even.low_s
+
+
 def test_parts_add_up_to_the_whole() -> None:
     ops = [relu(0, 1), relu(1, 2, module="b"), relu(2, 3, "backward")]
     step = step_time(trace(ops), H200, table(100.0, 5.0), HOST)

@@ -101,6 +101,26 @@ def _embedding_backward(torch: Any, op: Op, arguments: list[Any], tensors: list[
     _places(arguments[1], arguments[2])
 
 
+def _bags(torch: Any, op: Op, arguments: list[Any], tensors: list[Any]) -> None:
+    table, places, starts = arguments[:3]
+    _places(places, table.shape[0])
+    starts.copy_(torch.arange(starts.numel()) * _per_bag(places, starts))
+
+
+def _bags_backward(torch: Any, op: Op, arguments: list[Any], tensors: list[Any]) -> None:
+    _, places, starts, bags, sizes, largest, rows = arguments[:7]
+    each = _per_bag(places, starts)
+    _places(places, rows)
+    _places(largest, rows)
+    starts.copy_(torch.arange(starts.numel()) * each)
+    bags.copy_(torch.arange(bags.numel()) // each)
+    sizes.fill_(each)
+
+
+def _per_bag(places: Any, starts: Any) -> int:
+    return max(int(places.numel()) // max(int(starts.numel()), 1), 1)
+
+
 def _each_dimension(torch: Any, op: Op, arguments: list[Any], tensors: list[Any]) -> None:
     for place, index in enumerate(arguments[1]):
         if index is not None and index.dtype != torch.bool:
@@ -174,6 +194,9 @@ def _normalised(torch: Any, op: Op, arguments: list[Any], tensors: list[Any]) ->
 _PREPARE: dict[str, Callable[[Any, Op, list[Any], list[Any]], None]] = {
     "embedding": _rows_of_first,
     "embedding_dense_backward": _embedding_backward,
+    "_embedding_bag": _bags,
+    "_embedding_bag_forward_only": _bags,
+    "_embedding_bag_backward": _bags_backward,
     "index": _each_dimension,
     "_unsafe_index": _each_dimension,
     "index_put": _each_dimension,

@@ -12,6 +12,7 @@ from fairmile.perf.steps import Op, TensorSpec
 _TILE = 64  # rows and columns of a product that one multiprocessor works on at a time
 # Queries, keys and width of heads that kernels of fused attention work on at a time, by their library.
 _BLOCKS = {"dot_product_cudnn": (128, 128, 64), "dot_product_flash": (128, 128, 32)}
+_SHORT = ("bfloat16", "float16")  # types whose convolutions are much alike in speed
 _OTHER_NAME = 40.0  # of a reduction or a gathering: one of another name says little of it
 
 
@@ -103,6 +104,31 @@ def strain(op: Op, work: Work, multiprocessors: int) -> float:
     return math.prod(math.ceil(n / side) * side / n for n, side in zip(lengths, sides, strict=True))
 
 
+def idling(op: Op, work: Work, multiprocessors: int) -> float:
+    """Return how many times the time of its bytes a norm takes: one multiprocessor has each of its parts, others none.
+
+    A part is a channel of a batch whose channels lie apart, a group of a sample's channels, or a row.
+    """
+    parts = _parts(op) if work.kind == "norm" else None
+    return max(multiprocessors / max(parts, 1), 1.0) if parts is not None else 1.0
+
+
+def _parts(op: Op) -> int | None:
+    """Return how many pieces of a norm are worked on side by side, None where a piece is divided further."""
+    base = base_name(op)
+    x = tensor_at(op, 1 if "backward" in base else 0)
+    if x is None or len(x.shape) < 2:
+        return None
+    if "batch_norm" in base:
+        is_applied = base == "native_batch_norm" and len(op.arguments) > 5 and op.arguments[5] is False
+        return None if is_applied or len(x.shape) < 3 or layout(x) == "last" else x.shape[1]
+    if base == "native_group_norm":
+        return x.shape[0] * int(op.arguments[6])
+    if base == "native_layer_norm" and isinstance(op.arguments[1], (list, tuple)):
+        return x.elements // max(math.prod(op.arguments[1]), 1)
+    return None
+
+
 def _log(value: float) -> float:
     return math.log2(value) if value > 1 else 0.0
 
@@ -153,9 +179,11 @@ def _convolution(op: Op, work: Work) -> Features:
     groups = int(op.arguments[8 + shift])
     mask = op.arguments[10] if backward and len(op.arguments) > 10 else ()
     depthwise = groups > 1 and groups == x.shape[1]
+    apart = 1 if depthwise else groups  # the channels of a group are loaded by themselves
     # One dimension is to the libraries two of which one has the length 1.
     what = f"{'transposed ' if transposed else ''}{'depthwise' if depthwise else 'conv'}{max(len(w.shape) - 2, 2)}d"
-    family = f"{what} {'backward' if backward else 'forward'} {compute_dtype(op)}"
+    dtype = compute_dtype(op)
+    family = f"{what} {'backward' if backward else 'forward'} {'short' if dtype in _SHORT else dtype}"
     places = math.prod(y.shape[2:])
     numbers = (
         0.2 * _log(x.shape[0]),
@@ -166,14 +194,15 @@ def _convolution(op: Op, work: Work) -> Features:
         0.9 * _log(math.prod(w.shape[2:])),
         0.6 * _log(math.prod(stride) if isinstance(stride, (list, tuple)) else 1),
         0.6 * _log(groups) if not depthwise else 0.0,
-        0.4 * _alignment(x.shape[1], most=5),
-        0.4 * _alignment(y.shape[1], most=5),
+        0.4 * _alignment(x.shape[1] // apart, most=5),
+        0.4 * _alignment(y.shape[1] // apart, most=5),
         0.2 * _alignment(places, most=4),
     )
     is_dilated = isinstance(dilation, (list, tuple)) and any(each > 1 for each in dilation)
     given = "".join("x" if each else "-" for each in mask[:2])
-    marks = ("last" if layout(x) == "last" else "first", given, "dilated" if is_dilated else "")
-    return Features(family, numbers, marks, (1.0, 0.8, 0.8))
+    marks = ("last" if layout(x) == "last" else "first", given, "dilated" if is_dilated else "", dtype)
+    # A depthwise one of channels side by side has kernels of its own, up to a hundred times slower in three dimensions.
+    return Features(family, numbers, marks, (9.0 if depthwise else 1.0, 0.8, 0.8, 0.5))
 
 
 def _attention(op: Op, work: Work) -> Features:
@@ -303,9 +332,15 @@ def _fourier(op: Op, work: Work) -> Features:
         return _plain(op, work)
     sides = [x.shape[axis] for axis in axes]
     points = math.prod(sides)
-    numbers = (0.7 * _log(x.elements // max(points, 1)), _log(points))
-    marks = (str(len(axes)), "" if all(_is_smooth(side) for side in sides) else "odd")
-    return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks, (3.0, 3.0))
+    numbers = (
+        0.3 * _log(x.elements // max(points, 1)),
+        0.7 * _log(points),
+        0.5 * _log(max(sides)),
+        0.5 * _log(x.elements),
+    )
+    is_inner = any(axis % len(x.shape) == len(x.shape) - 1 for axis in axes)
+    marks = (str(len(axes)), "" if all(_is_smooth(side) for side in sides) else "odd", "inner" if is_inner else "outer")
+    return Features(f"{base_name(op)} {compute_dtype(op)}", numbers, marks, (3.0, 3.0, 6.0))
 
 
 def _is_smooth(length: int) -> bool:

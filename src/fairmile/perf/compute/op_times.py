@@ -19,6 +19,7 @@ from fairmile.perf.compute.features import (
     bias_bytes,
     compute_dtype,
     features_of,
+    idling,
     layout_bytes,
     recurrence,
     strain,
@@ -32,7 +33,10 @@ _NEIGHBOURS = 60
 _NOISE = 0.04  # of a measured time, in logarithms
 _REACH = 5.0  # factors of two over which a neighbour's efficiency says something
 _SIGNAL = 0.8  # how far efficiencies of one family lie apart, in logarithms
-_DOUBT = {"conv": 2.0}  # how much farther off relatives are than their likeness says: a library chooses among kernels
+_DOUBT = {
+    "conv": 2.0,
+    "fft": 1.5,
+}  # how much farther off relatives are than their likeness says: a library chooses among kernels
 _HOST_US = 6.0  # of a call that nothing is known about
 _LEAST_OWN = 0.3  # of a measured time that is a convolution's own, whatever its bias takes
 _MOMENT_S = 4e-6  # of one cell on the device, however small; the next one waits for it
@@ -42,6 +46,7 @@ _COLD_SHARE = 0.5  # how much of a model's reads miss the cache, where that make
 _EFFICIENCY = {"gemm": 0.7, "conv": 0.4, "attention": 0.45, "rnn": 0.3, "fft": 0.3, "linalg": 0.05}
 _ROOF_SPREAD = 0.5
 _SCALED_SPREAD = 0.25
+_TF32_SPREAD = 0.25  # of products in TF32 beside those in bfloat16: 252 were measured in both
 
 
 # Kinds whose calls are compared with one another.
@@ -144,6 +149,11 @@ class OpTimes:
         host_s = self._host_us(op, work, None) * 1e-6
         if work.kind in ("view", "wait"):
             return OpTime(0.0, host_s, "view", 0.0)
+        if tf32 and work.kind == "gemm" and _gains_from_tf32(op, work):
+            # Half the peak and twice the bytes of the same product in a short type.
+            short = self.time_of(_shortened(op))
+            how = "roofline" if short.how == "roofline" else "interpolated"
+            return OpTime(2 * short.device_s, host_s, how, math.hypot(short.spread, _TF32_SPREAD))
         if not (tf32 and _gains_from_tf32(op, work)):
             asked = features_of(op, work)
             near = self._interpolated(asked, _PLAIN if asked.family == "plain" else _together(work.kind))
@@ -239,7 +249,8 @@ def roof_s(op: Op, work: Work, on: Device, *, tf32: bool = False) -> float:
 def _smooth_s(op: Op, work: Work, on: Device) -> float:
     """Return a time that grows smoothly with all that an operator does; measured ones are kept as multiples of it."""
     compute = work.flops * strain(op, work, on.multiprocessors) / on.peak(compute_dtype(op), work.kind)
-    at_once = on.least_op_s + compute + (work.bytes + layout_bytes(op)) / on.bandwidth_ceiling
+    moved = (work.bytes + layout_bytes(op)) * idling(op, work, on.multiprocessors)
+    at_once = on.least_op_s + compute + moved / on.bandwidth_ceiling
     cells = recurrence(op)
     if cells is None:
         return at_once
@@ -304,6 +315,11 @@ def shipped_op_times(slug: str = "h200") -> OpTimes | None:
 
 def _gains_from_tf32(op: Op, work: Work) -> bool:
     return work.kind in ("gemm", "attention") and compute_dtype(op) == "float32"
+
+
+def _shortened(op: Op) -> Op:
+    inputs, outputs = (tuple(replace(each, dtype="bfloat16") for each in part) for part in (op.inputs, op.outputs))
+    return replace(op, inputs=inputs, outputs=outputs)
 
 
 def _likeness(distance: Any) -> Any:

@@ -22,7 +22,7 @@ _MODEL_SPREAD = 0.05  # of a whole step, where every operator is known
 _FACTOR = {"forward": 2.0, "backward": 1.3, "optimizer": 1.7}
 _VIEW_US = {"forward": 5.0, "backward": 4.0}
 _CHECKED = "_amp_foreach_non_finite_check"
-_HOST_SPREAD = 0.4  # of the time that the device waits for the host
+_HOSTS = 1.5  # how many times slower or faster another host is taken to be than the one that costs were learned on
 _ISSUING = {"forward": 1.2, "backward": 1.05}  # of what a recurrent call takes the host when it is called alone
 _LAUNCH_SHARE = 0.25  # of a step that the device must idle to call it launch-bound
 
@@ -131,32 +131,26 @@ def step_time(
     host = host or Host()
     tally = _Tally(target, trace.precision == "tf32", correction or {})
     ops = step_ops(trace)
-    at_host = at_device = host_s = 0.0
+    turns: list[_Turn] = []
     before: Op | None = None
     for op, added_s in zip(ops, _added_s(trace, ops, host), strict=True):
         work = work_of(op)
         one = _one(op, work, target, used, tally.tf32)
         call_s = host.call_s(op, work, one.host_s) + added_s
-        # A recurrent network is hundreds of kernels: the first runs while the host still issues the others.
-        begun = at_host if work.kind == "rnn" else at_host + call_s
-        at_host += call_s
-        host_s += call_s
-        if work.kind == "wait" or _waits_after(before, op):
-            at_host = begun = max(at_host, at_device) + host.wait_us * 1e-6
+        waits = work.kind == "wait" or _waits_after(before, op)
+        turns.append(_Turn(call_s, tally.add(op, work, one), work.kind == "rnn", waits))
         before = op
-        busy_s = tally.add(op, work, one)
-        if busy_s > 0:
-            at_device = max(max(at_device, begun) + busy_s, at_host)
-    total = max(at_host, at_device) + host.step_us * 1e-6
-    spread = _spread(total, tally.device_s, tally.doubts.values())
+    total = _passed_s(turns, host)
+    spread = _LEVEL * _spread(total, tally.doubts.values())
+    quick, slow = (_passed_s(turns, host, scale) for scale in (1 / _HOSTS, _HOSTS))
     sums = tally.sums
     return StepTime(
         step_time_s=total,
-        low_s=total * math.exp(-_LEVEL * spread),
-        high_s=total * math.exp(_LEVEL * spread),
+        low_s=total * math.exp(-math.hypot(spread, _apart(quick, total))),
+        high_s=total * math.exp(math.hypot(spread, _apart(total, slow))),
         device=target.name,
         device_s=tally.device_s,
-        host_s=host_s,
+        host_s=sum(each.call_s for each in turns),
         bound=_bound(total, tally.device_s, sums["bound"]),
         by_phase=dict(sums["phase"]),
         by_kind=dict(sorted(sums["kind"].items(), key=lambda item: -item[1])),
@@ -170,6 +164,34 @@ def step_time(
         top=tally.longest(top),
         notes=(*trace.notes, *_notes(target, used)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A call as both lanes see it: what the host takes to issue it, what the device works, and how they meet."""
+
+    call_s: float
+    busy_s: float
+    is_many: bool  # a recurrent network is hundreds of kernels: the first runs while the host still issues the others
+    waits: bool  # until the device is done
+
+
+def _passed_s(turns: Iterable[_Turn], host: Host, scale: float = 1.0) -> float:
+    """Return a step's seconds where the host takes `scale` times as long for its calls."""
+    at_host = at_device = 0.0
+    for turn in turns:
+        call_s = scale * turn.call_s
+        begun = at_host if turn.is_many else at_host + call_s
+        at_host += call_s
+        if turn.waits:
+            at_host = begun = max(at_host, at_device) + host.wait_us * 1e-6
+        if turn.busy_s > 0:
+            at_device = max(max(at_device, begun) + turn.busy_s, at_host)
+    return max(at_host, at_device) + host.step_us * 1e-6
+
+
+def _apart(low_s: float, high_s: float) -> float:
+    return math.log(high_s / low_s) if low_s > 0 else 0.0
 
 
 def _added_s(trace: Trace, ops: Sequence[Op], host: Host) -> Sequence[float]:
@@ -259,13 +281,9 @@ class _Tally:
         return tuple(sorted(lines, key=lambda each: -each.device_s)[:most])
 
 
-def _spread(total: float, device_s: float, parts: Iterable[float]) -> float:
-    """Return the standard deviation of a step's time in logarithms: what operators add, and what the host adds."""
-    if total <= 0:
-        return _MODEL_SPREAD
-    from_ops = math.sqrt(sum(each**2 for each in parts)) / total
-    from_host = _HOST_SPREAD * max(1 - device_s / total, 0.0)
-    return math.sqrt(_MODEL_SPREAD**2 + from_ops**2 + from_host**2)
+def _spread(total: float, parts: Iterable[float]) -> float:
+    """Return the standard deviation of a step's time in logarithms that its operators and the model of it add."""
+    return math.hypot(_MODEL_SPREAD, math.sqrt(sum(each**2 for each in parts)) / total) if total > 0 else _MODEL_SPREAD
 
 
 def _waits_after(before: Op | None, op: Op) -> bool:
