@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import FairmileError
-from fairmile.perf.memory.closed_forms import Transformer, closed_form
+from fairmile.perf.memory.closed_forms import closed_form
+from fairmile.perf.memory.descriptions import Transformer
 from fairmile.perf.scaling.comparison import (
     Compared,
     compare_epochs,

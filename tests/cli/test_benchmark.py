@@ -236,3 +236,17 @@ def test_measured_collectives_stand_beside_a_model(
     told = fairmile("benchmark", "collectives", "--json").json
     assert told == json.loads((place / "points.json").read_text())
     assert all(abs(each["error"]) < 0.05 for each in told["points"])
+    assert "the model of" not in result.err
+
+
+def test_a_model_that_is_far_from_what_was_measured_is_told_below_the_table(
+    fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = tuple(
+        Point("all_reduce", 2.0**power, 2, (20e-6 + 2.0**power / 5e9) * (3 if power == 16 else 1))
+        for power in range(10, 24, 2)
+    )
+    monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: Measured("gloo", "gloo", points, {}))
+    (note,) = fairmile("benchmark", "collectives").err.splitlines()
+    assert note.startswith("note: the model of all reduce is off by up to -")
+    assert "(64.0 KiB, 2 ranks): there trust the measured times" in note

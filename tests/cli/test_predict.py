@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_making import make_run
+from step_making import step_trace
 
+from fairmile.base.units import format_size
 from fairmile.perf import foresight
 from fairmile.perf import predict as predictions
 from fairmile.perf.steps import Trace
@@ -31,7 +35,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
             _TRACED[key] = trace_target(request, **how)
         return _TRACED[key]
 
-    monkeypatch.setattr(predictions, "trace_target", once)
+    monkeypatch.setattr(predictions, "trace_targets", lambda asked, **how: [once(each, **how) for each in asked])
     monkeypatch.setattr(foresight, "trace_target", once)
 
 
@@ -51,6 +55,10 @@ def test_memory_of_a_step_is_shown_by_part_and_as_json(fairmile: Fairmile, place
         name for name in ("activations", "allocated", "reserved", "device", "peak", "fits") if name not in shown
     ] == []
     assert "yes, on NVIDIA H200 with a batch of 16" in result.out
+    for name, figure in (("allocated", "peak_allocated_bytes"), ("device", "device_used_bytes")):
+        span, line = told[f"{name}_span"], next(each for each in result.out.splitlines() if each.startswith(name))
+        assert span["low"] <= told[figure] <= span["high"]
+        assert f"({format_size(span['low'])} to {format_size(span['high'])})" in line
     assert "<html" in (place / "page.html").read_text().lower()
 
 
@@ -58,7 +66,7 @@ def test_memory_of_a_step_is_shown_by_part_and_as_json(fairmile: Fairmile, place
 def test_a_search_that_meets_no_end_says_that_it_stopped(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fairmile("predict", "memory", *STEP).code == 0
     small = next(iter(_TRACED.values()))
-    monkeypatch.setattr(predictions, "trace_target", lambda *_, **__: small)
+    monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [small] * len(asked))
     assert "largest batch  1,048,576 or more: larger ones are not tried\n" in fairmile(
         "predict", "memory", *STEP, "--largest"
     ).out  # fmt: skip
@@ -70,7 +78,13 @@ def test_a_spread_step_tells_the_fullest_rank(fairmile: Fairmile) -> None:
     told = fairmile("predict", "memory", *STEP, "--data", "4", "--zero", "1", "--json").json
     assert (told["layout"]["data"], told["layout"]["zero"], told["layout"]["micro_batch"]) == (4, 1, 16)
     assert told["rank"]["activations_bytes"] == pytest.approx(whole["breakdown"]["activations"], rel=0.5)
-    assert "rank: optimizer" in fairmile("predict", "memory", *STEP, "--data", "4", "--zero", "1").out
+    text = fairmile("predict", "memory", *STEP, "--data", "4", "--zero", "1").out
+    assert text.startswith("part of the fullest rank  size\n")
+    assert f"not spread  {format_size(whole['device_used_bytes'])} on one GPU" in text
+    assert "with a batch of 16 a replica: each of 4 ranks (data 4, ZeRO 1)" in text
+    shown = dict(line.split(maxsplit=1) for line in text.splitlines() if not line.startswith(("part", "not")))
+    for name in ("allocated", "reserved", "optimizer", "slack"):
+        assert shown[name] == format_size(told["rank"][f"{name}_bytes"])
 
 
 def test_what_does_not_fit_ends_with_1(fairmile: Fairmile) -> None:
@@ -94,6 +108,62 @@ def test_a_description_is_changed_by_options_and_arguments(fairmile: Fairmile) -
     assert offloaded["rank"]["host_bytes"] > 0
 
 
+def test_of_a_step_that_depends_on_data_the_least_that_it_takes_is_told(
+    fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least = replace(step_trace(8), stopped="step.py:9 cannot run the forward: its shapes depend on data")
+    requests: list[TraceRequest] = []
+    monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [requests.append(asked[0]) or least])
+    result = fairmile("predict", "memory", "step.py", "--json")
+    assert result.code == 2 and requests[0].partial
+    assert "it cannot be told whether it fits: step.py:9" in result.err
+    assert (result.json["lower_bound"], result.json["fits"]) == (True, None)
+    assert result.json["breakdown"]["optimizer"] > 0
+    assert result.json["device_span"]["high"] is None
+    shown = fairmile("predict", "memory", "step.py", "-o", "page.html")
+    assert shown.code == 2
+    assert "cannot be told, on NVIDIA H200" in shown.out and "the least that it takes, since step.py:9" in shown.out
+    # What is more than the device has at least does not fit.
+    least = replace(step_trace(8, sample=1 << 33), stopped="its shapes depend on data")
+    assert fairmile("predict", "memory", "step.py", "--gpu", "t4").code == 1
+
+
+def test_the_hint_of_largest_names_only_what_was_asked_for(fairmile: Fairmile) -> None:
+    assert "--output" not in fairmile("predict", "memory", "step.py", "--largest", "--zero", "3").err
+    assert "--output" in fairmile("predict", "memory", "step.py", "--largest", "-o", "x.html").err
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_terminal_is_told_what_is_traced_meanwhile(fairmile: Fairmile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(asked: list[TraceRequest], **_: Any) -> list[Trace]:
+        return [step_trace(each.arguments["batch"], sample=1 << 28) for each in asked]
+
+    monkeypatch.setattr(predictions, "trace_targets", small)
+    asked = ("predict", "memory", "step.py", "--largest", "--gpu", "t4")
+    assert fairmile(*asked).err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "tracing the step with a batch of 32 and of 64" in fairmile(*asked).err
+
+
+def test_the_largest_batch_of_a_description_is_told(fairmile: Fairmile) -> None:
+    told = fairmile("predict", "memory", "gpt.yaml", "--largest", "--gpu", "a100-80gb")
+    batch = told.out.splitlines()[0].removeprefix("largest batch").strip()
+    assert told.code == 0 and int(batch) > 4
+    assert "one more" in told.out and "would be needed" in told.out
+    assert fairmile("predict", "memory", "gpt.yaml", "-a", f"batch={batch}", "--gpu", "a100-80gb").code == 0
+
+
+def test_every_precision_and_sum_of_batches_that_help_names_can_be_asked_of_a_description(fairmile: Fairmile) -> None:
+    for precision in ("fp32", "tf32", "bf16", "fp16"):
+        assert fairmile("predict", "memory", "gpt.yaml", "--precision", precision, "--accumulate", "2").code == 0
+
+
+def test_the_time_of_a_description_is_said_to_be_found_elsewhere(fairmile: Fairmile) -> None:
+    told = fairmile("predict", "time", "gpt.yaml")
+    assert "fairmile predict scaling gpt.yaml --on SYSTEM --gpus 1" in told.err
+    assert fairmile("predict", "scaling", "gpt.yaml", "--on", "jupiter", "--gpus", "1").code == 0
+
+
 def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
     result = fairmile("predict", "memory", "--list-gpus")
     assert result.code == 0
@@ -108,8 +178,13 @@ def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
         (["memory", "gpt.yaml", "-a", "layers=[1]"], "gpt.yaml layers: Input should be a valid integer"),
         (["memory", "nosuch.py"], "there is no file nosuch.py"),
         (["memory", "gpt.yaml", "--gpu", "h2oo"], "no device is called 'h2oo'"),
-        (["memory", "gpt.yaml", "--accumulate", "2"], "gpt.yaml is a description: it cannot be told accumulate"),
-        (["memory", "step.py", "--largest"], "which argument of step.py is the batch?"),
+        (["memory", "gpt.yaml", "--channels-last"], "gpt.yaml is a description: it cannot be told channels last"),
+        (["memory", "gpt.yaml", "--micro-batches", "3"], "a batch of 4 cannot be cut into 3 micro-batches"),
+        (["memory", "gpt.yaml", "--tensor", "3"], "16 heads cannot be shared by 3 ranks"),
+        (["memory", "step.py", "-a", "batch=abc"], "batch=abc is no number of samples"),
+        (["memory", "step.py", "-a", "batch=1.5"], "batch=1.5 is no number of samples"),
+        (["memory", "step.py", "-a", "batch=NaN"], "batch=nan is no number of samples"),
+        (["memory", "plain.py", "--largest"], "which argument of plain.py is the batch?"),
         (["memory", "step.py", "--largest", "--zero", "3"], "--largest seeks the batch of one GPU"),
         (["memory", "step.py", "--largest", "-o", "x.html"], "--largest seeks the batch of one GPU"),
         (["memory", "gpt.yaml", "--pipeline", "99"], "a pipeline of 99 stages needs as many units"),
@@ -124,7 +199,8 @@ def test_the_gpus_are_listed_without_a_target(fairmile: Fairmile) -> None:
         (["calibrate", "--for", "ever"], "ever"),
     ],
 )
-def test_bad_input_is_one_sentence(fairmile: Fairmile, arguments: list[str], message: str) -> None:
+def test_bad_input_is_one_sentence(fairmile: Fairmile, place: Path, arguments: list[str], message: str) -> None:
+    (place / "plain.py").write_text("def build(): ...\n")
     result = fairmile("predict", *arguments)
     assert result.code not in (0, 1)
     assert message in result.err.splitlines()[0]
@@ -160,6 +236,22 @@ def test_a_measured_storage_decides_whether_samples_come_in_time(fairmile: Fairm
     assert told["step_time_s"] == pytest.approx(1.0)
     result = fairmile("predict", "time", *STEP, "--storage", "other-k3x9qa")
     assert "run other-k3x9qa measured no storage" in result.err
+
+
+@pytest.mark.usefixtures("traced")
+def test_all_that_is_told_of_a_step_that_waits_goes_by_the_step_with_its_waiting(fairmile: Fairmile) -> None:
+    quick = fairmile("predict", "time", *STEP, "--json").json
+    waiting = ("predict", "time", *STEP, "--decode", "1s")
+    told = fairmile(*waiting, "--json").json
+    assert (told["step_time_s"], told["bound"]) == (pytest.approx(16.0), "input")
+    text = fairmile(*waiting).out
+    step = next(line for line in text.splitlines() if line.startswith("step "))
+    assert "16 s" in step and "as given for its input" in step
+    assert f"works {quick['device_s'] / 16:.0%} of the time" in text
+    longest = text.splitlines()[1].split()
+    assert float(longest[longest.index("memory") - 1].rstrip("%")) == pytest.approx(
+        100 * told["top"][0]["device_s"] / 16, abs=0.1
+    )
 
 
 # Scaling

@@ -14,6 +14,8 @@ pytest.importorskip("msgspec")
 
 from trace_files import kineto_events, write_kineto
 
+from fairmile.base.units import format_size
+
 Fairmile = Callable[..., Any]
 
 
@@ -57,6 +59,37 @@ def test_an_analysis_shows_each_rank_and_what_to_try(fairmile: Fairmile, place: 
     assert "<svg" in (place / "page.html").read_text()
 
 
+def test_an_analysis_names_wait_states_who_came_last_bandwidth_and_the_critical_path(
+    fairmile: Fairmile, first: Path
+) -> None:
+    lines = [line.split() for line in fairmile("trace", "analyze", "first").out.splitlines()]
+    assert ["Wait", "at", "NxN", "0", "200", "µs", "200", "µs", "2"] in lines
+    assert any(line[:2] == ["rank", "1"] and line[-2:] == ["200", "µs"] for line in lines[3:])
+    (collective,) = (line for line in lines if line[:2] == ["all", "reduce"])
+    assert collective[2:6] == ["3.9", "KiB", "2", "2"] and collective[-1].endswith("/s")
+    assert any(line[:2] == ["critical", "path"] for line in lines)
+
+
+def test_an_analysis_of_coupled_programs_shows_their_exchanges(fairmile: Fairmile, place: Path) -> None:
+    lines: list[dict[str, Any]] = []
+    for pid, component, how, at in ((1, "solver", "put", 0), (2, "trainer", "get", 1000)):
+        lines += [
+            {"writer": {"host": "n", "rank": 0, "wall_ns": 10**18, "clock_ns": 0, "component": component}, "p": pid},
+            {
+                "spans": f"{how} field", "at": [at, 100, at + 200, 100], "bytes": [4096, 4096], "version": [0, 1],
+                "exchange": {"how": how, "key": "field"}, "p": pid,
+            },
+        ]  # fmt: skip
+    lines.append({"spans": "step", "at": [100, 100, 300, 100], "p": 1})
+    (place / "coupled").mkdir()
+    (place / "coupled" / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = fairmile("trace", "analyze", "coupled")
+    shown = [line.split() for line in result.out.splitlines()]
+    assert ["field", "solver", "trainer", "2", "8.0", "KiB"] in [line[:6] for line in shown]
+    assert "2 ranks, 2 steps of 200 ns" in result.err
+    assert "trainer 0 marks no steps" in result.err
+
+
 def test_files_can_be_named_one_by_one(fairmile: Fairmile, first: Path) -> None:
     told = fairmile("trace", "analyze", "first/rank0.json", "first/rank1.json", "--format", "kineto", "--json").json
     assert told["ranks"] == ["rank 0", "rank 1"]
@@ -81,6 +114,10 @@ def test_an_export_is_written_once_and_says_so(fairmile: Fairmile, place: Path, 
     assert (planned.err, (place / "one.json").exists()) == ("would write one.json\n", False)
     assert fairmile("trace", "export", "first", "-o", "one.json").err.startswith("wrote one.json, ")
     assert json.loads((place / "one.json").read_bytes())["traceEvents"]
+    pytest.importorskip("otf2")
+    told = fairmile("trace", "export", "first", "--to", "otf2", "-o", "two").err
+    whole = sum(file.stat().st_size for file in (place / "two").rglob("*") if file.is_file())
+    assert told == f"wrote two/traces.otf2, an archive of {format_size(whole)}\n"
     for option in ([], ["--dry-run"]):
         assert "one.json is there already" in fairmile("trace", "export", "first", "-o", "one.json", *option).err
 
@@ -98,6 +135,7 @@ def test_an_export_is_written_once_and_says_so(fairmile: Fairmile, place: Path, 
         (["replay", "first", "--bandwidth", "-1"], "bandwidth cannot change by a factor of -1"),
         (["replay", "first", "--algorithm", "all_reduce=ring"], "an algorithm's time depends on the network"),
         (["replay", "first", "--on", "juwels", "--algorithm", "all_reduce=rong"], "no algorithm named 'rong'"),
+        (["replay", "first", "--algorithm", "all_reduce=rong"], "no algorithm named 'rong'"),
         (["replay", "first", "--without", "7"], "7"),
         (["record", "--skip", "-1", "--", "true"], "skip is -1"),
         (["record", "--for", "ever", "--", "true"], "ever"),

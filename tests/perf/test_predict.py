@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from step_making import step_trace
 
 from fairmile.base.errors import FairmileError, Integrity, NotFound, RunFailed, UsageError
+from fairmile.base.units import format_size
 from fairmile.jobs.machines import Machines
 from fairmile.perf import foresight
 from fairmile.perf import predict as predictions
@@ -71,7 +73,7 @@ def traced(traces: dict[str, Trace], monkeypatch: pytest.MonkeyPatch) -> list[Tr
         small = request.arguments.get("batch") == 2
         return traces["eighth" if small else "twice" if request.accumulate == 2 else "whole"]
 
-    monkeypatch.setattr(predictions, "trace_target", answer)
+    monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [answer(each) for each in asked])
     return requests
 
 
@@ -85,8 +87,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Making:
     def use(**how: Any) -> None:
         monkeypatch.setattr(
             predictions,
-            "trace_target",
-            lambda request, **_: step_trace(request.arguments.get("batch", 8), **how),
+            "trace_targets",
+            lambda asked, **_: [step_trace(each.arguments.get("batch", 8), **how) for each in asked],
         )
 
     return use
@@ -100,7 +102,7 @@ def test_memory_of_a_step_is_its_account_on_the_gpu(
 ) -> None:
     found = predict.memory(TARGET, arguments={**SMALL, "batch": 16}, precision="bf16", checkpointing=None)
     assert (found.found, found.batch, found.fits) == (account(traces["whole"], H200), 16, True)
-    asked = TraceRequest(str(STEP), "build", {**SMALL, "batch": 16}, precision="bf16")
+    asked = TraceRequest(str(STEP), "build", {**SMALL, "batch": 16}, precision="bf16", partial=True)
     assert traced == [asked]
     said = found.as_dict()
     assert said["target"] == TARGET
@@ -143,11 +145,78 @@ def test_each_of_several_replicas_takes_the_batch_of_the_target(predict: Predict
 
 def test_micro_batches_share_the_batch_of_a_replica(predict: Predict, made: Making) -> None:
     made()
-    found = predict.memory(TARGET, arguments={"batch": 8}, layout=Layout(micro_batches=3))
+    found = predict.memory(TARGET, arguments={"batch": 8}, layout=Layout(micro_batches=4))
     assert found.layout is not None
-    assert found.layout.micro_batch == 3
+    assert found.layout.micro_batch == 2
     assert found.rank is not None
-    assert found.rank.activations_bytes == 3 * 3 * 400
+    assert found.rank.activations_bytes == 3 * 2 * 400
+    with pytest.raises(UsageError, match="a batch of 8 cannot be cut into 3 micro-batches of the same size") as told:
+        predict.memory(TARGET, arguments={"batch": 8}, layout=Layout(micro_batches=3))
+    assert "1, 2, 4 or 8" in (told.value.hint or "")
+
+
+def test_a_replica_needs_no_less_than_a_single_gpu(
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace]
+) -> None:
+    alone = predict.memory(TARGET)
+    replica = predict.memory(TARGET, layout=Layout(data=4))
+    assert replica.rank is not None
+    assert alone.as_dict()["breakdown"]["slack"] > 0
+    share = alone.as_dict()["peak_reserved_bytes"] / alone.as_dict()["peak_allocated_bytes"]
+    assert replica.rank.reserved_bytes == pytest.approx(share * replica.rank.allocated_bytes)
+    gradients = replica.rank.gradients_bytes
+    assert replica.device_used_bytes >= alone.device_used_bytes + gradients
+
+
+def test_a_rank_may_fit_because_its_allocator_gives_unused_segments_back(
+    predict: Predict, traced: list[TraceRequest], traces: dict[str, Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = account(traces["whole"], H200)
+    layout = Layout(data=2)
+    roomy = predict.memory(TARGET, layout=layout)
+    assert roomy.rank is not None and roomy.squeeze == ""
+    ends = {}
+    for short in (True, False):
+        # A little less than is wanted, and a little more than tensors take.
+        room = roomy.rank.device_bytes - MIB if short else roomy.rank.least_device_bytes + 1
+        small = replace(H200, memory_bytes=int(room))
+        monkeypatch.setattr(predictions, "device", lambda _, known=small: known)
+        limit = taken.context_bytes + (room - taken.context_bytes) * taken.peak_allocated_bytes / (
+            roomy.rank.allocated_bytes
+        )
+        found = ends[short] = predict.memory(TARGET, layout=layout)
+        assert found.fits == account(traces["whole"], small, limit_bytes=int(limit)).fits
+    assert (ends[True].fits, ends[False].fits) == (True, False)
+    assert ends[True].device_used_bytes == ends[True].gpu.memory_bytes
+    assert "only because unused segments are given back" in ends[True].squeeze
+    assert ends[True].squeeze.endswith(format_size(round(roomy.rank.device_bytes)))
+    assert ends[False].device_used_bytes == roomy.device_used_bytes
+
+
+def test_figures_of_the_rank_and_of_the_unspread_step_stand_apart(predict: Predict, made: Making) -> None:
+    made()
+    whole, said = predict.memory(TARGET).as_dict(), predict.memory(TARGET, layout=Layout(data=4, zero=1)).as_dict()
+    assert "breakdown" not in said and "peak_allocated_bytes" not in said
+    for name in ("breakdown", "peak_allocated_bytes", "device_used_bytes"):
+        assert said["unspread"][name] == whole[name]
+    assert said["rank"]["device_bytes"] == said["device_used_bytes"]
+    assert said["rank"]["reserved_bytes"] + said["rank"]["context_bytes"] == said["rank"]["device_bytes"]
+    assert all(isinstance(size, int) for name, size in said["rank"].items() if name.endswith("_bytes"))
+
+
+def test_tensor_parallelism_of_anything_but_a_described_transformer_is_noted(
+    predict: Predict, made: Making, tmp_path: Path
+) -> None:
+    made()
+    cnn = tmp_path / "cnn.yaml"
+    cnn.write_text("kind: cnn\nside: [32, 32]\ndense: [10, 10]\nbatch: 2\n")
+    for target in (TARGET, str(cnn)):
+        notes = predict.memory(target, layout=Layout(tensor=2)).notes
+        assert "how this model splits its layers is not known: they are shared out as those of a transformer" in notes
+        assert not any("how this model splits" in note for note in predict.memory(target).notes)
+    assert not any("how this model splits" in note for note in predict.memory(GPT, layout=Layout(tensor=2)).notes)
+    with pytest.raises(UsageError, match="16 heads cannot be shared by 3 ranks"):
+        predict.memory(GPT, layout=Layout(tensor=3))
 
 
 def test_sharding_shares_parameters_gradients_and_state(predict: Predict, made: Making) -> None:
@@ -173,18 +242,41 @@ def test_the_largest_batch_fits_and_one_more_does_not(predict: Predict, made: Ma
     on = device("v100-32gb")
     assert account(step_trace(found.batch, sample=256 * MIB), on).fits
     assert not account(step_trace(found.batch + 1, sample=256 * MIB), on).fits
-    assert found.tried[0] == 4
+    assert found.tried == (4, 8, found.batch, found.batch + 1)
     with pytest.raises(RunFailed, match="a batch of 1 does not fit"):
         made(sample=8192 * MIB)
         predict.largest_batch(TARGET, batch_argument="batch", gpu="v100-32gb")
 
 
-def test_the_argument_that_is_the_batch_must_be_known(predict: Predict, made: Making) -> None:
+def test_the_batch_is_found_among_the_parameters_of_the_function(predict: Predict, made: Making) -> None:
+    made(sample=256 * MIB)
+    told: list[str] = []
+    found = predict.largest_batch(TARGET, gpu="v100-32gb", tell=told.append)
+    assert found.batch == predict.largest_batch(TARGET, arguments={"batch": 4}, gpu="v100-32gb").batch
+    assert found.tried[:2] == (32, 64)
+    assert told[0] == "tracing the step with a batch of 32 and of 64"
+    assert len(told) == 2
+
+
+def test_the_argument_that_is_the_batch_must_be_known(predict: Predict, made: Making, tmp_path: Path) -> None:
     made()
+    file = tmp_path / "step.py"
+    file.write_text("def build(images=4): ...\n")
     with pytest.raises(UsageError, match=r"which argument of .*step\.py:build is the batch\?"):
-        predict.largest_batch(TARGET)
-    with pytest.raises(UsageError, match="is a description: the largest batch is found in code only"):
-        predict.largest_batch(GPT)
+        predict.largest_batch(f"{file}:build")
+
+
+def test_the_largest_batch_of_a_description_is_arithmetic(predict: Predict) -> None:
+    found = predict.largest_batch(GPT, gpu="a100-80gb")
+    at, beyond = (predict.memory(GPT, gpu="a100-80gb", arguments={"batch": found.batch + more}) for more in (0, 1))
+    assert (at.fits, beyond.fits) == (True, False)
+    assert found.account.device_used_bytes == at.device_used_bytes
+    assert found.too_large is not None
+    assert found.too_large.out_of_memory == (
+        f"{format_size(beyond.device_used_bytes)} of {format_size(beyond.gpu.memory_bytes)} would be needed"
+    )
+    again = predict.largest_batch(GPT, gpu="a100-80gb", arguments={"batch": 1}, checkpointing=True)
+    assert again.batch > found.batch
 
 
 # Descriptions
@@ -197,12 +289,30 @@ def described(found: MemoryPrediction) -> int:
 
 def test_a_description_gives_its_closed_form(predict: Predict) -> None:
     found = predict.memory(GPT, gpu="a100-80gb")
-    form = closed_form(find_target(GPT, no_benchmark).description)  # type: ignore[arg-type]
+    form = closed_form(find_target(GPT, no_benchmark).description, device("a100-80gb"))  # type: ignore[arg-type]
     assert (found.found, found.batch, found.gpu.slug) == (form, 4, "a100-80gb")
-    assert found.device_used_bytes == form.peak_allocated_bytes + form.breakdown["context"]
-    assert found.as_dict()["peak_reserved_bytes"] is None
-    assert predict.memory(GPT, gpu="a100-40gb").fits
-    assert not predict.memory(GPT, gpu="a100-40gb", arguments={"batch": 8}).fits
+    assert found.device_used_bytes == form.peak_reserved_bytes + form.breakdown["context"]
+    assert found.as_dict()["peak_reserved_bytes"] == form.peak_reserved_bytes > form.peak_allocated_bytes
+    assert predict.memory(GPT, gpu="a100-40gb", arguments={"batch": 3}).fits
+
+
+def test_a_description_that_would_fit_without_slack_says_so(predict: Predict) -> None:
+    doubt, clear = (predict.memory(GPT, gpu="a100-40gb", arguments={"batch": each}) for each in (4, 8))
+    assert (doubt.fits, clear.fits) == (False, False)
+    assert doubt.notes[-1].startswith("without slack it would fit")
+    assert not clear.notes[-1].startswith("without slack")
+    assert doubt.as_dict()["notes"] == list(doubt.notes)
+
+
+def test_libraries_of_a_gpu_take_the_same_of_a_description_and_of_a_traced_step(
+    predict: Predict, traced: list[TraceRequest]
+) -> None:
+    for gpu in ("h200", "a100-40gb", "t4"):
+        code, form = predict.memory(TARGET, gpu=gpu), predict.memory(GPT, gpu=gpu)
+        for part in ("workspace", "context"):
+            assert form.as_dict()["breakdown"][part] == code.as_dict()["breakdown"][part], (gpu, part)
+        told = [[note for note in each.notes if "were not measured" in note] for each in (code, form)]
+        assert told[0] == told[1] and bool(told[0]) is (gpu != "h200")
 
 
 def test_what_is_asked_changes_a_description(predict: Predict) -> None:
@@ -233,12 +343,11 @@ def test_a_replica_of_a_description_takes_its_batch(predict: Predict) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"accumulate": 2}, "is a description: it cannot be told accumulate"),
         ({"channels_last": True}, "is a description: it cannot be told channels last"),
         ({"allocator": "expandable_segments:True"}, "is a description: what its allocator does is not followed"),
         ({"arguments": {"layers": "many"}}, "gpt.yaml layers: Input should be a valid integer"),
         ({"arguments": {"colour": "red"}}, "gpt.yaml colour: Extra inputs are not permitted"),
-        ({"precision": "tf32"}, "gpt.yaml precision: Input should be"),
+        ({"precision": "fp8"}, "gpt.yaml precision: Input should be"),
         ({"gpu": "k9"}, "no device is called 'k9'"),
     ],
 )
@@ -250,8 +359,9 @@ def test_what_a_description_cannot_tell_is_said(predict: Predict, how: dict[str,
 
 def test_a_description_has_no_operators_to_time(predict: Predict) -> None:
     for verb in (predict.time, predict.trace):
-        with pytest.raises(UsageError, match="is a description: its operators are not known"):
+        with pytest.raises(UsageError, match="is a description: its operators are not known") as told:
             verb(GPT)
+        assert f"fairmile predict scaling {GPT} --on SYSTEM --gpus 1" in (told.value.hint or "")
 
 
 # Time
@@ -276,7 +386,7 @@ def test_a_step_of_several_batches_takes_all_their_samples(predict: Predict, tra
 
 def test_what_a_trace_lacks_is_told_with_every_answer(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = replace(step_trace(8), notes=["only the forward is in this trace"])
-    monkeypatch.setattr(predictions, "trace_target", lambda request, **_: lacking)
+    monkeypatch.setattr(predictions, "trace_targets", lambda *_, **__: [lacking])
     for said in (predict.memory(TARGET).as_dict(), predict.time(TARGET).as_dict()):
         assert said["notes"][0] == "only the forward is in this trace"
     assert predict.scaling(TARGET, "juwels", [1]).notes[0] == "only the forward is in this trace"
@@ -294,8 +404,31 @@ def test_samples_that_come_late_make_the_step_longer(predict: Predict, made: Mak
     found = predict.time(TARGET, storage={"seq_read_bytes_per_s": 800.0}, sample_bytes=100.0)
     assert found.bound == "input"
     assert found.step_time_s == pytest.approx(1.0)
-    assert found.interval_s == (found.step_time_s, found.step_time_s)
-    assert (found.as_dict()["low_s"], found.as_dict()["input"]["limit"]) == (found.step_time_s, "storage")
+    assert found.interval_s == (pytest.approx(found.step_time_s), pytest.approx(found.step_time_s))
+    assert found.as_dict()["input"]["limit"] == "storage"
+
+
+def test_a_step_that_waits_for_input_draws_little_more_than_idle_power(predict: Predict, made: Making) -> None:
+    made()
+    quick, slow = predict.time(TARGET), predict.time(TARGET, decode_s=1.0)
+    said = slow.as_dict()
+    assert said["step_time_s"] == pytest.approx(8.0)
+    assert said["utilisation"] == pytest.approx(slow.step.device_s / 8.0)
+    assert said["step_time_without_waiting_s"] == quick.step_time_s
+    assert quick.energy is not None and slow.energy is not None
+    assert H200.idle_w < slow.energy.power_w < quick.energy.power_w
+    assert slow.energy.joules == pytest.approx(8.0 * slow.energy.power_w)
+
+
+def test_input_that_is_hardly_late_leaves_the_interval_of_the_step(predict: Predict, made: Making) -> None:
+    made()
+    step = predict.time(TARGET).step
+    late = predict.time(TARGET, decode_s=(step.step_time_s + step.high_s) / 2 / 8)
+    assert (late.bound, late.interval_s) == ("input", (pytest.approx(late.step_time_s), step.high_s))
+    early = predict.time(TARGET, decode_s=(step.step_time_s + step.low_s) / 2 / 8)
+    assert early.bound != "input"
+    # Were the step quicker than told, its input would hold it up.
+    assert step.low_s < early.interval_s[0] < early.step_time_s
 
 
 def test_workers_that_are_quick_enough_change_nothing(predict: Predict, made: Making) -> None:
@@ -459,12 +592,25 @@ def test_a_calibration_measures_the_operators_of_targets_beside_a_general_list(
     assert not (tmp_path / "perf").exists()
 
 
+def test_the_time_of_a_calibration_runs_while_operators_are_listed(
+    predict: Predict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    clock = iter(range(100, 200))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(predictions, "calibrate", lambda *_, since, **__: given.append(since))
+    monkeypatch.setattr(predictions, "generic_candidates", lambda: [None for _ in range(0, next(clock), 1000)][1:])
+    predict.calibrate(for_s=25.0, device_name="cpu", file=tmp_path / "cpu.csv")
+    assert given == [100]
+
+
 def test_times_of_a_cpu_or_of_no_gpu_are_no_table(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictions, "hardware", dict)
     with pytest.raises(UsageError, match="times of a CPU are no table of a GPU"):
         predict.calibrate(device_name="cpu", gpu="h200")
-    with pytest.raises(NotFound, match="this machine has no GPU to measure"):
+    with pytest.raises(NotFound, match="this machine has no GPU to measure") as told:
         predict.calibrate()
+    assert "run it on the machine that has the GPU" in (told.value.hint or "")
 
 
 def test_a_rank_of_a_description_computes_again_what_the_whole_would(predict: Predict) -> None:
@@ -484,3 +630,29 @@ def test_one_replica_has_nobody_to_share_its_state_with(predict: Predict) -> Non
         predict.memory(GPT, layout=Layout(zero=3))
     found = predict.memory(GPT, layout=Layout(zero=2, optimizer_on="host"))
     assert found.rank is not None and found.rank.optimizer_bytes == 0
+
+
+def test_batches_of_a_description_may_be_summed_before_the_update(predict: Predict) -> None:
+    one, four = predict.memory(GPT), predict.memory(GPT, accumulate=4)
+    assert (one.batch, four.batch) == (4, 4)
+    assert described(one) < described(four)
+    said = [predict.scaling(GPT, "jupiter", [1], accumulate=each).rows[0].global_batch for each in (1, 4)]
+    assert said == [4, 16]
+
+
+def test_scaling_tells_the_memory_and_the_notes_of_the_step_on_one_gpu(
+    predict: Predict, traced: list[TraceRequest]
+) -> None:
+    found = predict.scaling(TARGET, "juwels", [1, 2])
+    alone, timed = (ask(TARGET, gpu="a100-40gb") for ask in (predict.memory, predict.time))
+    first = found.rows[0].plan
+    assert first is not None
+    assert first.memory.device_bytes == pytest.approx(alone.device_used_bytes, rel=0.01)
+    assert first.memory.device_bytes >= alone.device_used_bytes
+    assert set(alone.notes) | set(timed.step.notes) <= set(found.notes)
+    assert len(found.notes) == len(set(found.notes))
+
+
+def test_a_small_model_is_not_sharded_for_nothing(predict: Predict, traced: list[TraceRequest]) -> None:
+    found = predict.scaling(TARGET, "juwels", [2, 4, 16], arguments={"batch": 16})
+    assert [row.plan.layout.zero for row in found.rows if row.plan is not None] == [0, 0, 0]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairmile.base.errors import FairmileError, NotFound
-from fairmile.perf.memory.closed_forms import Transformer
-from fairmile.perf.targets import Target, find_target
+from fairmile.base.errors import FairmileError, NotFound, UsageError
+from fairmile.perf.memory.descriptions import Transformer
+from fairmile.perf.targets import Target, find_target, parameters_of
 
 GPT = "kind: transformer\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 100\nseq: 16\nbatch: 2\n"
 
@@ -34,6 +34,22 @@ def test_code_is_a_file_and_its_function(place: Path) -> None:
 
 def test_the_function_is_build_where_none_is_named(place: Path) -> None:
     assert find_target("./step.py", known) == Target("./step.py", place / "step.py", "build")
+
+
+@pytest.mark.parametrize(("content", "what"), [("", "is empty"), ("# nothing\n", "is empty"), ("- 1\n", "names no")])
+def test_a_file_without_fields_describes_no_model(place: Path, content: str, what: str) -> None:
+    (place / "gpt.yaml").write_text(content)
+    with pytest.raises(UsageError, match=f"gpt.yaml describes no model: it {what}"):
+        find_target("gpt.yaml", known)
+
+
+def test_the_parameters_of_a_function_are_read_without_running_it(place: Path) -> None:
+    (place / "step.py").write_text("import nosuch\n\ndef build(width, /, batch_size=8, *, scale=-1.0, names=()): ...\n")
+    target = find_target("step.py", known)
+    assert parameters_of(target) == {"width": None, "batch_size": 8, "scale": None, "names": None}
+    (place / "step.py").write_text("def build(:")
+    assert parameters_of(target) == {}
+    assert parameters_of(find_target("gpt.yaml", known)) == {}
 
 
 def test_a_colon_in_a_folder_is_no_function(place: Path) -> None:
@@ -72,8 +88,8 @@ def test_a_card_in_a_file_is_none(place: Path) -> None:
         ("nosuch", None, "no asset named 'nosuch'"),
         ("bad.yaml", b"\xff\xfe", "bad.yaml cannot be read: 'utf-8' codec"),
         ("bad.yaml", b"kind: [", "bad.yaml:1"),
-        ("bad.yaml", b"", "bad.yaml: "),
-        ("bad.json", b"[1]", "bad.json:1: "),
+        ("bad.yaml", b"", "bad.yaml describes no model: it is empty"),
+        ("bad.json", b"[1]", "bad.json describes no model: it names no fields"),
         ("bad.yaml", b"kind: mlp\nlayers: 2\n", "bad.yaml"),
         ("bad.yaml", GPT.replace("layers: 2", "layers: two").encode(), "bad.yaml:2 layers: Input should be"),
         ("bad.yaml", (GPT + "colour: red\n").encode(), "bad.yaml:8 colour: Extra inputs are not permitted"),

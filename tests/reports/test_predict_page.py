@@ -150,7 +150,7 @@ def test_what_does_not_fit_says_how_the_run_would_end() -> None:
     page = memory_page(memory(fits=False, out_of_memory=said))
     assert 'class="badge bad">does not fit' in page
     assert f"The run would end with: {said}." in words(page)
-    assert "unused segments are given back, 3 times" in words(memory_page(memory(retries=3)))
+    assert "unused segments are given back to the device, 3 times" in words(memory_page(memory(retries=3)))
 
 
 def test_the_time_line_of_memory_shows_the_limit_only_where_it_is_near(with_figures: None) -> None:
@@ -170,17 +170,21 @@ def test_a_spread_model_shows_its_fullest_rank_before_the_whole() -> None:
     assert text.index("What the fullest rank holds") < text.index("What one GPU would hold without spreading")
 
 
-def test_a_description_has_no_time_line_and_says_so_of_what_is_reserved() -> None:
+def test_a_description_has_no_time_line_and_says_that_what_is_reserved_is_an_estimate() -> None:
     found = closed_form(
         {"kind": "transformer", "layers": 2, "hidden": 64, "heads": 4, "vocab": 100, "seq": 32, "batch": 2}
     )
     layout = Layout(data=2, zero=3)
     asked = MemoryPrediction("small.yaml", H200, 2, found)
     page = memory_page(asked)
-    assert "is not known of a description" in words(page) and "Memory over" not in page
+    assert "an estimate by its kind" in words(page) and "Memory over" not in page
+    assert "Slack is an estimate: measured steps of this kind had" in words(page)
     assert "layer.1" in page
     spread = replace(asked, layout=layout, rank=rank_memory(found.footprint, layout))
-    assert "is not known of a rank" in words(memory_page(spread))
+    text = words(memory_page(spread))
+    assert "with the slack that the whole step has" in text and "reserved, not used" in text
+    squeezed = replace(spread, wanted_bytes=3 << 30)
+    assert "It fits only because unused segments are given back to the device" in words(memory_page(squeezed))
 
 
 def test_the_time_page_says_how_long_what_bounds_it_and_what_it_costs() -> None:

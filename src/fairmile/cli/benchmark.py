@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,8 +19,8 @@ from fairmile.base.units import format_duration, format_size, parse_duration, pa
 from fairmile.benchmarks.benchmarks import KINDS, Benchmark
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, json_option
-from fairmile.perf.collectives.measure import measure_collectives, plan_collectives, write_measured
+from fairmile.cli.out import Out, count, json_option
+from fairmile.perf.collectives.measure import Compared, measure_collectives, plan_collectives, write_measured
 from fairmile.perf.collectives.ranks import BACKENDS
 from fairmile.runs import storage as storages
 from fairmile.runs.model import Run
@@ -28,6 +28,7 @@ from fairmile.runs.targets import parse_params
 from fairmile.store.quota import Quotas
 from fairmile.workspace import Workspace
 
+_POOR_FIT = 0.2  # of the measured time, from which a model is told to be off
 _SHOWN = {
     "write": "seq_write_bytes_per_s",
     "read": "seq_read_bytes_per_s",
@@ -321,8 +322,24 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
         for each in found.compared()
     ]
     out.table(("collective", "ranks", "size", "measured", "bus", "model", "error", "like"), rows)
+    _tell_poor_fits(out, found.compared())
     for name, reason in found.left_out.items():
         out.say(f"note: {name} was left out: {reason}")
+
+
+def _tell_poor_fits(out: Out, compared: Sequence[Compared]) -> None:
+    """Say where the model is far from what was measured."""
+    worst: dict[str, Compared] = {}
+    for each in compared:
+        known = worst.get(each.collective)
+        if abs(each.error) > max(_POOR_FIT, abs(known.error) if known else 0.0):
+            worst[each.collective] = each
+    for name, each in worst.items():
+        out.say(
+            f"note: the model of {name.replace('_', ' ')} is off by up to {each.error:+.0%} "
+            f"({format_size(round(each.size_bytes))}, {count(each.ranks, 'rank')}): there trust the measured times; "
+            "a longer --for on a quiet machine and more sizes make a better fit"
+        )
 
 
 def _counts(text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_option
 from fairmile.perf.compute.devices import device_names
 from fairmile.perf.memory.largest_batch import LargestBatch
-from fairmile.perf.memory.sharding import Layout
+from fairmile.perf.memory.sharding import Layout, RankMemory
 from fairmile.perf.predict import GPU, MemoryPrediction, TimePrediction
 from fairmile.perf.scaling.curves import Goal, ScalingPrediction, ScalingRow, parse_gpus
 from fairmile.perf.tracing.trace import FORMS, PRECISIONS
@@ -27,6 +28,10 @@ from fairmile.workspace import Workspace
 
 F = TypeVar("F", bound=Callable[..., Any])
 _TOP = 8
+_RANK_PARTS = (
+    *("parameters", "gradients", "optimizer", "activations", "temporary"),
+    *("buffers", "workspace", "slack", "context"),
+)
 
 
 @click.group(cls=LazyGroup)
@@ -47,7 +52,11 @@ def _target(command: F) -> F:
         click.option("-a", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; may be repeated."),
         click.option("--precision", type=click.Choice(PRECISIONS), help="Other than the target says."),
         click.option("--accumulate", type=click.IntRange(min=1), default=1, help="Batches per optimizer step."),
-        click.option("--checkpointing", is_flag=True, help="Compute activations again."),
+        click.option(
+            "--checkpointing",
+            is_flag=True,
+            help="Compute activations again; of models with gradient_checkpointing_enable, and of descriptions.",
+        ),
         click.option("--channels-last", is_flag=True, help="Lay images and volumes out so."),
         click.option("--optimizer-form", type=click.Choice(FORMS), help="How the optimizer goes over parameters."),
         click.option("--inference", is_flag=True, help="Forward only."),
@@ -114,7 +123,10 @@ def _value(text: str) -> Any:
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a page with the time line, too.")
 @json_option
 def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: bool, **options: Any) -> int:
-    """Tell how much memory a step needs; the exit code is 1 where the GPU has too little.
+    """Tell how much memory a step needs.
+
+    The exit code is 0 where it fits, 1 where the GPU has too little, and 2 where that cannot be told: of
+    a step that depends on the values of tensors the least that it takes is printed all the same.
 
     \b
     Examples:
@@ -124,9 +136,10 @@ def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: b
     predictions, how = Workspace.open().predict, {**_how(options), "allocator": options["allocator"]}
     if largest:
         if options["output"] is not None or _layout(options) is not None:
-            raise UsageError("--largest seeks the batch of one GPU", hint="ask without --output and ways to spread it")
+            raise UsageError("--largest seeks the batch of one GPU", hint=_without(options))
         return _tell_largest(out, predictions.largest_batch(
-            target, gpu=gpu, arguments=_arguments(arguments), batch_argument=options["batch_argument"], **how
+            target, gpu=gpu, arguments=_arguments(arguments), batch_argument=options["batch_argument"],
+            tell=out.say if sys.stderr.isatty() else lambda _: None, **how
         ))  # fmt: skip
     found = predictions.memory(target, gpu=gpu, arguments=_arguments(arguments), layout=_layout(options), **how)
     if options["output"] is not None:
@@ -135,7 +148,17 @@ def memory(out: Out, target: str, arguments: Sequence[str], gpu: str, largest: b
         out.data(found.as_dict())
     else:
         _tell_memory(out, found)
+    if found.fits is None:
+        if out.as_json:
+            out.say(f"it cannot be told whether it fits: {found.stopped}")
+        return 2
     return 0 if found.fits else 1
+
+
+def _without(options: Mapping[str, Any]) -> str:
+    if options["output"] is not None:
+        return "ask without --output; a page of that batch is drawn without --largest"
+    return "ask without ways to spread it, as --data or --zero"
 
 
 def _layout(options: Mapping[str, Any]) -> Layout | None:
@@ -148,24 +171,53 @@ def _layout(options: Mapping[str, Any]) -> Layout | None:
 
 def _tell_memory(out: Out, found: MemoryPrediction) -> None:
     said = found.as_dict()
+    if found.rank is not None and found.layout is not None:
+        _tell_rank(out, found, found.rank, found.layout)
+        return
     pairs = [(name.replace("_", " "), format_size(size)) for name, size in said["breakdown"].items() if size]
     out.table(("part of the peak", "size"), pairs)
-    lines = [("allocated", format_size(said["peak_allocated_bytes"]))]
-    if said["peak_reserved_bytes"] is not None:
-        lines.append(("reserved", format_size(said["peak_reserved_bytes"])))
-    if found.rank is not None:
-        kept = {name.removesuffix("_bytes"): size for name, size in dataclasses.asdict(found.rank).items()}
-        lines += [
-            (f"rank: {name}", format_size(round(kept[name]))) for name in kept if name != "offload_s" and kept[name]
-        ]
-    lines.append(("device", f"{format_size(found.device_used_bytes)} of {format_size(found.gpu.memory_bytes)}"))
+    used = f"{format_size(found.device_used_bytes)} of {format_size(found.gpu.memory_bytes)}"
+    lines = [("allocated", format_size(said["peak_allocated_bytes"]) + _between(said.get("allocated_span")))]
+    lines.append(("reserved", format_size(said["peak_reserved_bytes"]) + _between(said.get("reserved_span"))))
+    lines.append(("device", used + _between(said.get("device_span"))))
     if (peak := said.get("peak")) is not None:
         lines.append(("peak", f"in step {peak['step'] + 1}, {peak['phase']}: {peak['op']} {peak['module']}".rstrip()))
     if said.get("out_of_memory"):
         lines.append(("ends with", said["out_of_memory"]))
-    lines.append(("fits", f"{'yes' if found.fits else 'no'}, on {found.gpu.name} with a batch of {found.batch}"))
+    answer = {True: "yes", False: "no", None: "cannot be told"}[found.fits]
+    lines.append(("fits", f"{answer}, on {found.gpu.name} with a batch of {found.batch}"))
+    if found.stopped:
+        lines.append(("at least", f"all of this is the least that it takes, since {found.stopped}"))
+    if squeeze := found.squeeze:
+        lines.append(("", squeeze))
     lines += [("note", note) for note in said.get("notes", ())]
     out.items(lines)
+
+
+def _between(span: Mapping[str, Any] | None) -> str:
+    """Return the least and the most that is to be expected, where that is known."""
+    if not span:
+        return ""
+    return f"  ({format_size(span['low'])} {'to ' + format_size(span['high']) if span['high'] else 'or more'})"
+
+
+def _tell_rank(out: Out, found: MemoryPrediction, rank: RankMemory, layout: Layout) -> None:
+    """Tell what the fullest rank holds, and of the unspread step only how much that would be."""
+    parts = {name: getattr(rank, f"{name}_bytes") for name in _RANK_PARTS}
+    out.table(
+        ("part of the fullest rank", "size"), [(name, format_size(round(size))) for name, size in parts.items() if size]
+    )
+    lines = [(name, format_size(round(getattr(rank, f"{name}_bytes")))) for name in ("allocated", "reserved")]
+    lines.append(("device", f"{format_size(found.device_used_bytes)} of {format_size(found.gpu.memory_bytes)}"))
+    outside = (("host", rank.host_bytes), ("NVMe", rank.nvme_bytes))
+    lines += [(f"kept on {name}", format_size(round(size))) for name, size in outside if size]
+    lines.append(("not spread", f"{format_size(found.found.device_used_bytes)} on one GPU"))
+    each = f"each of {layout.ranks} ranks ({spread_words(layout)})" if layout.ranks > 1 else spread_words(layout)
+    answer = "yes" if found.fits else "no"
+    lines.append(("fits", f"{answer}, on {found.gpu.name} with a batch of {found.batch} a replica: {each}"))
+    if squeeze := found.squeeze:
+        lines.append(("", squeeze))
+    out.items([*lines, *(("note", note) for note in found.notes)])
 
 
 def _tell_largest(out: Out, found: LargestBatch) -> int:
@@ -176,6 +228,8 @@ def _tell_largest(out: Out, found: LargestBatch) -> int:
     ends = " or more: larger ones are not tried" if found.too_large is None else ""
     pairs = [("largest batch", f"{found.batch:,}{ends}")]
     pairs.append(("device", f"{format_size(taken.device_used_bytes)} of {format_size(taken.device_bytes)}"))
+    if taken.squeeze:
+        pairs.append(("fits", taken.squeeze))
     if found.too_large is not None and found.too_large.out_of_memory:
         pairs.append(("one more", found.too_large.out_of_memory))
     out.items([*pairs, *(("note", note) for note in taken.notes)])
@@ -234,7 +288,7 @@ def _storage(workspace: Workspace, reference: str | None) -> Mapping[str, float]
 
 
 def _tell_time(out: Out, found: TimePrediction) -> None:
-    step = found.step
+    step = found.paced
     out.table(
         ("operator", "calls", "time", "of the step", "bound", "from"),
         [
@@ -249,11 +303,11 @@ def _tell_time(out: Out, found: TimePrediction) -> None:
             for line in step.top[:_TOP]
         ],
     )
+    between = "{} to {}".format(*map(format_duration, found.interval_s))
+    if found.bound == "input" and step.high_s <= step.step_time_s:
+        between = f"as given for its input; {format_duration(found.step.step_time_s)} were that there in time"
     pairs = [
-        (
-            "step",
-            "{}  ({} to {})".format(*map(format_duration, (found.step_time_s, *found.interval_s))),
-        ),
+        ("step", f"{format_duration(found.step_time_s)}  ({between})"),
         ("samples", f"{found.batch / found.step_time_s:,.1f} a second with a batch of {found.batch}"),
         ("bound by", found.bound),
         ("device", f"works {step.utilisation:.0%} of the time on {step.device}"),
@@ -364,7 +418,11 @@ def _cost_row(row: ScalingRow) -> tuple[str, ...]:
 @predict.command()
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
 @click.option(
-    "--for", "lasting", default="120s", show_default=True, metavar="TIME", help="How long to measure at most."
+    *("--for", "lasting"),
+    default="120s",
+    show_default=True,
+    metavar="TIME",
+    help="How long it may take in all, some seconds to begin and to end aside.",
 )
 @click.option("--device", default="cuda", show_default=True, metavar="NAME", help="cuda, cuda:1 or cpu.")
 @click.option("--gpu", default="", help="What kind of GPU that is.  [default: what this machine has]")
@@ -376,6 +434,7 @@ def calibrate(out: Out, targets: Sequence[str], lasting: str, dry_run: bool, **o
 
     The operators of each TARGET come first, then a general list; a table goes on where it ended. What was
     not measured is still told by the table that comes along, where there is one for that kind of GPU.
+    Tracing targets, listing operators and starting to measure come off the time, at most three quarters of it.
 
     \b
     Examples:

@@ -15,13 +15,20 @@ from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.perf.traces.analyze import TraceAnalysis
+from fairmile.perf.traces.breakdown import Breakdown, RankTime
+from fairmile.perf.traces.coupling import Coupling
+from fairmile.perf.traces.critical import CriticalPath
 from fairmile.perf.traces.record import Recorded, Settings
 from fairmile.perf.traces.replay import WhatIf
 from fairmile.perf.traces.traces import EXPORTS
+from fairmile.perf.traces.waiting import Waiting
 from fairmile.reports.trace_page import trace_page
 from fairmile.workspace import Workspace
 
 _SHOWN = 8
+_LISTED = 4
+_LEAST = 0.001  # of the time, from which a wait is shown
+_BECAUSE = {"idle": "what was not recorded", "launch": "a later host"}
 
 
 @click.group(cls=LazyGroup)
@@ -131,10 +138,7 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
 
 
 def _tell_analysis(out: Out, found: TraceAnalysis) -> None:
-    out.say(
-        f"{count(len(found.ranks), 'rank')}, {count(found.steps, 'step')} of {format_duration(found.step_s)}, "
-        f"{found.events:,} events"
-    )
+    out.say(f"{count(len(found.ranks), 'rank')}, {_steps(found.breakdown)}, {found.events:,} events")
     parts = [each.name for each in dataclasses.fields(found.breakdown.ranks[0].total) if each.name.endswith("_s")]
     rows = [
         (each.label, *(_share(getattr(each.total, name), each.total.total_s, name) for name in parts))
@@ -142,12 +146,129 @@ def _tell_analysis(out: Out, found: TraceAnalysis) -> None:
     ]
     out.table(("rank", *(name.removesuffix("_s").replace("_", " ") for name in parts)), rows)
     for each in found.findings[:_SHOWN]:
-        costs = f"{format_duration(each.seconds)} ({each.share:.0%})"
+        costs = f"{format_duration(each.seconds)} ({each.share:.0%})" if each.seconds else each.kind
         out.items([(costs, each.title), ("", each.why), ("", f"Try: {each.what_to_try}")])
     if not found.findings:
         out.say("nothing stands out")
+    _tell_waiting(out, found.waiting, _LEAST * found.total_s)
+    if found.coupling is not None:
+        _tell_coupling(out, found.coupling)
+    if len(found.ranks) > 1:  # of one rank it is all that the rank did
+        _tell_critical_path(out, found.critical)
     for note in found.notes:
         out.say(f"note: {note}")
+
+
+def _steps(times: Breakdown) -> str:
+    """Return how many steps of which length there are, of each component where they differ."""
+    parts: dict[str, list[RankTime]] = {}
+    for each in times.ranks:
+        if each.steps_found_by != "nothing":
+            parts.setdefault(each.component, []).append(each)
+    if len(parts) < 2:
+        return f"{count(max(each.steps for each in times.ranks), 'step')} of {format_duration(times.step_s)}"
+    return ", ".join(
+        f"{name} {count(max(each.steps for each in mine), 'step')} of "
+        + format_duration(sum(each.total.total_s for each in mine) / max(1, sum(each.steps for each in mine)))
+        for name, mine in parts.items()
+    )
+
+
+def _tell_waiting(out: Out, waiting: Waiting, least_s: float) -> None:
+    """Show the wait states and who was waited for where they cost something, and the collectives that cost most."""
+    component = {state.component for state in waiting.states}
+    states = sorted((each for each in waiting.states if each.exposed_s > least_s), key=lambda each: -each.exposed_s)
+    out.table(
+        ("wait state", "rank", "time", "not hidden", "calls"),
+        [
+            (
+                each.state,
+                f"{each.component} {each.rank}" if len(component) > 1 else each.rank,
+                format_duration(each.seconds),
+                format_duration(each.exposed_s),
+                each.calls,
+            )
+            for each in states[:_LISTED]
+        ],
+    )
+    late = [each for each in waiting.delays if each.waiting_s > least_s]
+    out.table(
+        ("came last", "because of", "calls", "others waited"),
+        [
+            (
+                f"{each.component or 'rank'} {each.rank}",
+                _BECAUSE.get(each.cause, f"longer {each.cause}"),
+                each.calls,
+                format_duration(each.waiting_s),
+            )
+            for each in late[:_LISTED]
+        ],
+    )
+    modelled = any(each.model_s is not None for each in waiting.collectives)
+    out.table(
+        ("collective", "size", "ranks", "calls", "wait", "transfer", "bandwidth", *(["model"] if modelled else [])),
+        [
+            (
+                each.operation.replace("_", " "),
+                format_size(each.bytes) if each.bytes >= 0 else "",
+                each.ranks,
+                each.calls,
+                format_duration(each.wait_s),
+                format_duration(each.transfer_s),
+                f"{format_size(round(each.bus_bytes_per_s))}/s" if each.bus_bytes_per_s else "",
+                *([format_duration(each.model_s * each.calls) if each.model_s is not None else ""] if modelled else []),
+            )
+            for each in waiting.collectives[:_LISTED]
+        ],
+    )
+
+
+def _tell_coupling(out: Out, coupling: Coupling) -> None:
+    out.table(
+        (
+            "exchange",
+            "from",
+            "to",
+            "count",
+            "size",
+            "taker waits",
+            "giver waits",
+            "bandwidth",
+            "age",
+            "versions behind",
+        ),
+        [
+            (
+                each.key,
+                each.giver,
+                each.taker,
+                each.count,
+                format_size(each.bytes),
+                format_duration(each.taker_waits_s),
+                format_duration(each.giver_waits_s),
+                f"{format_size(round(each.bytes_per_s))}/s" if each.bytes_per_s else "",
+                format_duration(each.age_s),
+                f"{each.versions_behind:.2f}",
+            )
+            for each in coupling.exchanges[:_SHOWN]
+        ],
+        shrink=("exchange",),
+    )
+    if coupling.unmatched or coupling.untaken:
+        gets, puts = count(coupling.unmatched, "get"), count(coupling.untaken, "version")
+        out.say(f"note: {gets} of what nobody put, {puts} that nobody got")
+
+
+def _tell_critical_path(out: Out, path: CriticalPath) -> None:
+    if not path.total_s:
+        return
+
+    def shares(listed: Sequence[tuple[str, float]]) -> str:
+        return ", ".join(f"{name} {seconds / path.total_s:.0%}" for name, seconds in listed[:_LISTED])
+
+    named = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in path.by_name[:3])
+    parts = [shares(path.by_rank), shares(path.by_part), f"longest: {named}" if named else ""]
+    out.items([("critical path", f"{format_duration(path.total_s)}: {'; '.join(filter(None, parts))}")])
 
 
 def _share(seconds: float, total_s: float, name: str) -> str:
@@ -239,4 +360,7 @@ def export(out: Out, paths: Sequence[str], form: str | None, to: str, output: Pa
         return
     for each in written:
         size = "" if dry_run or each.is_dir() else f", {format_size(each.stat().st_size)}"
+        if to == "otf2" and not dry_run:  # the file that is opened is the smallest of the archive
+            whole = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
+            size = f", an archive of {format_size(whole)}"
         out.say(f"{'would write' if dry_run else 'wrote'} {each}{size}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.yaml import load_located
-from fairmile.perf.memory.closed_forms import Cnn, Gnn, Rnn, Transformer, parse_description
+from fairmile.perf.memory.descriptions import Cnn, Gnn, Rnn, Transformer, parse_description
 
 _DESCRIPTIONS = (".yaml", ".yml", ".json")
 _BATCH = "batch_size"  # as all benchmarks call it
@@ -37,9 +39,37 @@ def find_target(text: str, step_of: Callable[[str], Path]) -> Target:
     if text.endswith(_DESCRIPTIONS):
         file = _existing(text)
         located = load_located(_text(file), file=text)
-        if not isinstance(located.data, dict) or "@type" not in located.data:  # as cards have
+        if not isinstance(located.data, dict):
+            what = "is empty" if located.data is None else "names no fields"
+            raise UsageError(f"{text} describes no model: it {what}", hint="begin with its kind, as kind: transformer")
+        if "@type" not in located.data:  # as cards have
             return Target(text, description=parse_description(located.data, file=text, line_of=located.line))
     return Target(text, step_of(text), batch_argument=_BATCH)
+
+
+def parameters_of(target: Target) -> Mapping[str, Any]:
+    """Return the parameters of a target's function with their defaults, None where there is none or it is no constant.
+
+    The file is read, not run: there is nothing to tell of a function that it does not define itself.
+    """
+    if target.file is None:
+        return {}
+    try:
+        parsed = ast.parse(_text(target.file))
+    except (SyntaxError, ValueError):
+        return {}  # whoever runs it says where it is wrong
+    for each in parsed.body:
+        if isinstance(each, ast.FunctionDef) and each.name == target.function:
+            said = each.args
+            plain = [*said.posonlyargs, *said.args]
+            defaults = [*[None] * (len(plain) - len(said.defaults)), *said.defaults, *said.kw_defaults]
+            names = [one.arg for one in (*plain, *said.kwonlyargs)]
+            return {name: _constant(value) for name, value in zip(names, defaults, strict=True)}
+    return {}
+
+
+def _constant(value: ast.expr | None) -> Any:
+    return value.value if isinstance(value, ast.Constant) else None
 
 
 def _text(file: Path) -> str:

@@ -13,7 +13,7 @@ from fairmile.perf.memory.sharding import Layout, RankMemory
 from fairmile.perf.predict import MemoryPrediction, TimePrediction
 from fairmile.perf.scaling.curves import ScalingPrediction, ScalingRow
 from fairmile.reports import figures, html, predict_figures, trace_figures
-from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, table
+from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
 from fairmile.reports.one_run import drawn
 from fairmile.reports.predict_figures import (
     MEMORY_NAMES,
@@ -68,18 +68,21 @@ def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
     if found.layout is not None:
         at_once = f"{found.layout.micro_batch:,} of the {found.layout.global_batch:,} samples of a step at once"
         where = f"{found.gpu.name} · {found.layout.ranks:,} ranks: {spread_words(found.layout)} · {at_once}"
-    badge = "fits" if found.fits else "does not fit"
-    yield Title(f"Memory of {found.target}", badge, "good" if found.fits else "bad", where)
+    badge = {True: "fits", False: "does not fit", None: "at least"}[found.fits]
+    tone: Tone = "good" if found.fits else "warn" if found.fits is None else "bad"
+    yield Title(f"Memory of {found.target}", badge, tone, where)
     yield _memory_tiles(found)
     account = found.found if isinstance(found.found, MemoryAccount) else None
     if account is not None and account.out_of_memory and found.rank is None:
         yield Note(_sentence(f"The run would end with: {account.out_of_memory}"), "bad")
-    elif account is not None and account.retries and found.rank is None:
-        yield Note(f"It fits only because unused segments are given back, {account.retries} times: that takes time.")
-    elif not found.fits:
+    elif found.squeeze:
+        yield Note(_sentence(f"It fits {found.squeeze}"))
+    elif found.fits is False:
         short = found.device_used_bytes - found.gpu.memory_bytes
         yield Note(f"The device has {format_size(short)} too little.", "bad")
-    yield from (Note(_sentence(each)) for each in (account.notes if account is not None else ()))
+    if found.stopped:
+        yield Note(_sentence(f"All of this is the least that it takes, since {found.stopped}"))
+    yield from (Note(_sentence(each)) for each in found.notes)
     if found.rank is not None:
         yield from _rank(found.rank, found.gpu)
     yield from _whole(found)
@@ -96,19 +99,20 @@ def memory_blocks(found: MemoryPrediction) -> Iterator[Block]:
 def _memory_tiles(found: MemoryPrediction) -> Tiles:
     account = found.found if isinstance(found.found, MemoryAccount) and found.rank is None else None
     parts = rank_parts(found.rank) if found.rank is not None else found.found.breakdown
-    allocated = round(found.rank.allocated_bytes) if found.rank is not None else found.found.peak_allocated_bytes
+    allocated, reserved = found.found.peak_allocated_bytes, found.found.peak_reserved_bytes
+    if found.rank is not None:
+        allocated, reserved = round(found.rank.allocated_bytes), round(found.rank.reserved_bytes)
     used, limit = found.device_used_bytes, found.gpu.memory_bytes
     largest = max(parts, key=lambda name: parts[name]) if parts else ""
-    unknown = "is not known of a rank" if found.rank is not None else "is not known of a description"
+    estimated = "with the slack that the whole step has" if found.rank is not None else "an estimate by its kind"
     return Tiles(
         (
             Tile("allocated at the peak", format_size(allocated), _span(account.allocated_span if account else None)),
-            Tile("reserved", format_size(account.peak_reserved_bytes) if account else "–",
-                 _span(account.reserved_span) if account else unknown),
+            Tile("reserved", format_size(reserved), _span(account.reserved_span) if account else estimated),
             Tile("device", format_size(used),
                  f"{percent(used / limit)} of {format_size(limit)}" + (
                      f"; {_span(account.device_span)}" if account else "")),
-            Tile("fits", "yes" if found.fits else "no", f"on {found.gpu.name}"),
+            Tile("fits", {True: "yes", False: "no", None: "not known"}[found.fits], f"on {found.gpu.name}"),
             Tile("largest part", MEMORY_NAMES.get(largest, largest),
                  f"{format_size(parts[largest])}, {percent(parts[largest] / used)}" if largest and used else ""),
         )
@@ -155,7 +159,7 @@ def _whole(found: MemoryPrediction) -> Iterator[Block]:
         yield Text(
             f"The peak is at: {found.found.moment}. The model has {found.found.parameters:,} parameters, a step takes "
             f"{found.found.flops_per_step / 1e12:,.4g} Tflop. From a description only: what the allocator reserves "
-            "beyond the peak is not in it."
+            "beyond the peak is an estimate."
         )
 
 

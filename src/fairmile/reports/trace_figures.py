@@ -178,7 +178,7 @@ def steps_over_time(found: Breakdown) -> Picture:
 
 def finding_bars(found: Sequence[Finding], total_s: float) -> Picture:
     """Draw what each finding costs."""
-    shown = found[:_MOST_FINDINGS]
+    shown = [each for each in found if each.seconds > 0][:_MOST_FINDINGS]
     if not shown:
         raise NotFound("nothing was found to draw")
     size, unit = _time_unit(shown[0].seconds)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fairmile.perf.compute.calibrate import calibrate, main
+from fairmile.perf.compute.calibrate import calibrate, main, time_left_s
 from fairmile.perf.compute.signatures import Candidate, signature, tensor, write_candidates
 from fairmile.perf.compute.table import read_rows
 from fairmile.perf.steps import Op
@@ -106,3 +107,9 @@ def test_the_program_reads_a_list_and_says_what_came_of_it(tmp_path: Path) -> No
 def test_a_list_that_is_missing_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nothing.jsonl"), str(tmp_path / "out.csv"), "--device", "cpu"]) == 2
     assert capsys.readouterr().err.startswith("error: there is no list of operators at")
+
+
+def test_half_of_the_time_is_kept_however_long_it_takes_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    assert time_left_s(25.0, since=96.0) == 21.0
+    assert time_left_s(25.0, since=10.0) == 12.5

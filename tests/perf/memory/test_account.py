@@ -182,6 +182,28 @@ def test_a_step_that_fits_only_without_its_unused_segments_fits_with_retries() -
     assert roomy.fits and roomy.retries == 0
     tight = account(make.trace(1), H200, limit_bytes=roomy.context_bytes + 150 * MIB)
     assert tight.fits and tight.retries > 0
+    assert roomy.squeeze == "" and "unused segments are given back" in tight.squeeze
+
+
+def test_what_is_told_of_a_step_that_is_squeezed_in_is_what_the_device_then_shows() -> None:
+    make = Maker()
+    make.allocate(20 * MIB, "parameter")
+    for number in range(2):
+        make.step(number)
+        for size in (1, 120):  # small blocks have segments of their own
+            held = [make.op("relu.default", "forward", size * MIB, "activation") for _ in range(120 // size)]
+            for each in held:
+                make.free(each)
+    roomy = account(make.trace(), H200)
+    limit = roomy.context_bytes + 150 * MIB
+    tight = account(make.trace(), H200, limit_bytes=limit)
+    assert tight.device_used_bytes <= limit < tight.wanted_bytes == roomy.device_used_bytes
+    assert sum(tight.breakdown.values()) == tight.device_used_bytes
+    assert max(point.reserved_bytes for point in tight.timeline) <= 150 * MIB
+    assert tight.retries_per_step > 0
+    assert f"{tight.retries_per_step} times a step" in tight.squeeze or "once a step" in tight.squeeze
+    failed = account(make.trace(), H200, limit_bytes=roomy.context_bytes + 100 * MIB)
+    assert not failed.fits and failed.squeeze == ""
 
 
 def test_options_of_the_allocator_change_what_is_reserved() -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from fairmile.base.errors import InvalidDocument, NotFound
-from fairmile.perf.memory.closed_forms import Transformer, closed_form, parse_description, read_description
+from fairmile.perf.compute.devices import device
+from fairmile.perf.memory.closed_forms import closed_form, slack_share
+from fairmile.perf.memory.descriptions import Transformer, parse_description
 from fairmile.perf.memory.sharding import Layout, rank_memory
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 SCRIPT = Path(__file__).parents[3] / "speed" / "accuracy_scaling.py"
 TRUTH = SHARED / "gpu_h200_training.csv"
+MIB = 2**20
 
 GPT2: dict[str, Any] = {
     "kind": "transformer",
@@ -138,7 +142,7 @@ def test_states_take_the_known_bytes_per_parameter(
 
 
 def test_the_breakdown_adds_up_to_the_peak_and_the_context_lies_outside() -> None:
-    form = closed_form(GPT2, context_bytes=123)
+    form = closed_form(GPT2)
     assert list(form.breakdown) == [
         "parameters",
         "gradients",
@@ -146,10 +150,12 @@ def test_the_breakdown_adds_up_to_the_peak_and_the_context_lies_outside() -> Non
         "activations",
         "temporary",
         "workspace",
+        "slack",
         "context",
     ]
-    assert sum(form.breakdown.values()) - 123 == form.peak_allocated_bytes
-    assert form.device_used_bytes == form.peak_allocated_bytes + 123
+    outside = form.breakdown["slack"] + form.breakdown["context"]
+    assert sum(form.breakdown.values()) - outside == form.peak_allocated_bytes
+    assert form.device_used_bytes == sum(form.breakdown.values())
 
 
 def test_a_large_model_with_few_tokens_peaks_in_the_update_unless_it_is_fused() -> None:
@@ -182,14 +188,14 @@ def test_a_chain_without_training_holds_what_goes_in_and_what_comes_out() -> Non
         "stages": [stage, {**stage, "channels": 64}],
     }
     one = 2 * 64**3 * 4
-    form = closed_form(said, workspace_bytes=0)
+    form = closed_form(said, libraries=False)
     assert form.moment == "forward of stage.0"
     assert form.peak_allocated_bytes == pytest.approx(4 * form.parameters + one * 4 + 2 * one * 32)
 
 
 def test_a_u_net_holds_its_skips_until_they_are_joined() -> None:
     said = {"kind": "cnn", "side": [64, 64], "form": "unet", "depth": 2, "batch": 1, "training": False}
-    form = closed_form(said, workspace_bytes=0)
+    form = closed_form(said, libraries=False)
     first = 64 * 64 * 64 * 4
     assert form.moment == "forward of up.1"
     # The first skip is held, what came up and what both are joined into are live.
@@ -232,37 +238,6 @@ def test_the_footprint_of_a_description_can_be_sharded() -> None:
     assert rank_memory(form.footprint, Layout(data=8, zero=3, micro_batch=4)).device_bytes < whole.device_bytes
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ({**GPT2, "hiden": 3}, "hiden: Extra inputs"),
-        ({**GPT2, "heads": 7}, "hidden, 768, is no multiple of heads, 7"),
-        ({**GPT2, "kv_heads": 5}, "no multiple of kv_heads"),
-        ({**GPT2, "optimizer": "adan"}, "no optimizer named 'adan'"),
-        ({**GPT2, "batch": 0}, "batch: Input should be greater"),
-        ({"kind": "tree"}, "tree"),
-        ({**RESNET, "side": [224]}, "side has 1 lengths, expected 2"),
-        ({**RESNET, "depths": []}, "a resnet needs depths"),
-        ({"kind": "cnn", "side": [8, 8], "batch": 1}, "a chain needs stages"),
-    ],
-)
-def test_a_wrong_description_is_named_in_a_sentence(said: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidDocument, match=words) as caught:
-        parse_description(said)
-    assert caught.value.hint
-
-
-def test_a_file_with_a_wrong_description_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "model.yaml"
-    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: none\n", encoding="utf-8")
-    with pytest.raises(InvalidDocument, match=r"model\.yaml:6 inputs: "):
-        read_description(file)
-    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: 4\n", encoding="utf-8")
-    assert closed_form(read_description(file)).parameters == 4 * 8 * (4 + 8 + 2) + 4 * 8 * (8 + 8 + 2) + 8 + 1
-    with pytest.raises(NotFound, match="cannot read the description"):
-        read_description(tmp_path / "none.yaml")
-
-
 @pytest.mark.skipif(not TRUTH.is_file(), reason=f"measured peaks are not here: {TRUTH}")
 def test_measured_peaks_are_met_within_ten_percent_each_and_three_on_average(script: ModuleType) -> None:
     rows, without = script.closed_form_rows(TRUTH)
@@ -285,3 +260,90 @@ def test_a_tied_head_copies_the_embedding_as_an_untied_one_its_own_weights() -> 
     assert tied.copies_bytes is not None and tied.copies_bytes == untied.copies_bytes
     assert tied.copies_bytes["head"] > 2 * GPT2["vocab"] * GPT2["hidden"]
     assert tied.parameters < untied.parameters
+
+
+def test_libraries_and_context_are_those_of_the_device_as_of_a_traced_step() -> None:
+    here, there = closed_form(GPT2), closed_form(GPT2, device("a100-40gb"))
+    # Two handles of cuBLAS, and what the first product with a bias takes.
+    assert here.breakdown["workspace"] == (2 * 32 + 1) * MIB
+    assert there.breakdown["workspace"] == 2 * 8_519_680 + MIB
+    assert here.breakdown["context"] > there.breakdown["context"]
+    assert not any("not measured" in note for note in here.notes)
+    told = "workspaces and context of NVIDIA A100-SXM4-40GB were not measured: rules of other devices were taken"
+    assert told in there.notes
+
+
+@pytest.mark.parametrize(
+    ("said", "context_mib"),
+    [
+        (GPT2, 750.8),  # fp32: no cuDNN
+        ({**GPT2, "precision": "bf16"}, 766.8),
+        ({**GPT2, "precision": "bf16", "training": False}, 694.8),
+        (RESNET, 766.8),
+        (LSTM, 766.8),
+        (GNN, 750.8),
+    ],
+)
+def test_each_library_that_a_kind_uses_adds_to_the_context_as_it_was_measured(
+    said: dict[str, Any], context_mib: float
+) -> None:
+    assert closed_form(said).breakdown["context"] / MIB == pytest.approx(context_mib, abs=0.1)
+
+
+def test_slack_is_a_share_of_what_is_allocated_and_said_to_be_an_estimate() -> None:
+    form = closed_form(GPT2)
+    assert form.breakdown["slack"] == pytest.approx(0.09 * form.peak_allocated_bytes, rel=1e-6)
+    assert form.peak_reserved_bytes == form.peak_allocated_bytes + form.breakdown["slack"]
+    assert form.footprint.slack_share == 0.09
+    assert form.notes[0].startswith("slack is an estimate: measured steps of this kind had 2% to 22%")
+
+
+@pytest.mark.skipif(not TRUTH.is_file(), reason=f"measured peaks are not here: {TRUTH}")
+def test_the_slack_of_every_measured_step_lies_in_what_is_told_of_its_kind(script: ModuleType) -> None:
+    with TRUTH.open(encoding="utf-8", newline="") as stream:
+        rows = [(script.description_of(row), row) for row in csv.DictReader(stream)]
+    shares: dict[str, list[float]] = {}
+    for said, row in rows:
+        if said is not None:
+            usual, least, most = slack_share(parse_description(said))
+            measured = float(row["peak_reserved"]) / float(row["peak_allocated"]) - 1
+            assert least - 0.01 <= measured <= most + 0.01, row
+            shares.setdefault(str(usual), []).append(measured)
+    assert all(fmean(each) == pytest.approx(float(usual), abs=0.01) for usual, each in shares.items())
+
+
+def test_a_rank_alone_never_needs_less_than_the_whole() -> None:
+    for said in (GPT2, RESNET, LSTM, GNN):
+        for change in ({}, {"precision": "bf16"}, {"training": False}, {"training": False, "precision": "bf16"}):
+            form = closed_form({**said, **change})
+            alone, replica = (rank_memory(form.footprint, Layout(each, micro_batch=said["batch"])) for each in (1, 2))
+            assert alone.device_bytes >= form.device_used_bytes * (1 - 1e-9), (said["kind"], change)
+            assert replica.device_bytes >= alone.device_bytes
+
+
+def test_the_last_stage_has_a_copy_of_the_tied_table_with_its_gradient_and_state() -> None:
+    said = {**GPT2, "positions": 0, "batch": 1, "seq": 8}
+    tied, untied = (closed_form({**said, "tied": each}).footprint for each in (True, False))
+    table = 4 * GPT2["vocab"] * GPT2["hidden"]
+    assert [(each.owner, each.user, each.size_bytes) for each in tied.tied] == [("embedding", "head", table)]
+    layout = Layout(pipeline=14)  # a stage for each unit: embedding, twelve blocks, head
+    split = [rank_memory(each, layout) for each in (tied, untied)]
+    assert split[0].parameters_bytes == pytest.approx(split[1].parameters_bytes)
+    assert split[0].parameters_bytes > table
+    assert split[0].optimizer_bytes == pytest.approx(2 * split[0].parameters_bytes)
+    whole = rank_memory(tied, Layout())
+    assert whole.parameters_bytes == tied.total_parameters_bytes
+
+
+def test_gradients_of_earlier_batches_are_there_all_the_time_where_they_are_summed() -> None:
+    one, four = closed_form(GPT2), closed_form({**GPT2, "accumulate": 4})
+    assert one.moment == four.moment == "backward of head"
+    assert four.peak_allocated_bytes - one.peak_allocated_bytes == pytest.approx(
+        4 * one.parameters - one.breakdown["gradients"]
+    )
+    assert four.flops_per_step == 4 * one.flops_per_step
+
+
+def test_tf32_takes_the_bytes_of_fp32() -> None:
+    fp32, tf32 = (closed_form({**GPT2, "precision": each}) for each in ("fp32", "tf32"))
+    assert fp32.breakdown == tf32.breakdown

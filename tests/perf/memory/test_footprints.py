@@ -8,7 +8,7 @@ import pytest
 from step_making import step_trace
 
 from fairmile.perf.memory.footprints import batch_of, footprint_of, unit_of
-from fairmile.perf.memory.sharding import Layout, rank_memory
+from fairmile.perf.memory.sharding import Layout, Tied, rank_memory
 from fairmile.perf.steps import Op, TensorSpec, Trace
 
 
@@ -98,3 +98,21 @@ def test_views_of_an_input_do_not_count_however_many_there_are() -> None:
 )
 def test_a_module_belongs_to_its_first_numbered_block(module: str, unit: str) -> None:
     assert unit_of(module) == unit
+
+
+def test_the_share_of_slack_is_that_of_the_whole_step() -> None:
+    found = footprint_of(step_trace(), batch=4, peak_bytes=100_000, reserved_bytes=178_000)
+    assert found.slack_share == pytest.approx(0.78)
+    assert footprint_of(step_trace(), batch=4, peak_bytes=0).slack_share == 0
+
+
+def test_a_block_that_reads_parameters_of_another_is_tied_to_it() -> None:
+    trace = step_trace(batch=8)
+    assert footprint_of(trace, batch=8, peak_bytes=0).tied == []
+    weight = next(at for at, each in enumerate(trace.storages) if each.category == "parameter")
+    owner, size = trace.storages[weight].module, trace.storages[weight].size_bytes
+    reads = Op("aten.mm.default", "forward", "head", (TensorSpec((1000,), (1,), "float32", weight),), ())
+    found = footprint_of(replace(trace, ops=[*trace.ops, reads, reads]), batch=8, peak_bytes=0)
+    assert found.tied == [Tied(unit_of(owner), "head", size)]
+    updated = replace(reads, phase="optimizer")
+    assert footprint_of(replace(trace, ops=[*trace.ops, updated]), batch=8, peak_bytes=0).tied == []

@@ -84,3 +84,31 @@ def test_inference_takes_no_more_than_training() -> None:
 
 def test_no_steps_need_no_workspace() -> None:
     assert recurrent_workspace_bytes(replace(LSTM, steps=0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "layers", "directions", "steps", "batch", "hidden", "inputs", "bytes_"),
+    [
+        ("lstm", "float32", 2, 1, 200, 64, 512, 64, 166_855_424),
+        ("lstm", "float16", 3, 1, 60, 32, 128, 16, 36_418_048),
+        ("gru", "float32", 2, 2, 300, 64, 256, 40, 280_929_024),
+        ("gru", "float32", 1, 1, 400, 32, 192, 300, 182_267_392),
+        ("gru", "float16", 2, 1, 50, 256, 1024, 1500, 193_370_368),
+        ("rnn", "float16", 2, 1, 200, 64, 512, 64, 46_662_400),
+        ("rnn", "float32", 2, 2, 300, 64, 256, 40, 276_046_592),
+        ("rnn", "float32", 2, 1, 50, 256, 1024, 1500, 223_455_488),
+    ],
+)
+def test_inference_takes_what_was_measured(
+    kind: str,
+    dtype: str,
+    layers: int,
+    directions: int,
+    steps: int,
+    batch: int,
+    hidden: int,
+    inputs: int,
+    bytes_: int,
+) -> None:
+    call = RecurrentCall(kind, dtype, layers, directions, False, steps, batch, hidden, inputs, training=False)
+    assert recurrent_workspace_bytes(call) == bytes_

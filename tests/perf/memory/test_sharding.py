@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.perf.memory.sharding import Layout, ModelFootprint, in_flight, rank_memory, split_stages
+from fairmile.perf.memory.sharding import Layout, ModelFootprint, Tied, in_flight, rank_memory, split_stages
 
 MIB = 2**20
 
@@ -237,3 +237,27 @@ def test_what_a_unit_computes_again_stands_beside_its_own_temporaries() -> None:
     memory = rank_memory(footprint, Layout(recompute="full"))
     assert memory.activations_bytes == 2 + 2
     assert memory.temporary_bytes == 6 + 8
+
+
+def test_a_rank_keeps_the_share_of_slack_that_the_whole_step_has() -> None:
+    slack = replace(FOUR, slack_share=0.5)
+    whole, replica = (rank_memory(slack, Layout(data, micro_batch=4)) for data in (1, 2))
+    assert whole.slack_bytes == whole.allocated_bytes / 2
+    assert whole.reserved_bytes == 1.5 * whole.allocated_bytes
+    assert whole.device_bytes == whole.reserved_bytes + 11
+    assert (
+        whole.least_device_bytes == whole.allocated_bytes + 11 == rank_memory(FOUR, Layout(micro_batch=4)).device_bytes
+    )
+    assert replica.device_bytes == whole.device_bytes + 1.5 * 400
+    outside = rank_memory(slack, Layout(optimizer_on="host", micro_batch=4))
+    assert outside.slack_bytes == whole.slack_bytes - 2400 / 2
+
+
+def test_a_stage_without_the_owner_holds_a_copy_of_tied_parameters() -> None:
+    tied = replace(
+        FOUR, tied=[Tied("a", "c", 50.0), Tied("a", "d", 50.0)], activations_bytes=dict.fromkeys("abcd", 0.0)
+    )
+    together, apart = (rank_memory(tied, Layout(pipeline=each)) for each in (1, 2))
+    assert together.parameters_bytes == 400
+    assert (apart.parameters_bytes, apart.gradients_bytes, apart.optimizer_bytes) == (250, 250, 1500)
+    assert rank_memory(tied, Layout(data=2, pipeline=2)).buffers_bytes == 250

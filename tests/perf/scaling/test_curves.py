@@ -9,7 +9,8 @@ import pytest
 
 from fairmile.base.errors import UsageError
 from fairmile.perf.collectives.links import Link, Topology
-from fairmile.perf.memory.closed_forms import Transformer, closed_form
+from fairmile.perf.memory.closed_forms import closed_form
+from fairmile.perf.memory.descriptions import Transformer
 from fairmile.perf.memory.sharding import Layout, ModelFootprint, rank_memory
 from fairmile.perf.scaling.curves import (
     Goal,
@@ -226,7 +227,7 @@ def test_efficiency_above_all_is_explained() -> None:
 
 def test_what_does_not_fit_is_told_beside_what_there_is() -> None:
     row = scaling_curve(Told({1: 0.0}), Machine(memory_bytes=2.0 * GIB), [1], batch=8).rows[0]
-    assert row.reason.endswith("needs 3.0 GiB, of a GPU 1.9 GiB can be used")
+    assert row.reason.endswith("needs 3.0 GiB, a GPU has 2.0 GiB")
 
 
 def test_a_transformer_in_32_bits_runs_at_the_rate_of_32_bits() -> None:

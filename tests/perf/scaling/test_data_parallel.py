@@ -182,3 +182,13 @@ def test_phases_of_a_predicted_step_give_its_shares() -> None:
     step = OneGpuStep.of_phases(2.0, 16, {"forward": 0.3, "backward": 0.6, "optimizer": 0.1})
     assert (step.backward_share, step.optimizer_share) == (pytest.approx(0.6), pytest.approx(0.1))
     assert OneGpuStep.of_phases(2.0, 16, {}) == OneGpuStep(2.0, 16)
+
+
+def test_sharing_a_small_update_saves_no_more_than_its_bytes_take() -> None:
+    one = OneGpuStep(1.0, 32, backward_share=0.5, optimizer_share=0.1)
+    states, gradients = 3 * 100 * MIB, 100 * MIB
+    bandwidth = (2 * states + gradients) / 0.02  # of the 100 ms of the update, 20 are bytes
+    machine = Machine(gpus_per_node=4, bandwidth_bytes_per_s=bandwidth)
+    model = DataParallelModel(_footprint(), one, Flat(), machine, FREE)
+    updates = [model.step(Layout(data=4, zero=zero, micro_batch=32)).optimizer_s for zero in (0, 1)]
+    assert updates == pytest.approx([0.1, 0.08 + 0.02 / 4])

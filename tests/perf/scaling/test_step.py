@@ -62,8 +62,11 @@ def test_a_device_of_the_table_says_what_it_can_do_and_draws() -> None:
     assert machine.gpus_per_node == 4
     assert machine.peak_flops == known.peak("bfloat16")
     assert (machine.memory_bytes, machine.power_w) == (known.memory_bytes, known.max_w)
+    assert machine.bandwidth_bytes_per_s == known.bandwidth_bytes_per_s
     partition = Partition(gpu=Gpu(count=4, model="H200", memory_gib=100), interconnect="InfiniBand NDR")
     assert machine_of(partition, known).memory_bytes == 100 * 2**30
+    more = partition.model_copy(update={"gpu": Gpu(count=4, model="H200", memory_gib=141)})
+    assert machine_of(more, known).memory_bytes == known.memory_bytes < 141 * 2**30
 
 
 @pytest.mark.parametrize(

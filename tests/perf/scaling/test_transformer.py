@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.perf.memory.closed_forms import Transformer
+from fairmile.perf.memory.descriptions import Transformer
 from fairmile.perf.memory.sharding import Layout
 from fairmile.perf.scaling.comparison import compare_runs, split_runs, summarise
 from fairmile.perf.scaling.step import Machine, TwoLevelLinks

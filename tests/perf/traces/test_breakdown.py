@@ -30,6 +30,82 @@ def parts(step: StepTime) -> float:
     )
 
 
+def solver(*, within: str = "", put: bool = True, init_ms: int = 0) -> EventTable:
+    """Three steps of 20 ms, each with a put of 1 ms behind it; `within` is the name of a span inside each step."""
+    rows = Rows()
+    if init_ms:
+        rows.add(Kind.REGION, "init", 0, init_ms * MS, MAIN)
+    for step in range(3):
+        at = (init_ms + step * 21) * MS
+        rows.add(Kind.PHASE, "step", at, at + 20 * MS, MAIN, step=step)
+        if within:
+            rows.add(Kind.REGION, within, at, at + 5 * MS, MAIN, step=step)
+        if put:
+            rows.add(Kind.EXCHANGE, "put field", at + 20 * MS, at + 21 * MS, MAIN, sequence=step)
+    return only(rows)
+
+
+@pytest.mark.parametrize("init_ms", [0, 7, 200])
+def test_a_program_that_records_its_steps_alone_computes_in_them(init_ms: int) -> None:
+    (rank,) = breakdown(activities(solver(init_ms=init_ms))).ranks
+    assert (rank.steps, rank.step_s) == (3, pytest.approx(0.021))
+    assert rank.total.compute_s == pytest.approx(0.060)
+    assert rank.total.idle_s == 0
+
+
+def test_a_step_does_not_hide_what_another_thread_communicates() -> None:
+    rows = Rows()
+    rows.add(Kind.PHASE, "step", 0, 20 * MS, MAIN, step=0)
+    rows.add(Kind.COLLECTIVE, "all_reduce", 5 * MS, 12 * MS, Lane(0, "communication"))
+    (step,) = breakdown(activities(only(rows))).steps
+    assert (step.compute_s, step.overlap_s) == (pytest.approx(0.013), 0)
+    assert step.exposed_communication_s == pytest.approx(0.007)
+
+
+def test_a_frame_around_steps_alone_is_no_work() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "main", 0, 100 * MS, MAIN)
+    for at in (0, 50):
+        rows.add(Kind.PHASE, "step", at * MS, (at + 40) * MS, MAIN, step=at // 50)
+    assert activities(only(rows))[0].compute.length_ns == 80 * MS
+
+
+def test_what_is_handed_over_between_two_steps_belongs_to_the_step_before() -> None:
+    found = breakdown(activities(solver()))
+    assert [each.exchange_s for each in found.steps] == [pytest.approx(0.001)] * 3
+    assert [each.total_s for each in breakdown(activities(solver(put=False))).steps] == [pytest.approx(0.020)] * 3
+
+
+def test_what_is_got_before_the_first_step_belongs_to_it() -> None:
+    rows = Rows()
+    rows.add(Kind.EXCHANGE, "get field", 0, 2 * MS, MAIN, sequence=0)
+    rows.add(Kind.PHASE, "step", 2 * MS, 12 * MS, MAIN, step=0)
+    (step,) = breakdown(activities(only(rows))).steps
+    assert (step.exchange_s, step.total_s) == (pytest.approx(0.002), pytest.approx(0.012))
+
+
+def test_what_is_sent_long_behind_a_step_is_not_of_it() -> None:
+    rows = Rows()
+    rows.add(Kind.PHASE, "step", 0, 10 * MS, MAIN, step=0)
+    rows.add(Kind.EXCHANGE, "put result", 50 * MS, 60 * MS, MAIN, sequence=0)
+    (step,) = breakdown(activities(only(rows))).steps
+    assert (step.exchange_s, step.total_s) == (0, pytest.approx(0.010))
+
+
+def test_where_something_finer_is_recorded_within_steps_it_alone_is_work() -> None:
+    (rank,) = breakdown(activities(solver(within="assemble"))).ranks
+    assert rank.total.compute_s == pytest.approx(0.015)
+    assert rank.total.idle_s == pytest.approx(0.045)
+
+
+def test_a_rank_without_steps_does_not_change_the_time_of_a_step() -> None:
+    rows = Rows()
+    for step in range(2):
+        rows.add(Kind.PHASE, "step", step * 10 * MS, (step + 1) * 10 * MS, Lane(0, "main", component="a"), step=step)
+    rows.add(Kind.REGION, "train", 0, 500 * MS, Lane(0, "main", component="b"))
+    assert breakdown(activities(rows.table([Process(0, "a"), Process(0, "b")]))).step_s == pytest.approx(0.010)
+
+
 @pytest.mark.parametrize("device", [False, True])
 def test_parts_of_every_step_add_up_to_it(device: bool) -> None:
     table = Training(device=device, buckets=2, compute_ms=lambda rank, step: 7 + rank + step, shuffled=True).table()

@@ -207,6 +207,66 @@ def test_a_trainer_that_waits_for_its_solver_is_told() -> None:
     assert "field" in finding.where
 
 
+def test_data_that_is_several_versions_old_is_told_though_nobody_waits() -> None:
+    rows = Rows()
+    for version in range(4):
+        told = {"key": "field", "how": "put"}
+        solver = Lane(0, "main", component="solver")
+        rows.add(Kind.EXCHANGE, "put field", version * MS, (version + 1) * MS, solver, sequence=version, with_=told)
+        told = {"key": "field", "how": "get"}
+        at, trainer = (10 + 10 * version) * MS, Lane(0, "main", component="trainer")
+        rows.add(Kind.EXCHANGE, "get field", at, at + 9 * MS, trainer, sequence=version, with_=told)
+    found = analyze(rows.table([Process(0, "solver"), Process(0, "trainer")]))
+    old = of_kind(found, "old data")
+    assert old.title == "The trainer takes old data: field is 1.5 versions behind"
+    assert "at most 3" in old.why and "22.5 ms old" in old.why
+    moving = next(each for each in found.findings if each.kind == "exchange")
+    assert moving.title == "The trainer spends its time on moving data"
+    assert moving.seconds == pytest.approx(0.036)
+
+
+def dumped(*calls: int, state: str = "scheduled", format: str = "flight") -> TraceAnalysis:
+    """The dumps of ranks that came to so many collectives."""
+    rows, group = Rows(), Group("dp", tuple(range(len(calls))), "nccl")
+    for rank, count in enumerate(calls):
+        for call in range(count):
+            told = {"state": "completed" if call < min(calls) else state}
+            lane, at = Lane(rank, "collectives"), 10 * call * MS
+            rows.add(
+                Kind.COLLECTIVE, "nccl:all_reduce", at, at + 3 * MS, lane,
+                group=group, sequence=call, bytes=4096, with_=told,
+            )  # fmt: skip
+    return analyze(rows.table([Process(rank, format=format, world=len(calls)) for rank in range(len(calls))]))
+
+
+def test_a_rank_that_never_came_to_a_collective_is_the_first_finding() -> None:
+    first = dumped(5, 4, 5).findings[0]
+    assert (first.kind, first.title) == ("hang", "Rank 1 never came to nccl:all_reduce of 4.0 KiB")
+    assert first.where == "group 'dp'; ranks 0, 2 came to it"
+    assert "in the dump of rank 1 it is missing" in first.why and "waits for ever" in first.why
+
+
+def test_a_collective_that_is_done_elsewhere_is_no_wait_for_ever() -> None:
+    assert "the dump may be older" in dumped(5, 4, state="completed").findings[0].why
+
+
+@pytest.mark.parametrize(("calls", "format"), [((5, 5), "flight"), ((5, 4), "kineto")])
+def test_ranks_that_all_came_or_whose_profilers_ended_apart_do_not_hang(calls: tuple[int, ...], format: str) -> None:
+    assert "hang" not in {each.kind for each in dumped(*calls, format=format).findings}
+
+
+def test_a_finding_on_communication_says_that_a_rank_without_a_trace_may_be_waited_for() -> None:
+    rows, group = Rows(), Group("0", (0, 1))
+    for call in range(5):
+        rows.add(Kind.REGION, "aten::mm", 10 * call * MS, (10 * call + 4) * MS, Lane(0, "main"))
+        times = (10 * call + 4) * MS, (10 * call + 10) * MS
+        rows.add(Kind.COLLECTIVE, "gloo:all_reduce", *times, Lane(0, "main"), group=group, bytes=1 << 20)
+    finding = of_kind(analyze(rows.table([Process(0, world=2)])), "exposed communication")
+    assert finding.title.endswith("or waits for a rank without a trace")
+    assert finding.why.startswith("Transfers of 30 ms, which hold all waits for rank 1 (it has no trace), happen")
+    assert finding.what_to_try.startswith("Read the trace of rank 1 as well")
+
+
 def test_components_keep_the_letters_of_their_names() -> None:
     table = coupled()
     names = {"solver": "OpenFOAM", "trainer": "myCNN", "": ""}

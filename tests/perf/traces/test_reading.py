@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,37 @@ def test_two_files_that_claim_one_rank_and_nothing_tells_more_leave_one(tmp_path
     table = read_traces(tmp_path)
     assert len(table) == 18
     assert "rank 0 is claimed by a.json, b.json: b.json left out" in table.notes
+
+
+def test_files_of_the_same_name_are_told_by_their_folders(tmp_path: Path) -> None:
+    write_kineto(tmp_path / "a", 0)
+    write_kineto(tmp_path / "b", 0, events=kineto_events(0)[:8])
+    write_kineto(tmp_path, 0, name="cut.json", events=kineto_events(0)[:6])
+    claimed = "rank 0 is claimed by a/rank0.json, b/rank0.json, cut.json: b/rank0.json, cut.json left out"
+    assert claimed in read_traces(tmp_path).notes
+
+
+def test_files_that_are_called_like_traces_and_hold_none_are_named(tmp_path: Path) -> None:
+    write_kineto(tmp_path, 0, world=1)
+    for name, data in {
+        "empty.json": b"",
+        "list.json": b"[]",
+        "text.json": b"hello",
+        "rnd.json.gz": b"\x00\x07",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    for name, data in {"recording.json": b'{"command": []}', "notes.txt": b"hello", "model.bin": b"\x00"}.items():
+        (tmp_path / name).write_bytes(data)
+    passed_over = "passed over, since nothing in them is a trace: empty.json, list.json, rnd.json.gz, text.json"
+    assert read_traces(tmp_path).notes == [passed_over]
+
+
+def test_a_flight_recorder_is_known_by_its_content_whatever_its_name(tmp_path: Path) -> None:
+    entry = {"collective_seq_id": 1, "process_group": ("0", ""), "profiling_name": "nccl:all_reduce"}
+    (tmp_path / "dump_3").write_bytes(pickle.dumps({"entries": [entry | {"time_created_ns": 5}]}, protocol=2))
+    (tmp_path / "weights_3").write_bytes(pickle.dumps({"layer": [1.0]}))
+    assert format_of(tmp_path / "dump_3") == "flight" and format_of(tmp_path / "weights_3") is None
+    assert read_traces(tmp_path).ranks == [3]
 
 
 def test_windows_of_one_rank_one_after_the_other_are_all_kept(tmp_path: Path) -> None:

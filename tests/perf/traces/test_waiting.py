@@ -92,7 +92,7 @@ def test_calls_that_not_all_ranks_recorded_are_left_out_and_told() -> None:
     lost = (table.kind == Kind.COLLECTIVE) & (table.rank == 2) & (table.sequence == 1)
     found = analyze(table.select(~lost))
     assert found.waiting.collectives[0].calls == 4
-    assert any("1 collectives of group 'default' have no match" in note for note in found.notes)
+    assert any("left out of waiting: 1 collective of group 'default'" in note for note in found.notes)
 
 
 def test_a_missing_rank_is_told() -> None:

@@ -18,6 +18,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from fairmile.base.errors import UsageError
+
 ROWS = 8
 
 
@@ -284,6 +286,34 @@ def shape_of_data() -> Any:
         return data[data > 0].mean()
 
     return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
+
+
+class Choosy(nn.Module):
+    """Goes on with those rows of a layer alone that are above zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 100), nn.Linear(100, 1)
+
+    def forward(self, given: Any) -> Any:
+        rows = self.first(given)
+        return self.second(rows[rows.sum(1) > 0])
+
+
+def choosy() -> Any:
+    return SimpleNamespace(
+        model=Choosy(), loss=lambda model: model(torch.randn(500, 8)).mean(), optimizer=torch.optim.Adam
+    )
+
+
+def misused() -> Any:
+    raise UsageError("benchmark 'targets' has no parameter 'width'", hint="it has depth")
+
+
+def misshaped(length: Any) -> Any:
+    return SimpleNamespace(
+        model=nn.Linear(8, 8), loss=lambda model: model(torch.randn(length, 8)).mean(), optimizer=sgd
+    )
 
 
 def number_of_data() -> Any:

@@ -68,9 +68,13 @@ _ASKED: dict[str, dict[str, Any]] = {
     "drawn": {"function": "drawn"},
     "drawn again": {"function": "drawn"},
     "output only": {"function": "output_only"},
+    "followed in part": {"function": "choosy", "partial": True},
     # what cannot be traced
     "shape of data": {"function": "shape_of_data"},
     "number of data": {"function": "number_of_data"},
+    "not followed": {"function": "choosy"},
+    "misused": {"function": "misused"},
+    "misshaped": {"function": "misshaped", "arguments": {"length": "many"}},
     "no scalar": {"function": "no_scalar"},
     "no tensor": {"function": "no_tensor"},
     "no gradient": {"function": "no_gradient"},
@@ -540,6 +544,31 @@ def test_a_backward_that_fails_leaves_the_forward(of: Callable[[str], Trace]) ->
     assert names(trace, "optimizer") == Counter()
     assert "only the forward" in trace.notes[0]
     assert "there is no way back" in trace.notes[0]
+    assert "there is no way back" in trace.stopped
+
+
+def test_a_step_that_depends_on_data_is_followed_to_that_point_where_this_is_asked_for(
+    of: Callable[[str], Trace],
+) -> None:
+    trace = of("followed in part")
+    assert "depends on data" in trace.stopped and "aten.index" in trace.stopped
+    parameters = 4 * (8 * 100 + 100 + 100 + 1)
+    assert sums(trace, step=-1)["parameter"] == sums(trace, step=1)["gradient"] == parameters
+    assert sums(trace)["optimizer"] == 2 * parameters
+    assert sums(trace, step=1)["activation"] >= 4 * 500 * 100
+    assert trace.steps == 2
+    assert of("cnn").stopped == ""
+
+
+def test_what_is_told_of_a_wrong_argument_is_handed_on_as_it_is(refused: Callable[[str], UsageError]) -> None:
+    said = refused("misused")
+    assert (said.message, said.hint) == ("benchmark 'targets' has no parameter 'width'", "it has depth")
+
+
+def test_what_torch_says_of_arguments_ends_before_all_its_signatures(refused: Callable[[str], UsageError]) -> None:
+    message = refused("misshaped").message
+    assert "got (str, int" in message and len(message) < 250
+    assert "expected one of" not in message
 
 
 @pytest.mark.parametrize(
@@ -547,6 +576,7 @@ def test_a_backward_that_fails_leaves_the_forward(of: Callable[[str], Trace]) ->
     [
         ("shape of data", ("targets.py:", "aten.index", "depends on data")),
         ("number of data", ("targets.py:", "integer value")),
+        ("not followed", ("targets.py:", "aten.index", "depends on data")),
         ("no scalar", ("`loss`", "(2, 8)")),
         ("no tensor", ("`loss`", "float")),
         ("no gradient", ("`loss`", "depends on no parameter")),

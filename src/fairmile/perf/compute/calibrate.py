@@ -24,8 +24,8 @@ from fairmile.perf.compute.grid import generic_candidates
 from fairmile.perf.compute.samples import returned
 from fairmile.perf.compute.signatures import (
     Candidate,
+    by_signature,
     candidates_of,
-    merged,
     read_candidates,
     signature,
     write_candidates,
@@ -57,20 +57,29 @@ class Calibrated:
 
 
 def calibrate(
-    candidates: Iterable[Candidate], out: Path, *, for_s: float = 120.0, device: str = "cuda", restarts: int = 20
+    candidates: Iterable[Candidate],
+    out: Path,
+    *,
+    for_s: float = 120.0,
+    since: float | None = None,
+    device: str = "cuda",
+    restarts: int = 20,
 ) -> Calibrated:
     """Measure each candidate that `out` lacks, in order, until the time is over, and write the table to `out`.
 
+    The time runs from the call on, or `since` an earlier moment of `time.monotonic`, but half of it is kept for the
+    process that measures.
     The work is done in a child process, which is started again without the operator that broke it.
     """
+    begun = time.monotonic() if since is None else since
     _torch()  # where it is missing nothing is begun
-    wanted = merged(candidates)
-    end = time.monotonic() + for_s
+    wanted = by_signature(candidates)
     part, now, todo = (out.with_name(out.name + suffix) for suffix in (".part", ".now", ".todo.gz"))
     out.parent.mkdir(parents=True, exist_ok=True)
     before = _known(out, part)
-    write_candidates([each for each in wanted if signature(each.op) not in before], todo)
+    write_candidates([each for text, each in wanted.items() if text not in before], todo)
     first = len(before)
+    end = time_left_s(for_s, since=begun) + time.monotonic()
     for _ in range(restarts + 1):
         left_s = end - time.monotonic()
         if left_s <= 0:
@@ -89,13 +98,18 @@ def calibrate(
             append_rows(part, [Row(broken, outputs, (), problem=f"ended the process ({done.returncode})")])
         now.unlink()
     rows = _known(out, part)
-    origins = {signature(each.op): each.origins for each in wanted}
+    origins = {text: each.origins for text, each in wanted.items()}
     final = [_with_origins(row, origins.get(row.signature, ())) for row in rows.values()]
     write_table(out, final, _about(device))
     for each in (part, now, todo):
         each.unlink(missing_ok=True)
     failed = sum(bool(each.problem) for each in final)
     return Calibrated(len(final), len(final) - first, failed, len(wanted) - len(set(origins) & set(rows)))
+
+
+def time_left_s(for_s: float, *, since: float) -> float:
+    """Return what is left of a time that began `since`; half of it is kept for what it is meant for."""
+    return max(for_s - (time.monotonic() - since), for_s / 2)
 
 
 def _known(*paths: Path) -> dict[str, Row]:
@@ -311,11 +325,12 @@ def main(said: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(said)
-    for_s = parse_duration(chosen.for_s)
+    for_s, begun = parse_duration(chosen.for_s), time.monotonic()
     try:
         found = _chosen(chosen.signatures)
         if chosen.worker:
-            measure(found, chosen.out, for_s=for_s, device=chosen.device)
+            _torch()  # which takes seconds that count
+            measure(found, chosen.out, for_s=time_left_s(for_s, since=begun), device=chosen.device)
             return 0
         done = calibrate(found, chosen.out, for_s=for_s, device=chosen.device)
     except FairmileError as error:

@@ -136,6 +136,11 @@ def candidates_of(trace: Trace, origin: str) -> list[Candidate]:
 
 def merged(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return each call once, in the order first seen, with all its origins."""
+    return list(by_signature(candidates).values())
+
+
+def by_signature(candidates: Iterable[Candidate]) -> dict[str, Candidate]:
+    """Return the same by what tells one call from another."""
     found: dict[str, Candidate] = {}
     for each in candidates:
         text = signature(each.op)
@@ -144,7 +149,7 @@ def merged(candidates: Iterable[Candidate]) -> list[Candidate]:
             found[text] = each
         else:
             found[text] = Candidate(before.op, tuple(dict.fromkeys(before.origins + each.origins)))
-    return list(found.values())
+    return found
 
 
 def write_candidates(candidates: Iterable[Candidate], path: Path) -> None:

@@ -9,9 +9,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from fairmile.base.units import format_size
 from fairmile.base.yaml import load
 from fairmile.perf.compute.devices import Device
 from fairmile.perf.memory.allocator import Allocator, DeviceFull
+from fairmile.perf.memory.contexts import context_bytes, unmeasured_note
 from fairmile.perf.memory.options import AllocatorOptions
 from fairmile.perf.memory.schedule import WORKSPACE, Request, Schedule, schedule
 from fairmile.perf.memory.workspaces import Workspaces
@@ -58,7 +60,10 @@ class Span:
 
 @dataclass(frozen=True)
 class MemoryAccount:
-    """What a step takes; `breakdown` adds up to `device_used_bytes`, `by_module` to its activations."""
+    """What a step takes; `breakdown` adds up to `device_used_bytes`, `by_module` to its activations.
+
+    Where it fits only because unused segments are given back, all figures are those of the run that does so.
+    """
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -78,6 +83,22 @@ class MemoryAccount:
     retries: int  # how often unused segments would have to be given back
     verified: bool  # whether the rules of this device were measured
     notes: Sequence[str]
+    retries_per_step: int = 0  # of them, in each step once all is as it stays
+    wanted_bytes: int = 0  # what the device would show as used if it had more room
+    stopped: str = ""  # why a step was followed only to a point, where it was: then it takes all of this, or more
+
+    @property
+    def squeeze(self) -> str:
+        """How it fits although it wants more than there is; nothing where it has room, or does not fit."""
+        if not self.fits or not self.retries:
+            return ""
+        often = f"{self.retries_per_step} times a step" if self.retries_per_step > 1 else "once a step"
+        if not self.retries_per_step:
+            often = f"{self.retries} times" if self.retries > 1 else "once"
+        return (
+            f"only because unused segments are given back to the device, {often}, which takes time: "
+            f"with more room it would use {format_size(self.wanted_bytes)}"
+        )
 
 
 def account(
@@ -94,22 +115,25 @@ def account(
     """
     workspaces = Workspaces(device.architecture, device.multiprocessors)
     plan = schedule(trace, workspaces)
-    context, context_known = _context_bytes(device.slug, plan)
+    context, context_known = context_bytes(device.slug, products=len(plan.products), networks=len(plan.networks))
     free = _Player(plan, options, None)
     free.play(repeats)
     reserved = free.allocator.peak_reserved_bytes
     limit = device.memory_bytes if limit_bytes is None else limit_bytes
-    failure, retries = None, 0
-    if reserved + context > limit:
-        failure, retries = _squeeze(plan, options, repeats, max(0, limit - context))
-    peak_allocated = free.allocator.peak_allocated_bytes
-    part, index = free.peak
-    breakdown, modules = _breakdown(plan, free, part, index)
+    wanted, shown, retries, failure = reserved + context, free, (0, 0), None
+    if wanted > limit:
+        tight, failure = _squeeze(plan, options, repeats, max(0, limit - context))
+        retries = tight.allocator.retries, tight.last_retries
+        if failure is None:
+            shown, reserved = tight, tight.allocator.peak_reserved_bytes
+    peak_allocated = shown.allocator.peak_allocated_bytes
+    part, index = shown.peak
+    breakdown, modules = _breakdown(plan, shown, part, index)
     slack = reserved - sum(breakdown.values())
     notes = list(trace.notes)
     verified = workspaces.rules.verified and context_known
     if not verified:
-        notes.append(f"workspaces and context of {device.name} were not measured: rules of other devices were taken")
+        notes.append(unmeasured_note(device))
     if not plan.repeatable and trace.steps > 1:
         notes.append("the last two steps do not leave the same blocks behind: the last was not repeated")
     used = reserved + context
@@ -125,14 +149,17 @@ def account(
         breakdown={**breakdown, "slack": slack, "context": context},
         by_module=modules,
         peak=_moment(trace, plan, part, index),
-        timeline=_timeline(trace, plan, free),
+        timeline=_timeline(trace, plan, shown),
         device=device.name,
         device_bytes=limit,
         fits=failure is None,
         out_of_memory=failure,
-        retries=retries,
+        retries=retries[0],
         verified=verified,
         notes=notes,
+        retries_per_step=retries[1],
+        wanted_bytes=wanted,
+        stopped=trace.stopped,
     )
 
 
@@ -144,6 +171,7 @@ class _Player:
         self.allocator = Allocator(options, limit_bytes=limit_bytes)
         self.peak = (0, 0)  # part and index of the request that reached the peak
         self.course: list[list[tuple[int, int]]] = []  # per part: allocated and reserved after each request
+        self.last_retries = 0  # how often unused segments were given back in the last step that was played
 
     def play(self, repeats: int) -> None:
         for number, part in enumerate(self.plan.parts):
@@ -164,7 +192,7 @@ class _Player:
 
     def _part(self, number: int, part: Sequence[Request]) -> list[tuple[int, int]]:
         allocator, course = self.allocator, []
-        peak = allocator.peak_allocated_bytes
+        peak, before = allocator.peak_allocated_bytes, allocator.retries
         for index, request in enumerate(part):
             if request.size_bytes >= 0:
                 allocator.allocate(request.key, request.size_bytes)
@@ -174,17 +202,18 @@ class _Player:
             else:
                 allocator.free(request.key)
             course.append((allocator.allocated_bytes, allocator.reserved_bytes))
+        self.last_retries = allocator.retries - before
         return course
 
 
-def _squeeze(plan: Schedule, options: AllocatorOptions | None, repeats: int, limit: int) -> tuple[str | None, int]:
-    """Try again with the memory there is: how it ends, and how often unused segments were given back."""
+def _squeeze(plan: Schedule, options: AllocatorOptions | None, repeats: int, limit: int) -> tuple[_Player, str | None]:
+    """Play again with the memory there is: the course of it, and the sentence it ends with where it does not fit."""
     tight = _Player(plan, options, limit)
     try:
         tight.play(repeats)
     except DeviceFull as error:
-        return error.message, tight.allocator.retries
-    return None, tight.allocator.retries
+        return tight, error.message
+    return tight, None
 
 
 def _breakdown(plan: Schedule, player: _Player, part: int, index: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -244,16 +273,6 @@ def _errors(plan: Schedule, verified: bool) -> dict[str, float]:
     kind = "unmeasured" if not verified else "neighbours" if plan.has_neighbours else "exact"
     errors: dict[str, float] = _table()["errors"][kind]
     return errors
-
-
-def _context_bytes(slug: str, plan: Schedule) -> tuple[int, bool]:
-    """Return what a process takes outside the allocator, and whether that was measured on this device."""
-    said: dict[str, dict[str, Any]] = _table()["contexts"]
-    known = said.get(slug, said["default"])
-    total = int(known["bare"]) + int(known["kernels"])
-    for number, _ in enumerate(sorted(plan.products)):
-        total += int(known["blas" if number == 0 else "blas_second"])
-    return total + int(known["dnn"]) * len(plan.networks), bool(known["verified"])
 
 
 @cache

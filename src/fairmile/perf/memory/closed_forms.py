@@ -1,243 +1,43 @@
 """Memory and FLOPs of a step from a small description, for those who have neither torch nor the code.
 
 A description becomes a chain of operations that know what they keep for backward; walking the chain forwards and
-backwards finds the moment that needs most. What stays out: fragmentation, and whatever the description leaves unsaid.
+backwards finds the moment that needs most. What the allocator reserves beyond that is an estimate by measured steps of
+the same kind. What stays out: whatever the description leaves unsaid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from fairmile.perf.compute.devices import Device, device
+from fairmile.perf.memory.contexts import context_bytes, unmeasured_note
+from fairmile.perf.memory.descriptions import (
+    OPTIMIZER_STATE_BYTES,
+    Cnn,
+    Described,
+    Gnn,
+    Rnn,
+    Stage,
+    Transformer,
+    parse_description,
+)
+from fairmile.perf.memory.sharding import ModelFootprint, Tied
+from fairmile.perf.memory.workspaces import library_rules
 
-from fairmile.base.errors import InvalidDocument, NotFound, Problem
-from fairmile.base.yaml import load_located
-from fairmile.perf.memory.sharding import ModelFootprint
+GPU = "h200"
 
-Precision = Literal["fp32", "bf16", "fp16", "pure_bf16"]  # bf16 and fp16 are autocast, pure_bf16 has a master copy
-Count = Annotated[int, Field(ge=1, strict=True)]
-
-WORKSPACE_BYTES = 65 * 2**20  # cuBLAS on Hopper: one handle forwards, one backwards
-CONTEXT_BYTES = 804_061_184  # device bytes outside the allocator; torch 2.11, CUDA 13.0, H200
-
-# State of an optimizer in bytes per parameter, all of it fp32 unless the name says otherwise.
-OPTIMIZER_STATE_BYTES: Mapping[str, float] = {
-    "none": 0,
-    "sgd": 0,
-    "momentum": 4,
-    "adagrad": 4,
-    "rmsprop": 4,
-    "lion": 4,
-    "adam": 8,
-    "adamw": 8,
-    "lamb": 8,
-    "adam_8bit": 2,
+# What the allocator reserved beyond what it gave out at the peak, as shares: mean, least and most of measured steps.
+_SLACK: Mapping[str, tuple[float, float, float]] = {
+    "transformer": (0.09, 0.02, 0.22),
+    "dense": (0.0, 0.0, 0.0),
+    "cnn": (0.18, 0.11, 0.24),
+    "cnn_3d": (0.84, 0.72, 0.91),
+    "rnn": (0.12, 0.12, 0.12),
+    "gnn": (0.11, 0.11, 0.11),
 }
 _FOREACH_TEMPORARY = {"adam", "adamw", "lamb", "rmsprop", "adagrad"}  # one more copy of the parameters in the step
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _Described(_Part):
-    batch: Count
-    training: bool = True
-    precision: Precision = "fp32"
-    optimizer: str = "adamw"
-    implementation: Literal["foreach", "fused", "loop"] = "foreach"
-    recompute: Literal["none", "selective", "full"] = "none"
-    fp32_gradients: bool = False  # pure_bf16 as in Megatron: gradients are summed in fp32
-
-    @model_validator(mode="after")
-    def _optimizer_is_known(self) -> _Described:
-        if self.optimizer not in OPTIMIZER_STATE_BYTES:
-            raise ValueError(f"no optimizer named {self.optimizer!r}; known: {', '.join(OPTIMIZER_STATE_BYTES)}")
-        return self
-
-    @property
-    def compute_bytes(self) -> int:
-        """Of one element of an activation."""
-        return 4 if self.precision == "fp32" else 2
-
-    @property
-    def weight_bytes(self) -> int:
-        return 2 if self.precision == "pure_bf16" else 4
-
-    @property
-    def gradient_bytes(self) -> int:
-        return 4 if self.fp32_gradients else self.weight_bytes
-
-    @property
-    def stream_bytes(self) -> int:
-        """Of one element where autocast stays with fp32: norms and the residual stream."""
-        return 2 if self.precision == "pure_bf16" else 4
-
-
-class Transformer(_Described):
-    """A stack of equal blocks over a sequence of tokens, or of patches where there is no vocabulary."""
-
-    kind: Literal["transformer"] = "transformer"
-    layers: Count
-    hidden: Count
-    heads: Count
-    kv_heads: Count | None = None
-    ffn: Count | None = None  # four times hidden
-    vocab: Annotated[int, Field(ge=0, strict=True)] = 0
-    seq: Count
-    tied: bool = True
-    attention: Literal["flash", "math"] = "flash"
-    glu: bool = False
-    activation: Literal["gelu", "gelu_composed", "relu", "silu"] = "gelu"  # composed: of single operations, as in GPT-2
-    dropout: bool = True
-    positions: Annotated[int, Field(ge=0)] = 0  # learned position embeddings
-    classes: Annotated[int, Field(ge=0)] = 0  # a linear head without vocabulary
-    patch: Annotated[int, Field(ge=0)] = 0  # values of one image patch that the first layer takes
-    biases: bool = True
-    head_transform: bool = False  # a dense layer and a norm before the vocabulary, as in BERT
-
-    @model_validator(mode="after")
-    def _fits(self) -> Transformer:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden, {self.hidden}, is no multiple of heads, {self.heads}")
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ValueError(f"heads, {self.heads}, is no multiple of kv_heads, {self.kv_heads}")
-        return self
-
-    @property
-    def ffn_width(self) -> int:
-        return self.ffn or 4 * self.hidden
-
-    @property
-    def kv_share(self) -> float:
-        return (self.kv_heads or self.heads) / self.heads
-
-    @property
-    def layer_parameters(self) -> int:
-        h, f = self.hidden, self.ffn_width
-        weights = round(h * h * (2 + 2 * self.kv_share)) + h * f * (3 if self.glu else 2)
-        biases = round(h * (2 + 2 * self.kv_share)) + f * (2 if self.glu else 1) + h if self.biases else 0
-        return weights + biases + 2 * h * (2 if self.biases else 1)
-
-    @property
-    def embedding_parameters(self) -> int:
-        h = self.hidden
-        return (self.vocab + self.positions) * h + (self.patch * h + h if self.patch else 0)
-
-    @property
-    def head_parameters(self) -> int:
-        h = self.hidden
-        final = 2 * h if self.biases else h
-        transform = h * h + 3 * h if self.head_transform else 0
-        classes = self.classes * (h + 1)
-        return final + transform + classes + (0 if self.tied else self.vocab * h)
-
-    @property
-    def parameters(self) -> int:
-        return self.embedding_parameters + self.layers * self.layer_parameters + self.head_parameters
-
-
-class Stage(_Part):
-    """Equal convolutions, each with norm and activation if said, and a pooling by two at the end."""
-
-    channels: Count
-    kernel: Count = 3
-    stride: Count = 1
-    repeat: Count = 1
-    norm: bool = True
-    activation: Literal["relu", "leaky_relu", "none"] = "relu"
-    pool: bool = False
-    bias: bool | None = None  # where there is no norm
-
-
-class Cnn(_Described):
-    """A convolutional network: a chain of stages, a ResNet of bottlenecks or a U-Net, and dense layers at the end."""
-
-    kind: Literal["cnn"] = "cnn"
-    dimensions: Literal[1, 2, 3] = 2
-    input_channels: Count = 3
-    side: tuple[Count, ...]  # length of each dimension
-    form: Literal["chain", "resnet", "unet"] = "chain"
-    stages: tuple[Stage, ...] = ()
-    depths: tuple[Count, ...] = ()  # resnet: blocks of each stage, such as 3, 4, 6, 3
-    width: Count = 64  # resnet, unet: channels of the first stage
-    depth: Count = 4  # unet: how often it halves
-    outputs: Count = 1  # unet: channels of the result
-    dense: tuple[Count, ...] = ()  # widths of the dense layers, the last is the number of outputs
-    dense_activation: bool = True
-    dropout: bool = False
-
-    @model_validator(mode="after")
-    def _fits(self) -> Cnn:
-        if len(self.side) != self.dimensions:
-            raise ValueError(f"side has {len(self.side)} lengths, expected {self.dimensions}")
-        if self.form == "resnet" and not self.depths:
-            raise ValueError("a resnet needs depths, such as [3, 4, 6, 3]")
-        if self.form == "chain" and not (self.stages or self.dense):
-            raise ValueError("a chain needs stages or dense layers")
-        return self
-
-
-class Rnn(_Described):
-    """Recurrent layers as cuDNN runs them, and a linear layer on every step's output."""
-
-    kind: Literal["rnn"] = "rnn"
-    cell: Literal["lstm", "gru", "tanh"] = "lstm"
-    layers: Count
-    hidden: Count
-    seq: Count
-    inputs: Count
-    outputs: Count = 1
-    dropout: bool = False
-    bidirectional: bool = False
-
-
-class Gnn(_Described):
-    """Message passing: each edge joins the features of its ends, a linear layer makes the message, nodes sum them."""
-
-    kind: Literal["gnn"] = "gnn"
-    nodes: Count  # of one sample of the batch
-    edges: Count  # of one sample of the batch
-    hidden: Count
-    layers: Count
-    inputs: Count
-    message: Count | None = None  # width of a message; hidden where it is not said
-    edge_features: Annotated[int, Field(ge=0)] = 0
-    outputs: Count = 1
-
-
-Description: TypeAlias = Annotated[Transformer | Cnn | Rnn | Gnn, Field(discriminator="kind")]
-_KINDS = ("transformer", "cnn", "rnn", "gnn")
-_DESCRIPTIONS: TypeAdapter[Transformer | Cnn | Rnn | Gnn] = TypeAdapter(Description)
-
-
-def read_description(path: Path) -> Transformer | Cnn | Rnn | Gnn:
-    """Return the description that a YAML or JSON file holds; problems name its lines."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"cannot read the description {path}: {error}") from error
-    located = load_located(text, file=str(path))
-    return parse_description(located.data, file=str(path), line_of=located.line)
-
-
-def parse_description(
-    data: Any, *, file: str = "", line_of: Callable[[Sequence[str | int]], int | None] | None = None
-) -> Transformer | Cnn | Rnn | Gnn:
-    """Return the description that plain data holds; InvalidDocument lists all that is wrong with it."""
-    try:
-        return _DESCRIPTIONS.validate_python(data)
-    except ValidationError as error:
-        problems = []
-        for each in error.errors():
-            steps = [step for step in each["loc"] if step not in _KINDS]
-            message = each["msg"].removeprefix("Value error, ")
-            line = line_of(steps) if line_of else None
-            problems.append(Problem(message, field=".".join(str(step) for step in steps), file=file, line=line))
-        raise InvalidDocument(problems, hint=f"kind is one of {', '.join(_KINDS)}") from error
 
 
 @dataclass(frozen=True)
@@ -249,24 +49,73 @@ class ClosedForm:
     flops_per_step: float
     peak_allocated_bytes: int
     moment: str  # "loss", "backward of …", "optimizer", "forward of …"
-    breakdown: Mapping[str, int] = field(default_factory=dict)  # parts of the peak, and the context outside of it
+    breakdown: Mapping[str, int] = field(default_factory=dict)  # parts of the peak; slack and context lie outside of it
+    notes: Sequence[str] = ()
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """What the allocator then holds: an estimate."""
+        return self.peak_allocated_bytes + self.breakdown["slack"]
 
     @property
     def device_used_bytes(self) -> int:
-        """The least that the device shows: without what the allocator reserves beyond the peak."""
+        """What the device then shows as used, where it has room for what the allocator holds."""
+        return self.peak_reserved_bytes + self.breakdown["context"]
+
+    @property
+    def least_device_bytes(self) -> int:
+        """What is left where the allocator gives all back that it does not use."""
         return self.peak_allocated_bytes + self.breakdown["context"]
 
 
 def closed_form(
-    said: Transformer | Cnn | Rnn | Gnn | Mapping[str, Any],
-    *,
-    workspace_bytes: int = WORKSPACE_BYTES,
-    context_bytes: int = CONTEXT_BYTES,
+    said: Transformer | Cnn | Rnn | Gnn | Mapping[str, Any], on: Device | None = None, *, libraries: bool = True
 ) -> ClosedForm:
-    """Return memory and FLOPs of one step of what a description says."""
+    """Return memory and FLOPs of one step of what a description says, on an H200 unless another GPU is named.
+
+    Without `libraries` nothing is counted but the step itself: no workspaces, no context.
+    """
     described = parse_description(said) if isinstance(said, Mapping) else said
     chain = list(_chain(described))
-    return _account(described, chain, workspace_bytes, context_bytes)
+    around = _around(described, on or device(GPU)) if libraries else _Around()
+    return _account(described, chain, around)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What a step takes beside its own tensors."""
+
+    workspace_bytes: int = 0
+    context_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def _around(said: Transformer | Cnn | Rnn | Gnn, on: Device) -> _Around:
+    """Follow what PyTorch's libraries take, each thread for itself: one goes forwards, another backwards."""
+    threads = 2 if said.training else 1
+    products = 0 if isinstance(said, Cnn) and not said.dense else threads
+    if isinstance(said, Transformer):
+        # Patches are a convolution; fused attention in a low precision may be cuDNN's.
+        uses_networks = bool(said.patch) or said.compute_bytes < 4
+    else:
+        uses_networks = isinstance(said, Rnn) or (isinstance(said, Cnn) and (said.form != "chain" or bool(said.stages)))
+    rules = library_rules(on.architecture)
+    context, is_known = context_bytes(on.slug, products=products, networks=threads if uses_networks else 0)
+    workspace = products * rules.blas_handle_bytes + (rules.blas_epilogue_bytes if products else 0)
+    notes = () if is_known and rules.verified else (unmeasured_note(on),)
+    return _Around(workspace, context, notes)
+
+
+def slack_share(said: Transformer | Cnn | Rnn | Gnn) -> tuple[float, float, float]:
+    """Return the share that an allocator reserves beyond what it gives out: usual, least and most of what was measured.
+
+    Steps of these kinds on an H200 with PyTorch's usual settings; the usual share is their mean.
+    """
+    if isinstance(said, Cnn):
+        if said.form == "chain" and not said.stages:
+            return _SLACK["dense"]
+        return _SLACK["cnn_3d" if said.dimensions == 3 else "cnn"]
+    return _SLACK[said.kind]
 
 
 @dataclass(frozen=True)
@@ -343,7 +192,7 @@ def _mlp_bytes(said: Transformer) -> float:
         return 4 * e  # gate, its activation, the other half, their product
     if said.activation == "gelu_composed":
         # Power, tanh, one plus tanh stay in fp32 under autocast; half of x and the product in the low precision.
-        return 20 if said.precision == "fp32" else 10 if said.precision == "pure_bf16" else 16
+        return 20 if said.compute_bytes == 4 else 10 if said.precision == "pure_bf16" else 16
     return e if said.activation == "relu" else 2 * e
 
 
@@ -552,11 +401,12 @@ def _gnn(said: Gnn) -> Iterator[_Op]:
     yield _Op("out", h * said.outputs + said.outputs, 2.0 * nodes * h * said.outputs, nodes * said.outputs * 4, 0, 0)
 
 
-def _account(said: _Described, chain: list[_Op], workspace: int, context: int) -> ClosedForm:
+def _account(said: Transformer | Cnn | Rnn | Gnn, chain: list[_Op], around: _Around) -> ClosedForm:
     parameters = round(sum(op.parameters for op in chain))
     master = 4 if said.precision == "pure_bf16" else 0
     state = OPTIMIZER_STATE_BYTES[said.optimizer] + master if said.training else 0.0
-    fixed = {"parameters": said.weight_bytes * parameters, "optimizer": state * parameters, "workspace": workspace}
+    fixed = {"parameters": said.weight_bytes * parameters, "optimizer": state * parameters}
+    fixed["workspace"] = around.workspace_bytes
     moments = list(_training_moments(said, chain) if said.training else _inference_moments(said, chain))
     moment, parts = max(moments, key=lambda each: sum(each[1].values()))
     breakdown = {
@@ -564,44 +414,51 @@ def _account(said: _Described, chain: list[_Op], workspace: int, context: int) -
         for name in ("parameters", "gradients", "optimizer", "activations", "temporary", "workspace")
     }
     peak = sum(breakdown.values())
-    breakdown["context"] = context
+    usual, least, most = slack_share(said)
+    breakdown |= {"slack": round(usual * peak), "context": around.context_bytes}
     footprint = _footprint(said, chain, breakdown, state)
     flops = sum(op.flops for op in chain)
     if said.training:
         extra = {"none": 0.0, "selective": sum(op.core_flops for op in chain), "full": flops}[said.recompute]
-        flops = 3 * flops + extra
-    return ClosedForm(footprint, parameters, flops, peak, moment, breakdown)
+        flops = said.accumulate * (3 * flops + extra)
+    span = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
+    slack_note = f"slack is an estimate: measured steps of this kind had {span} beyond what was allocated"
+    return ClosedForm(footprint, parameters, flops, peak, moment, breakdown, (slack_note, *around.notes))
 
 
-def _casts(said: _Described, op: _Op) -> float:
+def _casts(said: Described, op: _Op) -> float:
     return 2 * (op.parameters + op.tied) if said.precision in ("bf16", "fp16") and op.cast else 0.0
 
 
-def _kept(said: _Described, op: _Op) -> float:
+def _kept(said: Described, op: _Op) -> float:
     """Return what an operation keeps for backward, with the low-precision copy of its weights."""
     if said.recompute == "full" and op.boundary:
         return op.boundary
     return op.kept - (op.core if said.recompute == "selective" else 0.0) + _casts(said, op)
 
 
-def _training_moments(said: _Described, chain: list[_Op]) -> Iterator[tuple[str, dict[str, float]]]:
+def _training_moments(said: Described, chain: list[_Op]) -> Iterator[tuple[str, dict[str, float]]]:
     count = sum(op.parameters for op in chain)
     kept, all_gradients = 0.0, float(said.gradient_bytes * count)
     gradients = all_gradients
+    sums = said.accumulate > 1
     for op in chain:
         whole = op.kept + _casts(said, op)
         again = whole - _kept(said, op)  # what recomputation brings back while this one goes backwards
         kept += _kept(said, op)
-        yield f"forward of {op.unit}", {"activations": kept, "temporary": op.forward}
+        # Gradients of the batch before are there all the time, where those of several are summed.
+        before = {"gradients": all_gradients} if sums else {}
+        yield f"forward of {op.unit}", {"activations": kept, "temporary": op.forward, **before}
         # Gradients of what comes later in the chain are there already, its own come now.
-        gradients -= said.gradient_bytes * op.parameters
+        if not sums:
+            gradients -= said.gradient_bytes * op.parameters
         parts = {"activations": kept + again, "temporary": op.backward, "gradients": gradients}
         yield f"backward of {op.unit}", parts
     update = {"gradients": all_gradients, "temporary": _update_bytes(said, chain), "activations": chain[0].kept}
     yield "optimizer", update
 
 
-def _update_bytes(said: _Described, chain: list[_Op]) -> float:
+def _update_bytes(said: Described, chain: list[_Op]) -> float:
     """Return the temporaries of the optimizer's step."""
     if not said.training or said.implementation == "fused" or said.optimizer not in _FOREACH_TEMPORARY:
         return 0.0
@@ -609,7 +466,7 @@ def _update_bytes(said: _Described, chain: list[_Op]) -> float:
     return 4.0 * (sum(counts) if said.implementation == "foreach" else max(counts))
 
 
-def _inference_moments(said: _Described, chain: list[_Op]) -> Iterator[tuple[str, dict[str, float]]]:
+def _inference_moments(said: Described, chain: list[_Op]) -> Iterator[tuple[str, dict[str, float]]]:
     casts, cache = 0.0, 0.0
     held = chain[0].kept  # the input stays
     # A plain chain holds what goes in and what comes out; others also hold what is added at the end of a block.
@@ -639,7 +496,9 @@ def _hold_skips(skips: dict[int, float], op: _Op, before: float, depth: int) -> 
             del skips[depth - 1 - int(number)]
 
 
-def _footprint(said: _Described, chain: list[_Op], breakdown: Mapping[str, int], state: float) -> ModelFootprint:
+def _footprint(
+    said: Transformer | Cnn | Rnn | Gnn, chain: list[_Op], breakdown: Mapping[str, int], state: float
+) -> ModelFootprint:
     weight = said.weight_bytes
     parameters: dict[str, float] = {}
     activations: dict[str, float] = {}
@@ -649,19 +508,22 @@ def _footprint(said: _Described, chain: list[_Op], breakdown: Mapping[str, int],
     for op in chain:
         parameters[op.unit] = parameters.get(op.unit, 0.0) + weight * op.parameters
         activations[op.unit] = activations.get(op.unit, 0.0) + (op.kept if said.training else 0.0)
-        copies[op.unit] = copies.get(op.unit, 0.0) + (_casts(said, op) if said.training else 0.0)
+        copies[op.unit] = copies.get(op.unit, 0.0) + _casts(said, op)
         selective[op.unit] = selective.get(op.unit, 0.0) + op.core
         live = max(op.forward, op.backward) if said.training else op.forward
         temporary[op.unit] = max(temporary.get(op.unit, 0.0), live)
     count = sum(parameters.values()) / weight
+    # Without training nothing is kept unit by unit: what is live at the fullest moment counts as a whole.
+    passing = breakdown["activations"] + breakdown["temporary"] - sum(copies.values())
+    tied = [Tied(chain[0].unit, op.unit, weight * op.tied) for op in chain if op.tied]
     return ModelFootprint(
         parameters_bytes=parameters,
         activations_bytes=activations,
         gradients_bytes=said.gradient_bytes * count if said.training else 0.0,
         optimizer_bytes=state * count,
-        temporary_bytes=max(temporary.values()),
-        unit_temporary_bytes=temporary,
-        update_bytes=_update_bytes(said, chain),
+        temporary_bytes=max(temporary.values()) if said.training else max(passing, 0.0),
+        unit_temporary_bytes=temporary if said.training else None,
+        update_bytes=_update_bytes(said, chain) + (chain[0].kept if said.training else 0.0),  # the input is still there
         workspace_bytes=breakdown["workspace"],
         context_bytes=breakdown["context"],
         batch=said.batch,
@@ -669,4 +531,6 @@ def _footprint(said: _Described, chain: list[_Op], breakdown: Mapping[str, int],
         boundary_bytes=max((op.boundary for op in chain), default=0.0),
         selective_bytes=selective,
         copies_bytes=copies,
+        tied=tied,
+        slack_share=slack_share(said)[0],
     )

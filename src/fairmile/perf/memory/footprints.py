@@ -6,16 +6,23 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fairmile.perf.compute.work import item_bytes
-from fairmile.perf.memory.sharding import ModelFootprint
+from fairmile.perf.memory.sharding import ModelFootprint, Tied
 from fairmile.perf.steps import Kind, Storage, TensorSpec, Trace
 
 
 def footprint_of(
-    trace: Trace, *, batch: int, peak_bytes: int, workspace_bytes: int = 0, context_bytes: int = 0
+    trace: Trace,
+    *,
+    batch: int,
+    peak_bytes: int,
+    reserved_bytes: int = 0,
+    workspace_bytes: int = 0,
+    context_bytes: int = 0,
 ) -> ModelFootprint:
     """Return what the last step of a trace holds, block by block in the order of the forward pass.
 
-    What the peak holds beyond states, activations and workspaces counts as temporary.
+    What the peak holds beyond states, activations and workspaces counts as temporary. Ranks are taken to have the same
+    share of slack as the whole step, which reserves `reserved_bytes` in all.
     """
     parameters: Counter[str] = Counter()
     activations: Counter[str] = Counter()
@@ -43,7 +50,28 @@ def footprint_of(
         parameters=trace.parameters,
         boundary_bytes=float(_boundary(trace, batch)),
         copies_bytes={unit: float(copies[unit]) for unit in order},
+        tied=_tied(trace, set(order)),
+        slack_share=max(0.0, reserved_bytes / peak_bytes - 1) if peak_bytes else 0.0,
     )
+
+
+def _tied(trace: Trace, units: set[str]) -> list[Tied]:
+    """Return the parameters that blocks use in the forward pass though another one owns them."""
+    used: dict[tuple[str, str], set[int]] = {}
+    for op in trace.ops:
+        user = unit_of(op.module)
+        if op.phase != "forward" or user not in units:
+            continue
+        for spec in op.inputs:
+            if spec.storage < 0 or trace.storages[spec.storage].category != "parameter":
+                continue
+            owner = unit_of(trace.storages[spec.storage].module)
+            if owner != user and owner in units:
+                used.setdefault((owner, user), set()).add(spec.storage)
+    return [
+        Tied(owner, user, float(sum(trace.storages[each].size_bytes for each in found)))
+        for (owner, user), found in used.items()
+    ]
 
 
 def _is_copy_of_parameter(trace: Trace, storage: Storage) -> bool:

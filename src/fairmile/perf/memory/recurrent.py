@@ -110,11 +110,15 @@ def _forward_states(call: RecurrentCall) -> float:
     else:
         held = gates * (steps if call.is_persistent else min(steps, _STEPS_AT_ONCE)) + steps
         held += steps if call.dropout and call.layers > 1 else 0
+    # Without a backward pass to come, these hold no second copy of the states at the ends.
+    spared = 0 if call.training or call.kind == "lstm" else 2 * call.directions
     if call.is_persistent:
-        return held + (8 + 2 * gates) * steps + call.layers * _PERSISTENT_ENDS[call.kind][call.directions - 1]
-    ends = _ENDS[call.kind][call.directions - 1] - 2 * call.directions * (1 - narrow)
+        ends = _PERSISTENT_ENDS[call.kind][call.directions - 1] - spared
+        return held + (8 + 2 * gates if call.training else 4 * gates) * steps + call.layers * ends
+    narrower = 2 * call.directions * (1 - narrow)
+    around = _ENDS[call.kind][call.directions - 1] - narrower - (spared if call.kind == "rnn" else 0)
     projected = call.directions * narrow * steps if call.projection else 0
-    return held + projected + call.layers * ends
+    return held + projected + call.layers * around
 
 
 def _backward_states(call: RecurrentCall) -> float:

@@ -24,6 +24,15 @@ NVME_BYTES_PER_S = 5e9
 
 
 @dataclass(frozen=True)
+class Tied:
+    """Parameters of one unit that another uses, too, as a head uses the embedding."""
+
+    owner: str
+    user: str
+    size_bytes: float
+
+
+@dataclass(frozen=True)
 class ModelFootprint:
     """What a training step of the whole model needs on one device at `batch` samples.
 
@@ -46,6 +55,8 @@ class ModelFootprint:
     selective_bytes: Mapping[str, float] | None = None  # of the activations, what selective recomputation drops
     copies_bytes: Mapping[str, float] | None = None  # of parameters in low precision, kept for backward at any batch
     replicated_share: float = TENSOR_REPLICATED_SHARE  # of the activations, what tensor parallelism does not split
+    tied: Sequence[Tied] = ()  # a stage that has only the user holds a copy of its own
+    slack_share: float = 0.0  # what the allocator reserves beyond what it gives out, as a share of that
 
     def __post_init__(self) -> None:
         if not self.parameters_bytes or set(self.parameters_bytes) != set(self.activations_bytes):
@@ -57,6 +68,8 @@ class ModelFootprint:
         for each in fields(self):
             value = getattr(self, each.name)
             numbers = value.values() if isinstance(value, Mapping) else [] if value is None else [value]
+            if each.name == "tied":
+                numbers = [tied.size_bytes for tied in self.tied]
             if any(not math.isfinite(number) or number < 0 for number in numbers):
                 raise UsageError(f"{each.name} of a footprint holds a number that is negative or no number")
 
@@ -124,16 +137,27 @@ class RankMemory:
     host_bytes: float = 0.0  # pinned
     nvme_bytes: float = 0.0
     offload_s: float = 0.0  # time a step needs to move what is kept outside, not overlapped
+    slack_bytes: float = 0.0  # what the allocator reserves beyond what it gives out
 
     @property
     def allocated_bytes(self) -> float:
         """All that the allocator gives out at the peak."""
-        return self.device_bytes - self.context_bytes
+        kept = (self.parameters_bytes, self.gradients_bytes, self.optimizer_bytes, self.activations_bytes)
+        return sum(kept) + self.temporary_bytes + self.buffers_bytes + self.workspace_bytes
+
+    @property
+    def reserved_bytes(self) -> float:
+        """All that the allocator holds where the device has room for it."""
+        return self.allocated_bytes + self.slack_bytes
 
     @property
     def device_bytes(self) -> float:
-        kept = (self.parameters_bytes, self.gradients_bytes, self.optimizer_bytes, self.activations_bytes)
-        return sum(kept) + self.temporary_bytes + self.buffers_bytes + self.workspace_bytes + self.context_bytes
+        return self.reserved_bytes + self.context_bytes
+
+    @property
+    def least_device_bytes(self) -> float:
+        """What is left where the allocator gives all back that it does not use."""
+        return self.allocated_bytes + self.context_bytes
 
 
 def rank_memory(
@@ -148,7 +172,8 @@ def rank_memory(
     stages = split_stages(footprint, layout.pipeline)
     kept = [_stage_memory(footprint, layout, units, number, bucket_bytes) for number, units in enumerate(stages)]
     fullest = max(kept, key=lambda memory: memory.device_bytes)
-    return _offloaded(fullest, footprint, layout, (host_bytes_per_s, nvme_bytes_per_s))
+    held = _offloaded(fullest, footprint, layout, (host_bytes_per_s, nvme_bytes_per_s))
+    return replace(held, slack_bytes=footprint.slack_share * held.allocated_bytes)
 
 
 def split_stages(footprint: ModelFootprint, pipeline: int) -> list[list[str]]:
@@ -181,6 +206,7 @@ def _stage_memory(
 ) -> RankMemory:
     whole = footprint.total_parameters_bytes or 1.0
     mine = {name: footprint.parameters_bytes[name] / layout.tensor for name in units}
+    mine[units[-1]] += _tied_copies(footprint, units) / layout.tensor
     parameters = sum(mine.values())
     share = parameters / whole
     gradients, optimizer = footprint.gradients_bytes * share, footprint.optimizer_bytes * share
@@ -199,6 +225,15 @@ def _stage_memory(
         workspace_bytes=footprint.workspace_bytes,
         context_bytes=footprint.context_bytes,
     )
+
+
+def _tied_copies(footprint: ModelFootprint, units: Sequence[str]) -> float:
+    """Return the parameters that a stage holds because its units use them, though their owner is in another."""
+    copies: dict[str, float] = {}
+    for tied in footprint.tied:
+        if tied.user in units and tied.owner not in units:
+            copies[tied.owner] = max(copies.get(tied.owner, 0.0), tied.size_bytes)
+    return sum(copies.values())
 
 
 def _temporary(

@@ -12,10 +12,11 @@ from fairmile.base.units import format_size
 from fairmile.perf.collectives.links import Topology
 from fairmile.perf.collectives.model import CollectiveModel
 from fairmile.perf.compute.devices import device as known_device
-from fairmile.perf.memory.closed_forms import Transformer
+from fairmile.perf.memory.closed_forms import closed_form
+from fairmile.perf.memory.descriptions import Transformer
 from fairmile.perf.memory.sharding import ModelFootprint
 from fairmile.perf.scaling.data_parallel import DataParallelModel, Effects, Input, StepTimeLike
-from fairmile.perf.scaling.plans import RESERVED_SHARE, Choices, Plan, Planner, TracedPlanner, TransformerPlanner
+from fairmile.perf.scaling.plans import Choices, Plan, Planner, TracedPlanner, TransformerPlanner
 from fairmile.perf.scaling.step import Collectives, Machine, Remembered, device_of_partition, machine_of
 from fairmile.perf.scaling.transformer import Constants, TransformerModel
 
@@ -186,8 +187,7 @@ def _row(planner: Planner, machine: Machine, count: int, global_batch: int) -> S
         if found.tried:
             reason = f"no plan fits: the smallest of {found.tried} needs {format_size(round(found.least_bytes))}"
             if machine.memory_bytes is not None:
-                usable = format_size(round(machine.memory_bytes * (1 - RESERVED_SHARE)))
-                reason += f", of a GPU {usable} can be used"
+                reason += f", a GPU has {format_size(round(machine.memory_bytes))}"
     return ScalingRow(count, machine.nodes(count), global_batch, found.best, reason)
 
 
@@ -286,15 +286,17 @@ def predict_transformer_scaling(
         constants = Constants.of_device(device.bandwidth_bytes_per_s)
     if device is not None and "bf16" in described.precision and "bfloat16" not in device.peak_flops_per_s:
         notes = (*notes, f"{device.name} has no units for bf16: taken to be as fast as with fp16")
-    if described.precision == "fp32" and not isinstance(where, Machine):
-        machine = replace(machine, peak_flops=(device or known_device("a100")).peak("float32"))
+    if described.compute_bytes == 4 and not isinstance(where, Machine):
+        peak = (device or known_device("a100")).peak("float32", tf32=described.precision == "tf32")
+        machine = replace(machine, peak_flops=peak)
     if choices is None and described.recompute == "full":
         choices = Choices(recompute=("full",))
     model = TransformerModel(
         constants, machine, collectives=Remembered(collectives), overlap=overlap, straggling=straggling
     )
-    planner = TransformerPlanner(described, model, machine.memory_bytes, choices or Choices())
-    usual = described.batch * (min(gpus, default=1) if mode == "strong" else 1)
+    planner = TransformerPlanner(described, model, machine.memory_bytes, choices or Choices(), device)
+    notes = (*notes, *closed_form(described, device).notes)
+    usual = described.batch * described.accumulate * (min(gpus, default=1) if mode == "strong" else 1)
     return scaling_curve(planner, machine, gpus, mode=mode, batch=batch or usual, goal=goal, notes=notes)
 
 

@@ -111,6 +111,18 @@ class DataParallelModel:
     def _update_s(self) -> float:
         return float(getattr(self._largest, "optimizer_share", 0.04)) * self._largest.step_time_s
 
+    def _shared_update_s(self, layout: Layout) -> float:
+        """Return the time of the update where its state is shared out: launching it takes as long for less state."""
+        update_s = self._update_s
+        if not layout.zero:
+            return update_s
+        moved_s = update_s
+        if self.machine.bandwidth_bytes_per_s:
+            states = self.footprint.total_parameters_bytes + self.footprint.optimizer_bytes
+            moved = 2 * states + self.footprint.gradients_bytes  # states are read and written, gradients read
+            moved_s = min(update_s, moved / self.machine.bandwidth_bytes_per_s)
+        return update_s - moved_s + moved_s / layout.data
+
     def step(self, layout: Layout) -> StepTime:
         """Return where the time of one step of a layout goes; tensor parallelism needs the model of transformers."""
         if layout.tensor > 1:
@@ -126,7 +138,7 @@ class DataParallelModel:
         stage_s = work_s * max(shares)
         compute_s = layout.micro_batches * stage_s
         bubble_s = (layout.pipeline - 1) * stage_s / layout.interleave
-        update_s *= max(shares) / (layout.data if layout.zero else 1)
+        update_s = self._shared_update_s(layout) * max(shares)
         hidden_by = backward * stage_s * (layout.micro_batches if layout.zero >= 2 else 1)
         data_s, overlapped_s = self._data_s(layout, max(shares), hidden_by)
         compute_s += self.effects.contention * overlapped_s

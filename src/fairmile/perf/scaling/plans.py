@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fairmile.base.errors import UsageError
-from fairmile.perf.memory.closed_forms import Transformer, closed_form
+from fairmile.perf.compute.devices import Device
+from fairmile.perf.memory.closed_forms import closed_form
+from fairmile.perf.memory.descriptions import Transformer
 from fairmile.perf.memory.sharding import Layout, ModelFootprint, RankMemory, Recompute, rank_memory
 from fairmile.perf.scaling.data_parallel import DataParallelModel
 from fairmile.perf.scaling.step import StepTime
 from fairmile.perf.scaling.transformer import TransformerModel
 
-RESERVED_SHARE = 0.06  # of the memory, that fragmentation and the allocator's slack take
+_AS_FAST = 1.003  # times that differ by less are the same
+_RECOMPUTE_ORDER: Sequence[Recompute] = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Found:
-    """The best plans, fastest first; where none fits, `least_bytes` is what the smallest would need."""
+    """The best plans: the simplest of those that are as fast as the fastest, then the others, fastest first.
+
+    Where none fits, `least_bytes` is what the smallest would need.
+    """
 
     plans: Sequence[Plan]
     tried: int
@@ -64,16 +70,20 @@ class Choices:
 
 @dataclass
 class TransformerPlanner:
-    """Plans of a described transformer; `memory_bytes` is what a device has, None for no limit."""
+    """Plans of a described transformer; `memory_bytes` is what a device has, None for no limit.
+
+    `device` is whose libraries and context count, an H200's where it is None.
+    """
 
     model: Transformer
     step_model: TransformerModel
     memory_bytes: float | None
     choices: Choices = Choices()
+    device: Device | None = None
 
     def __post_init__(self) -> None:
-        described = self.model.model_copy(update={"batch": 1, "recompute": "none", "training": True})
-        self.footprint = closed_form(described).footprint
+        alone = {"batch": 1, "accumulate": 1, "recompute": "none", "training": True}
+        self.footprint = closed_form(self.model.model_copy(update=alone), self.device).footprint
 
     def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> Found:
         """Return the fastest plans for so many GPUs and samples per step that fit into memory."""
@@ -146,22 +156,37 @@ def _batched(base: Layout, samples: int, choices: Choices) -> Iterator[Layout]:
 def choose(
     timed: Sequence[tuple[StepTime, Layout]], footprint: ModelFootprint, memory_bytes: float | None, keep: int
 ) -> Found:
-    """Return the fastest layouts whose fullest rank fits; memory is worked out for the fast ones first."""
-    usable = None if memory_bytes is None else memory_bytes * (1 - RESERVED_SHARE)
+    """Return the fastest layouts whose fullest rank fits; memory is worked out for the fast ones first.
+
+    A rank fits where there is room for all that its allocator reserves: giving unused segments back takes time that
+    the plan does not have.
+    """
     plans: list[Plan] = []
     least = float("inf")
     for time, layout in sorted(timed, key=lambda each: each[0].step_time_s):
+        if len(plans) >= keep and time.step_time_s > _AS_FAST * plans[0].step_time_s:
+            break
         floor = _floor_bytes(footprint, layout)
-        if usable is not None and floor > usable:
+        if memory_bytes is not None and floor > memory_bytes:
             least = min(least, floor)
             continue
         memory = rank_memory(footprint, layout)
         least = min(least, memory.device_bytes)
-        if usable is None or memory.device_bytes <= usable:
+        if memory_bytes is None or memory.device_bytes <= memory_bytes:
             plans.append(Plan(layout, time, memory))
-            if len(plans) >= keep:
-                break
-    return Found(plans, len(timed), least)
+    if plans:
+        as_fast = [plan for plan in plans if plan.step_time_s <= _AS_FAST * plans[0].step_time_s]
+        best = min(as_fast, key=_complexity)
+        plans = [best, *(plan for plan in plans if plan is not best)]
+    return Found(plans[:keep], len(timed), least)
+
+
+def _complexity(plan: Plan) -> tuple[int, ...]:
+    """Return what orders plans from the simplest on: first those that split no layer and no state."""
+    how = plan.layout
+    outside = sum(place != "device" for place in (how.optimizer_on, how.parameters_on))
+    again = _RECOMPUTE_ORDER.index(how.recompute)
+    return outside, how.pipeline, how.tensor, how.zero, again, how.micro_batches
 
 
 def _floor_bytes(footprint: ModelFootprint, layout: Layout) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem
-from fairmile.perf.memory.closed_forms import Transformer
+from fairmile.perf.memory.descriptions import Transformer
 from fairmile.perf.memory.sharding import Layout, Recompute
 from fairmile.perf.scaling.transformer import TransformerRun
 

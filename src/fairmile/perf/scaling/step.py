@@ -48,11 +48,16 @@ class Machine:
     rails: int = 8  # network adapters of a node
     memory_bytes: float | None = None  # of one device
     power_w: float | None = None  # of one device at work, with its share of the node
+    bandwidth_bytes_per_s: float | None = None  # of its memory
 
     def with_device(self, known: Device) -> Machine:
         """Return the same node with what a device of the table can do."""
         return replace(
-            self, peak_flops=known.peak("bfloat16"), memory_bytes=float(known.memory_bytes), power_w=known.max_w
+            self,
+            peak_flops=known.peak("bfloat16"),
+            memory_bytes=float(known.memory_bytes),
+            power_w=known.max_w,
+            bandwidth_bytes_per_s=known.bandwidth_bytes_per_s,
         )
 
     def nodes(self, gpus: int) -> int:
@@ -160,4 +165,7 @@ def machine_of(partition: Partition, known: Device | None = None) -> Machine:
     said = partition.gpu.memory_gib
     machine = Machine(gpus_per_node=partition.gpu.count, rails=topology.rails)
     machine = machine if known is None else machine.with_device(known)
-    return machine if said is None else replace(machine, memory_bytes=said * 2**30)
+    if said is None:
+        return machine
+    # What is sold as so many GiB has a little less of its own.
+    return replace(machine, memory_bytes=min(said * 2**30, machine.memory_bytes or math.inf))

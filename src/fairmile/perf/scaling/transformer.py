@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from fairmile.base.errors import UsageError
-from fairmile.perf.memory.closed_forms import Transformer
+from fairmile.perf.memory.descriptions import Transformer
 from fairmile.perf.memory.sharding import Layout
 from fairmile.perf.scaling.fitting import fit_constants
 from fairmile.perf.scaling.step import A100, Collectives, Machine, StepTime

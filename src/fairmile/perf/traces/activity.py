@@ -29,6 +29,7 @@ _RECOMPUTES = re.compile(r"CheckpointFunction|utils[./]checkpoint|_CheckpointFra
 _LOADS_STEP = re.compile(r"DataLoader.*__next__|loader.*next|^next_batch$", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _NUMBER = re.compile(r"[#\s_-]*\d+$")
+_TALKS = (Kind.EXCHANGE, Kind.COLLECTIVE, Kind.P2P)
 _WHOLE = 0.5  # a named block longer than this share of a trace is a frame around the work, not work
 
 
@@ -66,6 +67,7 @@ class Activity:
     sync: Spans
     device_busy: Spans
     parts: dict[str, Spans]
+    works_in_phases: bool = False  # nothing finer than its steps was recorded: they are its work
 
     @property
     def label(self) -> str:
@@ -160,13 +162,18 @@ def _activity(table: EventTable, names: _Names, component: str, rank: int, rows:
     is_torch = bool((region & names.torch[name]).any())
     frame = (end - start) > _WHOLE * max(1, last - first)
     work = operators if is_torch else region & ~saves
+    phase = (kind == Kind.PHASE) & ~device
+    works_in_phases = not has_device and not _is_within(among(phase), start, end, work & ~frame)
+    phase &= works_in_phases
     if has_device:
         compute = among(kernels)
     else:
-        if not is_torch and among(work & ~frame).length_ns > _WHOLE * among(work & frame).length_ns:
-            work = work & ~frame  # what lies within tells more
+        named = work | phase
+        if not is_torch and among(named & ~frame).length_ns > _WHOLE * among(named & frame).length_ns:
+            work, phase = work & ~frame, phase & ~frame  # what lies within tells more
         breaks = talks | loads | saves | (kind == Kind.SYNC) | (kind == Kind.EXCHANGE) | copied
-        compute = _host_work(lane, start, end, work, breaks)
+        # A step does not tell that its thread computes while another one communicates or waits.
+        compute = _host_work(lane, start, end, work, breaks) | (among(phase) - among(breaks))
     issuing = (kind == Kind.LAUNCH) | (region & ~frame & (has_device or is_torch))
     sync = among(kind == Kind.SYNC)
     made = {
@@ -190,7 +197,14 @@ def _activity(table: EventTable, names: _Names, component: str, rank: int, rows:
         sync=sync,
         device_busy=union([compute, communication, made["copies"]]) if has_device else nothing(),
         parts=_parts(made),
+        works_in_phases=works_in_phases,
     )
+
+
+def _is_within(outer: Spans, start: Array, end: Array, mask: Array) -> bool:
+    """Tell whether any of the masked events lies within a set of moments."""
+    inner = mask & (end > start)
+    return bool((outer.within(start[inner], end[inner]) == end[inner] - start[inner]).any())
 
 
 def _main_lanes(kind: Array, lane: Array) -> Array:
@@ -253,4 +267,23 @@ def _from_phases(table: EventTable, phases: Array, rows: Array) -> Steps:
     busy = last[on_device(table, last) & np.isin(table.kind[last], ON_DEVICE)]
     if len(busy):
         ends[-1] = max(int(ends[-1]), int(table.end_ns[busy].max()))
-    return Steps(numbers.astype(np.int64), starts, ends)
+    return _with_talk_between(Steps(numbers.astype(np.int64), starts, ends), table, rows)
+
+
+def _with_talk_between(steps: Steps, table: EventTable, rows: Array) -> Steps:
+    """Return the steps with what the host sends or hands over behind each, and the first with what lies before it.
+
+    It belongs to a step that is no further away than a step is long: what is further is not of the loop.
+    """
+    near = int(np.median(steps.ends - steps.starts))
+    talk = rows[np.isin(table.kind[rows], _TALKS) & ~on_device(table, rows)]
+    begin, end = table.start_ns[talk], table.end_ns[talk]
+    starts, ends = steps.starts.copy(), steps.ends.copy()
+    before = (end <= starts[0]) & (end >= starts[0] - near)
+    if before.any():
+        starts[0] = max(int(begin[before].min()), int(starts[0]) - near)
+    at = np.searchsorted(steps.starts, begin, side="right") - 1
+    behind = np.flatnonzero((at >= 0) & (begin >= steps.ends[at]) & (begin <= steps.ends[at] + near))
+    np.maximum.at(ends, at[behind], end[behind])
+    ends[:-1] = np.minimum(ends[:-1], steps.starts[1:])
+    return Steps(steps.numbers, starts, ends, steps.found_by)

@@ -153,11 +153,18 @@ def _notes(found: Sequence[Activity], missing: Sequence[int]) -> list[str]:
         names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
         notes.append(f"there is no trace of rank {names}: waits for it look like slow transfers")
     by = {each.steps.found_by for each in found}
-    if "nothing" in by:
-        notes.append("the trace marks no steps, and none were found by loader or optimizer: its whole is one step")
-    elif by != {"the trace"}:
-        notes.append(f"the trace marks no steps: they were found by {' and '.join(sorted(by - {'the trace'}))}")
+    without = [each.label for each in found if each.steps.found_by == "nothing"]
+    if without:
+        who = "the trace" if len(without) == len(found) else _listed(without)
+        notes.append(f"{who} marks no steps, and none were found by loader or optimizer: its whole is one step")
+    if others := by - {"the trace", "nothing"}:
+        who = "the trace" if len(by) == 1 else _listed([e.label for e in found if e.steps.found_by in others])
+        notes.append(f"{who} marks no steps: they were found by {' and '.join(sorted(others))}")
     return notes
+
+
+def _listed(labels: Sequence[str], most: int = 8) -> str:
+    return ", ".join(labels[:most]) + (", …" if len(labels) > most else "")
 
 
 def _names(table: EventTable, found: Sequence[Activity]) -> tuple[NameTime, ...]:

@@ -75,8 +75,10 @@ class Breakdown:
 
     @property
     def step_s(self) -> float:
-        """The mean time of a step over steps and ranks."""
-        return float(np.mean([each.total_s for each in self.steps])) if self.steps else 0.0
+        """The mean time of a step over steps and ranks; a rank without steps counts where no other has any."""
+        stepped = {(each.component, each.rank) for each in self.ranks if each.steps_found_by != "nothing"}
+        times = [each.total_s for each in self.steps if not stepped or (each.component, each.rank) in stepped]
+        return float(np.mean(times)) if times else 0.0
 
     @property
     def total_s(self) -> float:

@@ -95,7 +95,8 @@ def time_by_name(table: EventTable, each: Activity, windows: Spans) -> NDArray[n
     sums = np.zeros(len(table.names), np.int64)
     if not len(windows):
         return sums
-    rows = each.rows[np.isin(table.kind[each.rows], _TIMED)]
+    kinds = (*_TIMED, Kind.PHASE) if each.works_in_phases else _TIMED
+    rows = each.rows[np.isin(table.kind[each.rows], kinds)]
     lanes = table.lane[rows]
     order = []
     for lane in lanes_of(lanes):

@@ -7,7 +7,7 @@ may gain less together than apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.perf.traces.activity import Activity, on_device
 from fairmile.perf.traces.breakdown import NS, Breakdown
 from fairmile.perf.traces.coupling import Coupling
-from fairmile.perf.traces.events import EventTable, Kind
+from fairmile.perf.traces.events import Array, EventTable, Kind
 from fairmile.perf.traces.replay import Replay, WhatIf
 from fairmile.perf.traces.waiting import CollectiveSummary, Delay, Waiting
 
@@ -25,6 +25,9 @@ _DOMINATES = 0.6  # of the waiting for one cause, from which one rank is the str
 _SMALL_BYTES = 64 << 10
 _SLOW = 0.5  # of the model's speed
 _TINY_KERNEL_S = 10e-6
+_MOVES_LONG = 0.1  # of the time of its steps that a component spends on moving data
+_HANG, _STALE = "hang", "old data"
+_WITHOUT_TIME = (_HANG, _STALE)  # what is told whatever it costs
 _TURNS = re.compile(r"nchwToNhwc|nhwcToNchw|nhwc2nchw|nchw2nhwc", re.IGNORECASE)
 
 
@@ -101,6 +104,7 @@ def findings(
     if not times.ranks or about.total_s <= 0:
         return ()
     all_ = [
+        *_hangs(about),
         *_late_ranks(about),
         *_shared_input(about),
         *_communication(about),
@@ -108,9 +112,10 @@ def findings(
         *_host(about),
         *_shared_checkpoints(about),
         *_coupled(about, coupled),
+        *_exchanges(about, coupled),
     ]
-    kept = [each for each in all_ if each.seconds >= _LEAST * about.total_s]
-    return tuple(sorted(kept, key=lambda each: (-each.seconds, each.kind, each.where)))
+    kept = [each for each in all_ if each.seconds >= _LEAST * about.total_s or each.kind in _WITHOUT_TIME]
+    return tuple(sorted(kept, key=lambda each: (each.kind != _HANG, -each.seconds, each.kind, each.where)))
 
 
 class _About:
@@ -129,6 +134,7 @@ class _About:
         self.count = max(1, len(times.ranks))
         self.labels = {(each.component, each.rank): each.label for each in found}
         self.has_device = any(each.has_device for each in found)
+        self.has_work = any(len(each.compute) or len(each.input) or len(each.host) for each in found)
         self.synced_s = _drained_s(table, found) if self.has_device else 0.0
 
     def finding(self, kind: str, title: str, seconds: float, where: str, why: str, what_to_try: str) -> Finding:
@@ -150,6 +156,59 @@ class _About:
     @property
     def steps(self) -> int:
         return max(each.steps for each in self.times.ranks)
+
+
+def _hangs(about: _About) -> Iterator[Finding]:
+    """Collectives that some ranks came to and others did not, by the flight recorders: why a program stands still.
+
+    Only those behind the last one of a rank count: recorders forget the first ones, and not all at the same moment.
+    """
+    table = about.table
+    dumped = {(each.component, each.rank) for each in table.processes if each.format == "flight"}
+    dumped -= {(each.component, each.rank) for each in table.processes if each.format != "flight"}
+    if len(dumped) < 2:
+        return
+    rows = np.flatnonzero(table.of_kind(Kind.COLLECTIVE) & (table.sequence >= 0))
+    rows = rows[np.isin(table.rank[rows], [rank for _, rank in dumped])]
+    for group in np.unique(table.group[rows]).tolist():
+        mine = rows[table.group[rows] == group]
+        named = table.groups[group].ranks if group >= 0 else ()
+        last = {rank: -1 for _, rank in dumped if rank in named}
+        for rank in np.unique(table.rank[mine]).tolist():
+            last[rank] = int(table.sequence[mine[table.rank[mine] == rank]].max())
+        behind = sorted(rank for rank, number in last.items() if number < max(last.values()))
+        if behind:
+            yield _hang(about, mine, last, behind)
+
+
+def _hang(about: _About, rows: Array, last: Mapping[int, int], behind: Sequence[int]) -> Finding:
+    table = about.table
+    first = min(last[rank] for rank in behind) + 1
+    there = rows[table.sequence[rows] >= first]
+    call = int(there[np.argmin(table.sequence[there])])
+    came = sorted({int(rank) for rank in table.rank[rows[table.sequence[rows] == table.sequence[call]]]})
+    lacking = sorted(rank for rank in behind if last[rank] < int(table.sequence[call]))
+    size = f" of {format_size(int(table.bytes[call]))}" if table.bytes[call] >= 0 else ""
+    group = table.groups[int(table.group[call])].name if table.group[call] >= 0 else ""
+    state = table.attribute("state")[call]
+    stuck = "Whoever came waits for ever, or until the time-out."
+    if state == "completed":
+        stuck = "It is completed there, so the dump may be older than the others, or the program ended early."
+    return about.finding(
+        _HANG,
+        f"{_begin(_ranks(lacking))} never came to {table.name_of(call)}{size}",
+        0.0,
+        f"group {group!r}; {_ranks(came)} came to it",
+        f"{_begin(_ranks(came))} called it; in the dump of {_ranks(lacking)} it is missing, and so is all that "
+        f"follows. {stuck}",
+        f"Look at what {_ranks(lacking)} did last: an error, another branch of the program, a batch less, or a wait in "
+        "another group (py-spy dump, the stack in its dump).",
+    )
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    listed = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+    return f"rank{'s' if len(numbers) > 1 else ''} {listed}"
 
 
 def _late_ranks(about: _About) -> Iterator[Finding]:
@@ -187,6 +246,9 @@ def _late_rank(about: _About, delay: Delay) -> Finding:
     spread = (
         f" {_time(delay.indirect_s)} of the waiting reached ranks by others that waited." if delay.indirect_s else ""
     )
+    if delay.cause == "idle" and not about.has_work:
+        why = "The trace tells of collectives alone: what the rank did before them is not known."
+        what = "Profile it as well (`fairmile trace record`): that tells whether it computes, reads or waits longer."
     where = f"{label}, {delay.calls:,} of its collectives"
     why = f"{numbers}{why} Together they waited {_time(delay.waiting_s)}.{spread}"
     return about.finding(kind, title.format(who=_begin(label)), delay.lost_s, where, why, what)
@@ -275,15 +337,20 @@ def _exposed(about: _About, rest: Sequence[CollectiveSummary]) -> Iterator[Findi
         if overlap < 0.5
         else "Send less: bf16 gradients, gradient accumulation, a larger batch per rank; or a faster network."
     )
-    yield about.finding(
-        "exposed communication",
-        "Communication is not hidden behind compute",
-        seconds,
-        f"mostly {top.operation}{size} of group {top.group!r}, {top.calls:,} calls",
-        f"Without any waiting for late ranks, transfers of {_time(exposed)} happen while nothing is computed; "
-        f"{_percent(overlap)} of all communication is hidden.",
-        advice,
-    )
+    title = "Communication is not hidden behind compute"
+    meanwhile = f"happen while nothing is computed; {_percent(overlap)} of all communication is hidden."
+    if not about.has_work:
+        title = "Communication takes time; the trace does not tell what is computed meanwhile"
+        meanwhile = "are there; what they cost depends on what is computed meanwhile, which is not recorded."
+        advice = "Profile the program as well (`fairmile trace record`): that tells how much of it is hidden."
+    what = f"Without any waiting for late ranks, transfers of {_time(exposed)}"
+    if unseen := about.table.missing_ranks:
+        title += ", or waits for a rank without a trace"
+        names = ", ".join(map(str, unseen[:8])) + (", …" if len(unseen) > 8 else "")
+        what = f"Transfers of {_time(exposed)}, which hold all waits for rank {names} (it has no trace),"
+        advice = f"Read the trace of rank {names} as well: only then waits and transfers are told apart. {advice}"
+    where = f"mostly {top.operation}{size} of group {top.group!r}, {top.calls:,} calls"
+    yield about.finding("exposed communication", title, seconds, where, f"{what} {meanwhile}", advice)
 
 
 def _slowness(each: CollectiveSummary, all_: Sequence[CollectiveSummary]) -> tuple[float, str] | None:
@@ -308,12 +375,13 @@ def _slow_link(about: _About, each: CollectiveSummary) -> Finding:
     bandwidth = f", {format_size(round(each.bus_bytes_per_s))}/s" if each.bus_bytes_per_s else ""
     who = f"ranks {each.group}" if "→" in each.group else f"the ranks of {each.group!r}"
     size = f" of {format_size(each.bytes)}" if each.bytes >= 0 else ""
+    seen = "that have a trace " if about.table.missing_ranks else ""
     return about.finding(
         "slow link",
         f"Slow link between {who}",
         about.saved_s([each], 1 - excess, each.exposed_s * excess),
         f"{each.operation}{size}, {each.ranks} ranks, {each.calls:,} calls",
-        f"A call takes {_time(each.median_transfer_s)}{bandwidth} once all have come; by {by} it should take "
+        f"A call takes {_time(each.median_transfer_s)}{bandwidth} once all {seen}have come; by {by} it should take "
         f"{_time(should_s)}.",
         "Check which network is used (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, UCX_TLS), the state of the links "
         "(nvidia-smi topo, ibstat), and who else uses them; compare with `fairmile benchmark collectives`.",
@@ -459,6 +527,35 @@ def _coupled(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
                 f"{_percent(waiter.cost)} of its steps.",
                 f"Give {_part(giver.name)} more resources or {_part(waiter.name)} fewer, exchange less often, or let "
                 "it work on with an older version.",
+            )
+
+
+def _exchanges(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
+    if coupled is None:
+        return
+    for each in coupled.components:
+        moving = each.exchange_s - each.waits_s
+        if moving < _MOVES_LONG * about.total_s or each.cost < _MOVES_LONG:
+            continue
+        keys = [one.key for one in coupled.exchanges if each.name in (one.giver, one.taker)]
+        yield about.finding(
+            "exchange",
+            f"{_begin(_part(each.name))} spends its time on moving data",
+            moving,
+            f"exchange of {', '.join(keys[:3])}",
+            f"Exchanges take {_percent(each.cost)} of its steps, {_time(moving)} of that without waiting for others.",
+            "Exchange less often or less, convert and copy less on the way, or do it while computing.",
+        )
+    for old in coupled.exchanges:
+        if old.versions_behind >= 1:
+            yield about.finding(
+                _STALE,
+                f"{_begin(_part(old.taker))} takes old data: {old.key} is {old.versions_behind:.1f} versions behind",
+                0.0,
+                f"exchange of {old.key}",
+                f"When {_part(old.taker)} asks, {_part(old.giver)} has put {old.versions_behind:.1f} newer versions "
+                f"(mean; at most {old.most_versions_behind}), and what it takes is {_time(old.age_s)} old.",
+                f"Take the newest version, or let {_part(old.giver)} put less often.",
             )
 
 

@@ -112,7 +112,8 @@ def _collectives(table: EventTable, group: int, parts: list[tuple[int, Array]], 
     lost += len(rows) - int(same.sum())
     rows, codes = rows[same], codes[same]
     if lost:
-        notes.append(f"{lost:,} collectives of group {name!r} have no match on every rank and are left out of waiting")
+        what = "1 collective" if lost == 1 else f"{lost:,} collectives"
+        notes.append(f"without a match on every rank, and so left out of waiting: {what} of group {name!r}")
     size = max(known.ranks_count if known else -1, len(parts))
     if 0 < len(parts) < size:
         notes.append(f"group {name!r} has {size} ranks, {len(parts)} of them a trace: waits for the others are unknown")

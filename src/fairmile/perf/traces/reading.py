@@ -41,7 +41,10 @@ _ONE_OF = 8  # so many profiles is read with the inputs of its operators: ranks 
 _Job = tuple[str, tuple[Path, ...]]
 _KINETO = re.compile(rb'"(?:deviceProperties|distributedInfo|baseTimeNanoseconds|trace_id)"|"cat":\s*"cpu_op"')
 _FLIGHT = re.compile(rb'"(?:pg_config|collective_seq_id|profiling_name|comm_lib_version|nccl_version)"')
+_FLIGHT_KEY = re.compile(rb"pg_config|collective_seq_id|profiling_name")  # a pickle holds texts as they are
 _FLIGHT_NAME = re.compile(r"(?i)trace|flight|nccl|fr_|rank")
+_TRACE_NAME = re.compile(r"(?i)\.(?:json|jsonl|json\.gz|pickle|pkl)$")
+_MOST_NAMED = 5
 _HOROVOD = re.compile(rb'"NEGOTIATE_[A-Z]+"|"CYCLE_START"')
 
 
@@ -53,8 +56,9 @@ def read_traces(
     `notes` of the table say what is missing, broken or was mended. Memory: about 75 bytes an event, twice that while
     one file is read, whatever its size (1 GB of a PyTorch profile: 380 MB); Chrome's general format: 1 kB an event.
     """
-    jobs = _jobs(paths, format)
+    jobs, passed_over = _jobs(paths, format)
     tables, notes = _read_all(jobs, _workers(jobs, workers))
+    notes += passed_over
     _name_components(tables)
     tables, doubled = _not_told_twice(tables)
     tables, more = _one_file_a_rank(tables)
@@ -78,7 +82,7 @@ def format_of(file: Path) -> str | None:
         return "otf2"
     head = head_of(file).lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"\x80"):  # a pickle, which anything may be
-        return "flight" if _FLIGHT_NAME.search(file.name) else None
+        return "flight" if _FLIGHT_NAME.search(file.name) or _FLIGHT_KEY.search(head) else None
     if file.suffix == ".jsonl" and b'"writer"' in head:
         return "meter"
     if not head.startswith((b"{", b"[")):
@@ -92,18 +96,21 @@ def format_of(file: Path) -> str | None:
     return None
 
 
-def _jobs(paths: str | Path | Iterable[str | Path], format: str | None) -> list[_Job]:
-    """Return format and files of each trace."""
+def _jobs(paths: str | Path | Iterable[str | Path], format: str | None) -> tuple[list[_Job], list[str]]:
+    """Return format and files of each trace, and a sentence on files that are called like traces and are none."""
     if format is not None and format not in FORMATS:
         FORMATS[format]  # says which formats there are
     jobs: dict[Path, str] = {}
     unknown: list[Path] = []
+    broken: list[Path] = []
     for file, was_named in _files([paths] if isinstance(paths, str | Path) else paths):
         found = format if format is not None and was_named else format_of(file)
         if found is not None and (format is None or found == format):
             jobs.setdefault(file, found)
         elif was_named:
             unknown.append(file)
+        elif found is None and _seems_broken(file):
+            broken.append(file)
     if unknown:
         known = ", ".join(f"{name} ({FORMATS.summary(name)})" for name in FORMATS.names())
         raise UsageError(f"{unknown[0]} is no trace in a format that is known", hint=f"known: {known}")
@@ -116,7 +123,29 @@ def _jobs(paths: str | Path | Iterable[str | Path], format: str | None) -> list[
     }
     for file, name in jobs.items():
         logs[file.parent if name == "meter" else file].append((name, file))
-    return [(same[0][0], tuple(file for _, file in same)) for same in logs.values()]
+    return [(same[0][0], tuple(file for _, file in same)) for same in logs.values()], _passed_over(broken)
+
+
+def _seems_broken(file: Path) -> bool:
+    """Tell whether a file is called like a trace and holds nothing that could be one; other documents may lie there."""
+    return bool(_TRACE_NAME.search(file.name)) and not head_of(file).lstrip().startswith(b"{")
+
+
+def _passed_over(broken: Sequence[Path]) -> list[str]:
+    if not broken:
+        return []
+    names = _told_apart(broken)
+    listed = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else "")
+    return [f"passed over, since nothing in them is a trace: {listed}"]
+
+
+def _told_apart(files: Sequence[Path]) -> list[str]:
+    """Return the names of files, with the folders that tell them apart where they are called the same."""
+    names = [file.name for file in files]
+    if len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath([file.absolute().parent for file in files])
+    return [os.path.relpath(file.absolute(), common) for file in files]
 
 
 def _files(paths: Iterable[str | Path]) -> Iterable[tuple[Path, bool]]:
@@ -206,8 +235,9 @@ def _one_file_a_rank(tables: list[EventTable]) -> tuple[list[EventTable], list[s
     for (_, _, rank), claimed in by_claim.items():
         if len(claimed) < 2 or _follow_each_other(claimed) or _are_parts(claimed):
             continue
-        files = [Path(table.processes[0].file).name for table in claimed]
-        told = [named if (named := rank_in(file)) is not None else number_at_end(file) for file in files]
+        files = _told_apart([Path(table.processes[0].file) for table in claimed])
+        names = [Path(file).name for file in files]
+        told = [named if (named := rank_in(file)) is not None else number_at_end(file) for file in names]
         others = {table.processes[0].rank for table in tables if len(table.processes) == 1 and table not in claimed}
         numbers = [number for number in told if number is not None]
         if len(set(numbers)) == len(claimed) and not others & set(numbers):

@@ -108,7 +108,8 @@ class Replay:
             raise NotFound("the trace has no events to replay")
         self._plan = _plan(table, self._found, self._waits)
         self._measured_s = breakdown(self._found).step_s
-        self._steps = sum(len(each.steps) for each in self._found) / len(self._found)
+        stepped = [each for each in self._found if each.steps.found_by != "nothing"] or self._found
+        self._steps = sum(len(each.steps) for each in stepped) / len(stepped)
         self._unchanged_s = _step_s(self._plan)
 
     @property
@@ -189,7 +190,12 @@ def _plan(table: EventTable, found: Sequence[Activity], waits: Waiting) -> _Plan
             before[(number, column)] = (earlier, other)
     known = {(number, column): at for mine in places for at, _, number, column in mine}
     calls = [_queued(call, number, calls, before, known) for number, call in enumerate(calls)]
-    lines = [_line(table, each, mine, idle) for each, mine, idle in zip(found, places, alone, strict=True)]
+    # Of a rank without steps the whole is one window, which is no step beside those of others.
+    stepped = any(each.steps.found_by != "nothing" for each in found)
+    lines = [
+        _line(table, each, mine, idle, has_steps=not stepped or each.steps.found_by != "nothing")
+        for each, mine, idle in zip(found, places, alone, strict=True)
+    ]
     return _Plan(lines, calls)
 
 
@@ -287,7 +293,14 @@ def _call(meetings: Meetings, row: int) -> _Call:
     return _Call(meetings, row, tuple(taken), tuple(waits_for), ())
 
 
-def _line(table: EventTable, each: Activity, places: Sequence[tuple[int, int, int, int]], alone: Spans) -> _Line:
+def _line(
+    table: EventTable,
+    each: Activity,
+    places: Sequence[tuple[int, int, int, int]],
+    alone: Spans,
+    *,
+    has_steps: bool,
+) -> _Line:
     stops = _stops(alone, [leave for _, leave, _, _ in places])
     ends = each.steps.ends
     optimizer = _optimizer_starts(table, each)
@@ -295,7 +308,8 @@ def _line(table: EventTable, each: Activity, places: Sequence[tuple[int, int, in
     for enter, leave, call, column in places:
         entries.append((enter, _ISSUE, call, column, enter))
         entries.append((_joined_at(leave, stops, optimizer, ends), _JOIN, call, column, leave))
-    for step, (start, end) in enumerate(zip(each.steps.starts.tolist(), ends.tolist(), strict=True)):
+    marked = zip(each.steps.starts.tolist(), ends.tolist(), strict=True) if has_steps else ()
+    for step, (start, end) in enumerate(marked):
         entries.append((start, _MARK, 2 * step, 0, start))
         entries.append((end, _MARK, 2 * step + 1, 0, end))
     times = np.array([entry[0] for entry in entries], np.int64)

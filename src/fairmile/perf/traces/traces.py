@@ -49,11 +49,13 @@ class Traces:
 
         `on` is the system that was traced, `to` the one to move to; `algorithms` fix how collectives are done there.
         """
+        named = {collective_name(name): _known(name, algorithm) for name, algorithm in (algorithms or {}).items()}
         measured_by, wanted = self._model(on), self._model(to or on)
-        if algorithms:
+        if named:
             if wanted is None:
-                raise UsageError("an algorithm's time depends on the network", hint="name the system: on=…")
-            named = {collective_name(name): _known(name, algorithm) for name, algorithm in algorithms.items()}
+                raise UsageError(
+                    "an algorithm's time depends on the network", hint="name the system that was traced: --on SYSTEM"
+                )
             change = replace(change, model=AlgorithmModel(wanted.topology, named), measured_by=measured_by)
         elif to:
             change = replace(change, model=wanted, measured_by=measured_by)

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairmile.base.errors import UsageError
 from fairmile.perf.tracing import device, moving
 from fairmile.perf.tracing.kernels import NAME
 from fairmile.perf.tracing.recorder import Mixed, Recorder, Unpredictable, hooked
-from fairmile.perf.tracing.trace import PRECISIONS, Refused, TraceRequest
+from fairmile.perf.tracing.trace import PRECISIONS, Refused, TraceRequest, Unfollowed
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_RESTS = (" Exception raised from ", ", but expected one of:")  # what torch adds: its C++ frames, all its signatures
 _MOST_TAKEN = 3  # times that tensors of the host are taken over: a loss may make new ones at each call
 
 
@@ -79,7 +81,7 @@ def build(request: TraceRequest, recorder: Recorder, place: device.Place) -> Pro
         if enable is None:
             raise Refused(
                 f"{type(model).__name__} has no gradient_checkpointing_enable to turn checkpointing on with",
-                "use torch.utils.checkpoint in its forward",
+                "ask without --checkpointing, and use torch.utils.checkpoint in its forward: that is followed as it is",
             )
         enable()
     model.train(program.training)
@@ -135,9 +137,14 @@ def _told(request: TraceRequest, what: str) -> Iterator[None]:
         raise
     except Unpredictable as error:
         hint = "give the model a form in which shapes and control flow depend on the shapes of its inputs alone"
-        raise Refused(f"{_where(request, error)} {what}: {error}", hint) from error
+        raise Unfollowed(f"{_where(request, error)} {what}: {error}", hint) from error
+    except UsageError as error:
+        raise Refused(error.message, error.hint or _hint(error)) from error
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split()).partition(" Exception raised from ")[0][:300]  # without torch's C++ frames
+        said = " ".join(str(error).split())
+        for rest in _RESTS:
+            said = said.partition(rest)[0]
+        said = said[:300]
         raise Refused(f"{_where(request, error)} {what}: {type(error).__name__}: {said}", _hint(error)) from error
 
 
@@ -192,10 +199,17 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
                 if not _step(program, request, recorder, optimizer, scaler):
                     steps += 1
                     break
+            except Unfollowed as error:
+                if not request.partial:
+                    raise
+                recorder.stopped = error.sentence
+                recorder.backward_begins()  # while the error still holds what the forward made
             except Mixed as error:
                 mixed = f"a tensor of {tuple(error.tensor.shape)} on the host is used with the model's on the device"
             if not mixed:
                 steps += 1
+                if recorder.stopped:
+                    _end_step(program, request, recorder, optimizer)
                 continue
             taken += 1
             if taken > _MOST_TAKEN or not _take_over(program, recorder):
@@ -203,6 +217,23 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
             recorder.forget(before)
     recorder.phase = "end"  # before the optimizer and its state go
     return steps
+
+
+def _end_step(program: Program, request: TraceRequest, recorder: Recorder, optimizer: Any) -> None:
+    """End a step whose forward cannot be followed: parameters get gradients, the optimizer gets its state."""
+    gc.collect()  # what the forward left that could not go on
+    if not program.training:
+        return
+    for parameter in program.model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    recorder.backward_ended(program.model)
+    recorder.phase = "optimizer"
+    try:
+        with _told(request, "cannot run the optimizer's step"):
+            _update(recorder, optimizer, None)
+    except Refused as refused:
+        recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")
 
 
 def _take_over(program: Program, recorder: Recorder) -> bool:
@@ -315,6 +346,7 @@ def _train(program: Program, request: TraceRequest, recorder: Recorder, optimize
                 (scaler.scale(loss) if scaler is not None else loss).backward()
         except Refused as refused:
             recorder.note(f"only the forward is in this trace, since {refused.sentence}")
+            recorder.stopped = refused.sentence
             return False
         recorder.backward_ended(program.model)
     recorder.phase = "optimizer"

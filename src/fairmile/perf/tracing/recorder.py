@@ -73,6 +73,7 @@ class Recorder:
         self.made: list[tuple[int, str, str]] = []  # operator, part of the step, module
         self.events: list[tuple[int, int, int]] = []
         self.notes: list[str] = []
+        self.stopped = ""  # why a step was not followed to its end
         self.phase = "build"
         self.modules: list[str] = []
         self.entered = False

@@ -73,6 +73,7 @@ def document(recorder: Recorder, built: program.Program, steps: int) -> bytes:
         "parameters": sum(parameter.numel() for parameter in built.model.parameters()),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "notes": recorder.notes,
+        "stopped": recorder.stopped,
     }
     whole = (
         f'{{"format":{FORMAT},"ops":[{",".join(ops)}],"storages":{_json(storages)},"events":{_json(recorder.events)},'

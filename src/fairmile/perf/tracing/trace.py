@@ -28,6 +28,10 @@ class Refused(Exception):
         self.sentence, self.hint = sentence, hint
 
 
+class Unfollowed(Refused):
+    """A step that can be followed up to a point, and what is known of it until there."""
+
+
 @dataclass(frozen=True)
 class TraceRequest:
     """Which function builds the model, with what, and how its steps are run; None leaves a choice to the function."""
@@ -43,6 +47,7 @@ class TraceRequest:
     channels_last: bool | None = None
     optimizer_form: str | None = None
     batch_argument: str | None = None
+    partial: bool = False  # whether a step that cannot be followed to its end is traced as far as it can be
 
     def __post_init__(self) -> None:
         if self.steps < 1:

@@ -7,8 +7,10 @@ import pytest
 
 pytest.importorskip("msgspec")
 
+from fairmile.perf.traces.analyze import analyze
 from fairmile.perf.traces.events import Kind
 from fairmile.perf.traces.reading import format_of, read_traces
+from fairmile.perf.traces.replay import WhatIf, replay
 
 # As Horovod writes it: tensors are processes, a tick for each rank that is ready, no number of a thread.
 TIMELINE = """[
@@ -49,15 +51,59 @@ def test_phases_lie_in_the_lane_of_their_tensor(tmp_path: Path) -> None:
     file = tmp_path / "timeline.json"
     file.write_text(TIMELINE + "]", encoding="utf-8")
     table = read_traces(file)
-    rows = np.flatnonzero(table.of_kind(Kind.REGION))
-    found = {table.name_of(row): int(table.duration_ns[row]) for row in rows.tolist()}
+    rows = np.flatnonzero(table.of_kind(Kind.SYNC, Kind.MEMCPY))
+    found = {table.name_of(row): (table.kind[row], int(table.duration_ns[row])) for row in rows.tolist()}
     assert found == {
-        "NEGOTIATE_ALLREDUCE": 805_000,
-        "ALLREDUCE": 90_000,
-        "MEMCPY_IN_FUSION_BUFFER": 8_000,
-        "NCCL_ALLREDUCE": 69_000,
+        "NEGOTIATE_ALLREDUCE": (Kind.SYNC, 805_000),
+        "ALLREDUCE": (Kind.SYNC, 90_000),
+        "MEMCPY_IN_FUSION_BUFFER": (Kind.MEMCPY, 8_000),
+        "NCCL_ALLREDUCE": (Kind.SYNC, 69_000),
     }
     assert {table.lanes[lane].label for lane in table.lane[rows].tolist()} == {"grad/dense"}
+
+
+def late_by_3_ms(rank: int, calls: int = 5) -> str:
+    """A timeline of two ranks, one of which is always 3 ms late, and of nothing but collectives."""
+    lines = ['{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "grad/w1"}}']
+    for at in range(0, calls * 10_000, 10_000):
+        lines += [
+            f'{{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": {at}, "pid": 1}}',
+            f'{{"ph": "X", "name": "{1 - rank}", "ts": {at + 10}, "pid": 1, "dur": 0}}',
+            f'{{"ph": "X", "name": "{rank}", "ts": {at + 3010}, "pid": 1, "dur": 0}}',
+            f'{{"ph": "E", "ts": {at + 3011}, "pid": 1}}',
+            f'{{"ph": "B", "name": "ALLREDUCE", "ts": {at + 3011}, "pid": 1}}',
+            f'{{"ph": "B", "name": "NCCL_ALLREDUCE", "ts": {at + 3100}, "pid": 1}}',
+            f'{{"ph": "E", "ts": {at + 4000}, "pid": 1}}',
+            f'{{"ph": "E", "ts": {at + 4010}, "pid": 1, "args": {{"dtype": "float32", "shape": "[1000000]"}}}}',
+        ]
+    return "[" + ",\n".join(lines) + "]"
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_negotiation_is_no_work_and_who_is_late_is_named(tmp_path: Path, late: int) -> None:
+    file = tmp_path / "timeline.json"
+    file.write_text(late_by_3_ms(late), encoding="utf-8")
+    table = read_traces(file)
+    found = analyze(table)
+    assert [each.total.compute_s for each in found.breakdown.ranks] == [0, 0]
+    assert [each.total.overlap_s for each in found.breakdown.ranks] == [0, 0]
+    (state,) = (each for each in found.waiting.states if each.state == "Wait at NxN")
+    assert (state.rank, state.calls) == (1 - late, 5)
+    assert state.exposed_s == state.seconds == pytest.approx(0.015)
+    assert {each.last for each in found.waiting.worst} == {f"rank {late}"}
+    first = found.findings[0]
+    assert (first.kind, first.title) == ("late rank", f"Rank {late} comes late; nothing was recorded meanwhile")
+    assert "tells of collectives alone" in first.why
+    without = replay(table, WhatIf(without_straggler=("", late)))
+    assert without.step_s == pytest.approx(without.measured_step_s - 0.015, rel=0.1)
+
+
+def test_a_timeline_does_not_tell_what_communication_is_hidden(tmp_path: Path) -> None:
+    file = tmp_path / "timeline.json"
+    file.write_text(late_by_3_ms(1), encoding="utf-8")
+    (finding,) = (each for each in analyze(read_traces(file)).findings if each.kind == "exposed communication")
+    assert finding.title == "Communication takes time; the trace does not tell what is computed meanwhile"
+    assert "hidden" not in finding.why
 
 
 def test_a_timeline_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None:

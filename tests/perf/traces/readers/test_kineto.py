@@ -116,6 +116,15 @@ def test_events_in_any_order_give_the_same_table(tmp_path: Path) -> None:
     other = read(write_kineto(tmp_path / "b", 0, events=kineto_events(0)[::-1]))
     assert one.start_ns.tolist() == other.start_ns.tolist()
     assert one.step.tolist() == other.step.tolist()
+    assert one.notes == []
+    assert other.notes == ["rank0.json: its events are out of order; they are put in the order of time"]
+
+
+def test_streams_and_threads_that_are_mixed_in_a_file_are_in_order(tmp_path: Path) -> None:
+    host = [each for each in kineto_events(0, steps=range(20)) if each["pid"] == 100]
+    device = [each for each in kineto_events(0, steps=range(20)) if each["pid"] == 0]
+    mixed = [each for pair in zip(device[len(device) // 2 :], host, strict=False) for each in pair]
+    assert read(write_kineto(tmp_path, 0, events=mixed)).notes == []
 
 
 def test_odd_types_and_numbers_cost_nothing(tmp_path: Path) -> None:
@@ -156,7 +165,17 @@ def test_our_own_marks_put_a_trace_on_the_clock_of_the_wall_and_are_left_out(tmp
     table = read(write_kineto(tmp_path, 0, events=[*kineto_events(0), mark], fairmile=ours))
     assert int(table.start_ns[row_of(table, "gemm")]) == BASE_NS + 5_000_100_000 + 7_000_000
     assert not table.named("fairmile.clock 0").any()
+    assert table.notes == []
     assert (table.processes[0].boot, table.processes[0].host, table.components) == ("b", "h", ["trainer"])
+
+
+@pytest.mark.parametrize(("hours", "how"), [(3, "behind"), (-3, "ahead of")])
+def test_a_clock_that_our_marks_tell_to_be_hours_off_is_mended_and_told(tmp_path: Path, hours: int, how: str) -> None:
+    mark = {"ph": "X", "cat": "user_annotation", "name": "fairmile.clock 0", "pid": 100, "tid": 100, "ts": 50, "dur": 2}
+    wall_ns = BASE_NS + 51_000 + hours * 3_600_000_000_000
+    ours = {"clocks": [{"name": "fairmile.clock 0", "wall_ns": wall_ns}]}
+    table = read(write_kineto(tmp_path, 0, events=[mark, *kineto_events(0)], fairmile=ours))
+    assert table.notes == [f"rank0.json: the profiler's clock was 3h {how} the clock on the wall: mended"]
 
 
 PROGRAM = """

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fairmile.base.errors import Integrity
+from fairmile.perf.traces.analyze import analyze
 from fairmile.perf.traces.events import Kind
 from fairmile.perf.traces.readers.meter import read
 from fairmile.perf.traces.reading import read_traces
@@ -101,6 +102,22 @@ def test_epochs_are_no_steps_where_finer_ones_are_there(tmp_path: Path) -> None:
     assert sorted(read(both).step[read(both).of_kind(Kind.PHASE)].tolist()) == [0, 1]
     alone = log(tmp_path / "b", writer(1, 0), {"spans": "epoch", "at": [0, 100, 100, 50], "p": 1})
     assert read(alone).step.tolist() == [0, 1]
+
+
+def test_a_solver_that_times_its_steps_and_puts_between_them_is_busy(tmp_path: Path) -> None:
+    put = {"spans": "put field", "at": [20, 1, 41, 1, 62, 1], "exchange": {"how": "put", "key": "field"}}
+    file = log(
+        tmp_path,
+        writer(1, component="solver"),
+        {"spans": "step", "at": [0, 20, 21, 20, 42, 20], "p": 1},
+        {**put, "bytes": [8, 8, 8], "version": [0, 1, 2], "p": 1},
+    )
+    found = analyze(read_traces(file))
+    (rank,) = found.breakdown.ranks
+    assert (rank.total.compute_s, rank.total.exchange_s) == (pytest.approx(60e-9), pytest.approx(3e-9))
+    assert rank.total.idle_s == 0 and found.step_s == pytest.approx(21e-9)
+    assert found.coupling is not None and found.coupling.components[0].compute_s == pytest.approx(60e-9)
+    assert ("step", 3) in [(each.name, each.calls) for each in found.names]
 
 
 def test_logs_of_all_hosts_of_a_run_are_one_and_half_a_line_is_told(tmp_path: Path) -> None:

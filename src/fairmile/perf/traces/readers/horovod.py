@@ -1,7 +1,9 @@
 """Reads Horovod's timeline, which rank 0 writes: for each tensor when every rank was ready, and the phases of its way.
 
 A collective becomes one COLLECTIVE row for each rank, from the tick at which that rank was ready to the end that all
-share: who came late is seen without a trace of the others. Phases are REGION rows of the rank that wrote the file.
+share: who came late is seen without a trace of the others. Phases are rows of the rank that wrote the file: Horovod's
+own thread negotiates, waits for data and moves it, so they are SYNC rows, or MEMCPY rows where it copies, never work of
+the program, which the timeline does not tell of.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from fairmile.perf.traces.readers.naming import bytes_of_type, elements, listed_
 from fairmile.perf.traces.readers.scan import Events, typed_decoder
 
 _NEGOTIATES = "NEGOTIATE_"
+_COPIES = "MEMCPY_"
 
 
 @dataclass
@@ -72,7 +75,8 @@ class _Reading:
             self._unopened += 1
             return
         name, start = tensor.open.pop()
-        self._rows.add(Kind.REGION, name, start, at, Lane(self._rank, tensor.name))
+        kind = Kind.MEMCPY if name.startswith(_COPIES) else Kind.SYNC
+        self._rows.add(kind, name, start, at, Lane(self._rank, tensor.name))
         is_whole = not tensor.open and not name.startswith(_NEGOTIATES)
         if is_whole and tensor.operation and name.lower() == tensor.operation:
             size = bytes_of_type(str(event.args.get("dtype", ""))) * elements(

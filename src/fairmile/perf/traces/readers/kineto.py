@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from fairmile.base.errors import Integrity
+from fairmile.base.units import format_duration
 from fairmile.perf.traces.events import MOST_RANKS, Array, Attribute, EventTable, Group, Kind, Lane, Process, objects
 from fairmile.perf.traces.readers.naming import (
     MOST,
@@ -50,6 +51,8 @@ _WAITS = re.compile(r"(?i)synchronize")
 _BACKENDS = ("gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
 _INPUT = re.compile(r"(?i)^input$|dataloader|data_?fetch|next_?batch|load_?data|data loading")
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
+_TELL_NS = 1_000_000_000  # by how much a clock may be wrong without a word
+_IN_ORDER = 0.2  # of the events may begin before the one in front of them: what begins last is often written first
 _CLOCK_MARK = "fairmile.clock"  # ours, in traces that we recorded: other clocks tell its moment as well
 # The standard library's arrays grow in place and take a list in half the time that numpy needs.
 _COLUMNS = {
@@ -284,7 +287,11 @@ class _Trace:
         timeless = ~(np.abs(told) < MOST_US)
         start = _nanoseconds(told)
         start += about.base_ns
-        start += about.clock_offset_ns(self._names, name, start, length)
+        moved = about.clock_offset_ns(self._names, name, start, length)
+        start += moved
+        if abs(moved) >= _TELL_NS:
+            far = f"{format_duration(abs(moved) / 1e9)} {'behind' if moved > 0 else 'ahead of'}"
+            notes.append(f"{self._file.name}: the profiler's clock was {far} the clock on the wall: mended")
         if negative := int(np.count_nonzero(length < 0)):
             notes.append(f"{self._file.name}: {negative} events end before they start; they are taken as moments")
             np.maximum(length, 0, out=length)
@@ -294,9 +301,21 @@ class _Trace:
             notes.append(f"{self._file.name}: {timeless.sum()} events have a time that is none; they are left out")
             left |= timeless
         kept = np.flatnonzero(~left)
+        if self._is_shuffled(start[kept], kept):
+            notes.append(f"{self._file.name}: its events are out of order; they are put in the order of time")
         order = kept[np.lexsort((-length[kept], start[kept]))]
         start = start[order]
         return {"start_ns": start, "end_ns": start + length[order]}, order
+
+    def _is_shuffled(self, start: Array, kept: Array) -> bool:
+        """Tell whether events of one thread or stream do not follow each other; those of several may be mixed."""
+        if np.count_nonzero(np.diff(start) < 0) <= _IN_ORDER * len(start):
+            return False
+        pid, tid = (np.frombuffer(self._columns[each], np.int32) for each in ("pid", "tid"))
+        lane = pid[kept].astype(np.int64) << 32 | tid[kept]
+        order = np.argsort(lane, kind="stable")
+        back = (np.diff(start[order]) < 0) & (np.diff(lane[order]) == 0)
+        return bool(np.count_nonzero(back) > _IN_ORDER * len(start))
 
     def _main_pid(self, pid: Array, kind: Array) -> int:
         """Return the process that ran most operators."""
