@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -146,6 +147,34 @@ class TestPlan:
 
     def test_a_command_is_not_looked_for_since_it_may_be_there_only_where_it_runs(self, sweep: Fairmile) -> None:
         assert sweep("plan", "-p", "n=1,2", "--json", "--", "no-such-program", "{n}").json["count"] == 2
+
+    @pytest.mark.parametrize(
+        "said", ["lake-temperatures", "./nosuch", "tide.py", "https://data.invalid/a.csv", "zenodo:1", "doi:10.1/x"]
+    )
+    def test_an_input_that_is_known_or_is_a_path_or_an_address_is_taken_without_a_network(
+        self, sweep: Fairmile, lake: Fairmile, place: Path, monkeypatch: pytest.MonkeyPatch, said: str
+    ) -> None:
+        asked: list[object] = []
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **_: asked.append(words))
+        (place / "in.yaml").write_text(f"command: cat {{inputs.x}}\naxes: {{n: [1, 2]}}\ninputs: {{x: '{said}'}}\n")
+        done = sweep("plan", "in.yaml", "--json")
+        assert (done.code, done.err) == (0, "")
+        assert done.json["count"] == 2
+        assert asked == []
+
+    def test_an_input_that_a_run_file_names_is_told_at_the_line_that_names_the_file(
+        self, sweep: Fairmile, place: Path
+    ) -> None:
+        (place / "one.yaml").write_text("argv: [cat, '{inputs.x}']\ninputs: {x: {asset: nosuch}}\n")
+        (place / "many.yaml").write_text("axes: {n: [1, 2]}\nrun: one.yaml\n")
+        done = sweep("plan", "many.yaml")
+        assert done.code == 2
+        assert done.err.startswith("error: many.yaml:2: no asset named 'nosuch' in the catalog\n")
+
+    def test_an_input_that_an_option_replaces_is_not_missed(self, sweep: Fairmile, place: Path) -> None:
+        (place / "in.yaml").write_text("command: cat {inputs.x}\naxes: {n: [1, 2]}\ninputs: {x: nosuch}\n")
+        assert sweep("run", "in.yaml", "--dry-run").code == 2
+        assert sweep("run", "in.yaml", "--data", "x=./rates.yaml", "--dry-run").code == 0
 
     def test_axes_of_the_command_line_need_no_file(self, sweep: Fairmile) -> None:
         done = sweep("plan", "-p", "lr=0.1,0.01", "-p", "n=range(1,4)", "--json", "--", "echo", "{lr}", "{n}")
@@ -469,6 +498,7 @@ FILES = {
     "nothing.yaml": "axes: {lr: [1, 2]}\n",
     "env.yaml": "command: echo {lr}\naxes: {lr: [1]}\nenv: {A: '{nosuch}'}\n",
     "no-asset.yaml": "run: nosuch\naxes: {lr: [1, 2]}\n",
+    "no-input.yaml": "command: echo {lr} {inputs.x}\naxes: {lr: [1, 2]}\ninputs:\n  here: ./rates.yaml\n  x: nosuch\n",
     "no-run.yaml": "run: nosuch-run.yaml\naxes: {lr: [1, 2]}\n",
     "host.yaml": "experiment: {directive: a100}\nsystem: {host: nosuch}\n",
     "directive.yaml": "experiment: {directive: a1000}\nsystem: {host: rivanna}\n",
@@ -548,8 +578,14 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["run", "rates.yaml", "--on", "jureca", "-j", "2"], "-j means nothing for a sweep that runs on jureca"),
         (["run", "nosuch", "-p", "n=1,2"], "no asset named 'nosuch'"),
         (["plan", "nosuch", "-p", "n=1,2"], "no asset named 'nosuch'"),
-        (["plan", "no-asset.yaml"], "no asset named 'nosuch'"),
-        (["plan", "no-run.yaml"], "there is no file"),
+        (["plan", "no-asset.yaml"], "error: no-asset.yaml:1: no asset named 'nosuch'"),
+        (["run", "no-asset.yaml"], "error: no-asset.yaml:1: no asset named 'nosuch'"),
+        (["plan", "no-run.yaml"], "error: no-run.yaml:1: there is no file"),
+        (["plan", "no-input.yaml"], "error: no-input.yaml:5: no asset named 'nosuch'"),
+        (["plan", "no-input.yaml", "--template", "good.in.sh"], "error: no-input.yaml:5: no asset named 'nosuch'"),
+        (["run", "no-input.yaml", "--dry-run"], "error: no-input.yaml:5: no asset named 'nosuch'"),
+        (["run", "no-input.yaml"], "error: no-input.yaml:5: no asset named 'nosuch'"),
+        (["run", "rates.yaml", "--data", "d=nosuch"], "error: --data d: no asset named 'nosuch'"),
         (["run"], "nothing to sweep over"),
         (["plan"], "nothing to sweep over"),
         (["run", "last"], "no sweep named 'last'"),
@@ -567,6 +603,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     for name, text in FILES.items():
         (place / name).write_text(text)
     (place / "bad.in.sh").write_text(BAD_TEMPLATE)
+    (place / "good.in.sh").write_text("#!/bin/sh\necho {lr}\n")
     before = sorted(place.rglob("*"))
     done = sweep(*arguments)
     assert done.code == 2, done.err

@@ -46,6 +46,24 @@ def test_a_dry_run_records_nothing(fairmile: Fairmile, place: Path) -> None:
     assert not (place / "trace").exists()
 
 
+def test_a_rank_whose_flight_recorder_is_empty_is_who_the_others_wait_for(fairmile: Fairmile, place: Path) -> None:
+    call = {
+        "collective_seq_id": 1, "process_group": ["0", ""], "profiling_name": "nccl:all_reduce",
+        "state": "scheduled", "time_created_ns": 5,
+    }  # fmt: skip
+    (place / "dumps").mkdir()
+    for rank, entries in enumerate(([call], [])):
+        dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "ranks": "[0, 1]"}}, "entries": entries}
+        (place / "dumps" / f"nccl_trace_rank_{rank}").write_text(json.dumps(dump), encoding="utf-8")
+    result = fairmile("trace", "analyze", "dumps", "-o", "page.html")
+    assert result.code == 0
+    assert "Rank 1 never came to nccl:all_reduce" in result.out
+    assert "nothing stands out" not in result.out + result.err
+    assert result.err.splitlines()[0].endswith(", 1 event")
+    assert "note: nccl_trace_rank_1: the flight recorder of rank 1 holds no collective" in result.err
+    assert "Rank 1 never came to" in (place / "page.html").read_text(encoding="utf-8")
+
+
 def test_an_analysis_shows_each_rank_and_what_to_try(fairmile: Fairmile, place: Path, first: Path) -> None:
     result = fairmile("trace", "analyze", "first")
     assert result.code == 0

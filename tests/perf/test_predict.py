@@ -266,6 +266,53 @@ def test_the_argument_that_is_the_batch_must_be_known(predict: Predict, made: Ma
         predict.largest_batch(f"{file}:build")
 
 
+@pytest.mark.parametrize(
+    ("signature", "name"),
+    [
+        ("n_samples=10000, batch_size=32", "batch_size"),
+        ("micro_batch=4, batch=32", "batch"),
+        ("samples='data.csv', width=8", ""),
+    ],
+)
+def test_what_is_called_a_batch_is_the_batch_wherever_it_stands(
+    predict: Predict, made: Making, tmp_path: Path, signature: str, name: str
+) -> None:
+    made(sample=256 * MIB)
+    file = tmp_path / "step.py"
+    file.write_text(f"def build({signature}): ...\n", encoding="utf-8")
+    if not name:
+        with pytest.raises(UsageError, match=r"which argument of .* is the batch"):
+            predict.largest_batch(f"{file}:build")
+        return
+    asked: list[str] = []
+    predict.largest_batch(f"{file}:build", gpu="v100-32gb", tell=asked.append)
+    assert asked[0] == "tracing the step with a batch of 32 and of 64"
+
+
+@pytest.mark.parametrize("batch", [-4, "many", 1.5])
+def test_a_batch_that_is_no_number_of_samples_is_refused(predict: Predict, made: Making, batch: Any) -> None:
+    made()
+    with pytest.raises(UsageError, match=f"batch={batch} is no number of samples"):
+        predict.memory(TARGET, arguments={"batch": batch})
+    predict.memory(TARGET, arguments={"batch": 4, "samples": "data.csv"})
+
+
+def test_a_step_that_was_not_followed_to_its_end_is_not_spread_and_has_no_largest_batch(
+    predict: Predict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least = replace(step_trace(8), stopped="step.py:9 cannot run the backward")
+    monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [least for _ in asked])
+    for ask in (lambda: predict.memory(TARGET, layout=Layout(data=2)), lambda: predict.largest_batch(TARGET)):
+        with pytest.raises(UsageError, match=r"cannot be followed to the end of its step: step\.py:9"):
+            ask()
+
+
+def test_where_slack_alone_rules_out_a_larger_description_the_largest_batch_says_so(predict: Predict) -> None:
+    found = predict.largest_batch(GPT, gpu="a100-40gb")
+    assert any("without slack one more would fit" in note for note in found.account.notes)
+    assert predict.memory(GPT, gpu="a100-40gb", arguments={"batch": found.batch + 1}).fits is False
+
+
 def test_the_largest_batch_of_a_description_is_arithmetic(predict: Predict) -> None:
     found = predict.largest_batch(GPT, gpu="a100-80gb")
     at, beyond = (predict.memory(GPT, gpu="a100-80gb", arguments={"batch": found.batch + more}) for more in (0, 1))

@@ -151,6 +151,7 @@ def test_what_does_not_fit_says_how_the_run_would_end() -> None:
     assert 'class="badge bad">does not fit' in page
     assert f"The run would end with: {said}." in words(page)
     assert "unused segments are given back to the device, 3 times" in words(memory_page(memory(retries=3)))
+    assert "or more" in words(memory_page(memory(stopped="its shapes depend on data")))
 
 
 def test_the_time_line_of_memory_shows_the_limit_only_where_it_is_near(with_figures: None) -> None:

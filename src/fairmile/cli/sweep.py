@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,10 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
       fairmile sweep plan tide-sweep.yaml
       fairmile sweep plan -p lr=0.1,0.01 -p 'n=range(1,9)' -- python train.py {lr} {n}
     """
-    sweeps = Workspace.open().sweeps
-    definition, _ = _read_points(sweeps, options, command_of(context))
+    workspace = Workspace.open()
+    definition, _ = _read_points(workspace.sweeps, options, command_of(context))
     points = list(definition.points)
-    sweeps.check(definition, points, template=options["template"])
+    workspace.sweeps.check(definition, points, catalog=lambda: workspace.catalog, template=options["template"])
     if out.as_json:
         out.data(
             {
@@ -189,10 +190,12 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         changes = changes_from(options)
         if "run" not in definition.fields:  # a run file may name a system, too
             _check_where(context, changes.get("system") or definition.fields.get("system", ""))
+        first, template = list(islice(definition.points, 1)), options["template"]
+        sweeps.check(definition, first, catalog=lambda: workspace.catalog, template=template, **changes)
         if options["dry_run"]:
-            _show_plan(out, sweeps.plan(definition, template=options["template"], **changes))
+            _show_plan(out, sweeps.plan(definition, template=template, **changes))
             return 0
-        found = sweeps.create(definition, source, template=options["template"], **changes)
+        found = sweeps.create(definition, source, template=template, **changes)
         out.say(f"sweep {found.id}: {count(found.count, 'point')}")
     else:
         _no_study(found, "tune run")

@@ -138,7 +138,7 @@ def analyze(out: Out, paths: Sequence[str], form: str | None, on: str, output: P
 
 
 def _tell_analysis(out: Out, found: TraceAnalysis) -> None:
-    out.say(f"{count(len(found.ranks), 'rank')}, {_steps(found.breakdown)}, {found.events:,} events")
+    out.say(f"{count(len(found.ranks), 'rank')}, {_steps(found.breakdown)}, {count(found.events, 'event')}")
     parts = [each.name for each in dataclasses.fields(found.breakdown.ranks[0].total) if each.name.endswith("_s")]
     rows = [
         (each.label, *(_share(getattr(each.total, name), each.total.total_s, name) for name in parts))

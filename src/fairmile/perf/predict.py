@@ -41,8 +41,8 @@ from fairmile.systems.model import Partition
 
 GPU = "h200"
 BATCH_NAMES = (
-    *("batch_size", "batch", "batchsize", "bs", "batches", "n_batch", "num_batch", "samples", "n_samples"),
-    *("train_batch_size", "micro_batch_size", "micro_batch", "mini_batch_size", "mini_batch", "local_batch_size"),
+    *("batch_size", "batch", "batchsize", "bs", "train_batch_size", "micro_batch_size", "micro_batch"),
+    *("mini_batch_size", "mini_batch", "local_batch_size"),
 )
 _OF_DESCRIPTIONS = {
     **{"precision": "precision", "training": "training", "accumulate": "accumulate"},
@@ -51,6 +51,7 @@ _OF_DESCRIPTIONS = {
 _NO_GPU = "run it on the machine that has the GPU; times of a CPU go to a file of yours: --device cpu -o FILE.csv"
 _LONGEST_S = 3600.0  # a trace takes seconds: what takes as long as this does not end
 _TENSOR_NOTE = "how this model splits its layers is not known: they are shared out as those of a transformer"
+_FOLLOWED = "followed as code, FILE.py:FUNCTION, it would tell how much there is"
 _FORM_ERROR = 0.1  # of closed forms: none of the measured steps was off by more
 _SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
 
@@ -113,6 +114,7 @@ class MemoryPrediction:
             rounded = {name: round(each) if name.endswith("_bytes") else each for name, each in parts.items()}
             unspread = {name: each for name, each in found.items() if name != "notes"}
             whole |= {"layout": asdict(self.layout), "rank": rounded, "unspread": unspread}
+            whole["wanted_bytes"] = self.wanted_bytes or self.device_used_bytes
         else:
             whole |= found
         if self.stopped:
@@ -211,11 +213,13 @@ class Predict:
             return _of_description(_changed(asked, arguments or {}, how), target, on, layout)
         options = parse_allocator_options(allocator)
         trace = self._trace(asked, arguments or {}, {**how, "partial": layout is None})
+        if layout is not None:
+            _refuse_stopped(target, trace)
         taken = account(trace, on, options)
         found = _spread(MemoryPrediction(target, on, batch_of(trace), taken), _footprint(trace, taken), layout)
         if found.rank is None or not _is_squeezed(found):
             return found
-        # A device so much larger as the whole step is larger than the rank tells whether that is enough.
+        # Replay the whole step on a device that is larger by the same factor as the step is larger than the rank.
         times = taken.peak_allocated_bytes / found.rank.allocated_bytes
         limit = taken.context_bytes + (on.memory_bytes - taken.context_bytes) * times
         return _squeezed(found) if account(trace, on, options, limit_bytes=int(limit)).fits else found
@@ -240,7 +244,8 @@ class Predict:
             def described(batch: int) -> MemoryAccount:
                 return _as_account(closed_form(first.model_copy(update={"batch": batch}), on), on)
 
-            return largest_batch(described, start=first.batch)
+            found = largest_batch(described, start=first.batch)
+            return _doubting_next(found, closed_form(first.model_copy(update={"batch": found.batch + 1}), on))
         name = batch_argument or _batch_name(asked, given)
         if not name:
             raise UsageError(f"which argument of {target} is the batch?", hint="name it: --batch-argument NAME")
@@ -248,7 +253,10 @@ class Predict:
 
         def traces(batches: Sequence[int]) -> list[Trace]:
             tell(f"tracing the step with a batch of {' and of '.join(f'{each:,}' for each in batches)}")
-            return self._traces(asked, [{**given, name: each} for each in batches], how)
+            found = self._traces(asked, [{**given, name: each} for each in batches], how)
+            for trace in found:
+                _refuse_stopped(target, trace)
+            return found
 
         said = given.get(name, parameters_of(asked).get(name))
         start = said if isinstance(said, int) else 1
@@ -345,7 +353,7 @@ class Predict:
                 hint += f", or ask for the time alone: fairmile predict scaling {target.name} --on SYSTEM --gpus 1"
             raise UsageError(f"{target.name} is a description: its operators are not known", hint=hint)
         for arguments in each:
-            _check_batch(arguments)
+            _check_batch(_batch_name(target, arguments), arguments)
         requests = [TraceRequest(str(target.file), target.function, dict(arguments), **how) for arguments in each]
         with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
             answers = trace_targets(requests, timeout_s=_LONGEST_S, folder=Path(folder))
@@ -516,8 +524,15 @@ def _doubting(found: MemoryPrediction, least_bytes: float) -> MemoryPrediction:
     """Say of a description where the estimate of slack alone decides that it does not fit."""
     if found.fits or least_bytes > found.gpu.memory_bytes:
         return found
-    note = "without slack it would fit: followed as code, FILE.py:FUNCTION, it would tell how much there is"
-    return replace(found, more_notes=(*found.more_notes, note))
+    return replace(found, more_notes=(*found.more_notes, f"without slack it would fit: {_FOLLOWED}"))
+
+
+def _doubting_next(found: LargestBatch, more: ClosedForm) -> LargestBatch:
+    """Say of the largest batch of a description where the estimate of slack alone rules out one more."""
+    if found.too_large is None or more.least_device_bytes > found.account.device_bytes:
+        return found
+    notes = (*found.account.notes, f"without slack one more would fit: {_FOLLOWED}")
+    return replace(found, account=replace(found.account, notes=notes))
 
 
 def _footprint(trace: Trace, taken: MemoryAccount) -> ModelFootprint:
@@ -531,17 +546,27 @@ def _footprint(trace: Trace, taken: MemoryAccount) -> ModelFootprint:
     )
 
 
-def _check_batch(arguments: Mapping[str, Any]) -> None:
+def _check_batch(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a batch that no step can have, which a model would tell only by how it breaks."""
-    for name, value in arguments.items():
-        if name.casefold() in BATCH_NAMES and isinstance(value, (str, float)):
-            raise UsageError(f"{name}={value} is no number of samples", hint=f"give a whole number: -a {name}=64")
+    value = arguments.get(name)
+    if isinstance(value, (str, float)) or (isinstance(value, int) and value < 0):
+        raise UsageError(f"{name}={value} is no number of samples", hint=f"give a whole number: -a {name}=64")
+
+
+def _refuse_stopped(target: str, trace: Trace) -> None:
+    """Refuse what needs a step that was followed to its end."""
+    if trace.stopped:
+        raise UsageError(
+            f"{target} cannot be followed to the end of its step: {trace.stopped}",
+            hint="`fairmile predict memory` without further options tells the least that it takes",
+        )
 
 
 def _batch_name(target: Target, given: Mapping[str, Any]) -> str:
     """Return which argument is the batch by its name, given or not; nothing where that cannot be told."""
     named = [*given, *([target.batch_argument] if target.batch_argument else parameters_of(target))]
-    return next((each for each in named if each.casefold() in BATCH_NAMES), target.batch_argument)
+    by_name = {each.casefold(): each for each in reversed(named)}
+    return next((by_name[each] for each in BATCH_NAMES if each in by_name), target.batch_argument)
 
 
 def _changed(target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Any:

@@ -86,7 +86,7 @@ class Trace:
     parameters: int  # elements
     versions: dict[str, str] = field(default_factory=dict)  # torch, python
     notes: Sequence[str] = ()  # what could not be followed exactly, one sentence each
-    stopped: str = ""  # why a step was followed only to a point of its forward, where it was
+    stopped: str = ""  # why a step was followed only to a point, where it was
 
 
 def write_trace(trace: Trace, path: Path) -> None:

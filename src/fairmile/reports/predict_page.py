@@ -105,13 +105,15 @@ def _memory_tiles(found: MemoryPrediction) -> Tiles:
     used, limit = found.device_used_bytes, found.gpu.memory_bytes
     largest = max(parts, key=lambda name: parts[name]) if parts else ""
     estimated = "with the slack that the whole step has" if found.rank is not None else "an estimate by its kind"
+    open_end = bool(found.stopped)
     return Tiles(
         (
-            Tile("allocated at the peak", format_size(allocated), _span(account.allocated_span if account else None)),
-            Tile("reserved", format_size(reserved), _span(account.reserved_span) if account else estimated),
+            Tile("allocated at the peak", format_size(allocated),
+                 _span(account.allocated_span, open_end) if account else ""),
+            Tile("reserved", format_size(reserved), _span(account.reserved_span, open_end) if account else estimated),
             Tile("device", format_size(used),
                  f"{percent(used / limit)} of {format_size(limit)}" + (
-                     f"; {_span(account.device_span)}" if account else "")),
+                     f"; {_span(account.device_span, open_end)}" if account else "")),
             Tile("fits", {True: "yes", False: "no", None: "not known"}[found.fits], f"on {found.gpu.name}"),
             Tile("largest part", MEMORY_NAMES.get(largest, largest),
                  f"{format_size(parts[largest])}, {percent(parts[largest] / used)}" if largest and used else ""),
@@ -554,8 +556,8 @@ def _count(value: int) -> Cell:
     return Cell(f"{value:,}", float(value))
 
 
-def _span(span: Span | None) -> str:
-    return f"{format_size(span.low)} to {format_size(span.high)}" if span is not None else ""
+def _span(span: Span, open_end: bool) -> str:
+    return f"{format_size(span.low)} {'or more' if open_end else 'to ' + format_size(span.high)}"
 
 
 def _rate(value: float) -> str:

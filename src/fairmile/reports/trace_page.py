@@ -52,7 +52,8 @@ def trace_blocks(analysis: TraceAnalysis, *, title: str) -> list[Block]:
 def _title(analysis: TraceAnalysis, title: str) -> Title:
     ranks = len(analysis.ranks)
     badge = f"{ranks} rank{'s' if ranks > 1 else ''}, {analysis.steps:,} step{'s' if analysis.steps > 1 else ''}"
-    said = [f"{analysis.events:,} events over {format_duration(analysis.span_s)}", *analysis.devices]
+    events = f"{analysis.events:,} event{'s' if analysis.events != 1 else ''}"
+    said = [f"{events} over {format_duration(analysis.span_s)}", *analysis.devices]
     tone: Tone = "warn" if analysis.missing_ranks else ""
     return Title(title, badge, tone, " · ".join(said))
 

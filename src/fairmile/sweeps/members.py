@@ -13,6 +13,8 @@ from pydantic_core import to_jsonable_python
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import parse_duration
+from fairmile.catalog import OWN_IDS
+from fairmile.catalog.catalog import Catalog
 from fairmile.runs.batches import Frozen
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.targets import checked_spec, filled
@@ -21,6 +23,7 @@ from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.sweeps.placeholders import Texts
 from fairmile.sweeps.rendering import CONFIG, Renderer
+from fairmile.transfer.fetchers import scheme_of
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OF_RUNS = re.compile(r"run|source|seed|python|inputs\..+")  # what the run itself knows
@@ -131,6 +134,16 @@ class Members:
             own = [name for name in names if name in spec.params or _OF_RUNS.fullmatch(name)]
             self._texts.compile(word, f"the command of {self._what}", leave=own)
 
+    def check_inputs(self, spec: RunSpec, catalog: Callable[[], Catalog]) -> None:
+        """Raise NotFound for an input that no catalog has; a path or an address is not looked up."""
+        for name, each in spec.inputs.items():
+            if not each.asset or _is_elsewhere(each.asset):
+                continue
+            try:
+                catalog().resolve(each.asset)
+            except (NotFound, UsageError) as error:  # what cannot be a name is none that a catalog has
+                raise NotFound(f"{self._where_input(name)}: {error}", hint=error.hint) from None
+
     def lines(self, frozen: Frozen, sweep: str) -> Iterator[dict[str, Any]]:
         """Yield the members of a batch, one a point, in their order."""
         width = max(5, len(str(len(self._definition.points))))
@@ -198,6 +211,13 @@ class Members:
             name, key = key, ""
         return f"--{_OPTIONS.get(name, name)} {key}".strip()
 
+    def _where_input(self, name: str) -> str:
+        """Return where an input is said: by an option, in the definition, or by what the definition runs."""
+        if name in self._given.get("inputs", {}):
+            return self._where("inputs", name)
+        is_own = name in self._definition.fields.get("inputs", {})
+        return self._definition.origin("inputs", name) if is_own else self._definition.origin("run")
+
     def _settled(self, name: str, value: Any, key: str = "") -> Any:
         """Return a field with the placeholders filled that are the same at every point."""
         if isinstance(value, str) and _PLACEHOLDER.search(value):
@@ -241,6 +261,11 @@ class Members:
         if not any(fillers):
             return None
         return lambda point: [fill(point) if fill else each for fill, each in zip(fillers, values, strict=True)]
+
+
+def _is_elsewhere(asset: str) -> bool:
+    """Tell whether what stands for an asset is an address or a path of this machine instead of a name."""
+    return (bool(scheme_of(asset)) and not asset.startswith(OWN_IDS)) or Path(asset).exists()
 
 
 def _joined(said: Any, more: Any) -> Any:

@@ -19,6 +19,7 @@ from fairmile.base.errors import Conflict, FairmileError, Locked, NotFound, Tran
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
+from fairmile.catalog.catalog import Catalog
 from fairmile.meter.lines import number_text
 from fairmile.runs.batches import ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.ledger import Row
@@ -124,12 +125,26 @@ class Sweeps:
             return self.read([what], params=params)
         return self.read(what=what, params=params)
 
-    def check(self, definition: Definition, points: Sequence[Point], *, template: Path | None = None) -> None:
-        """Raise what is wrong with points, as far as files and the catalog tell: an undefined placeholder, no asset."""
+    def check(
+        self,
+        definition: Definition,
+        points: Sequence[Point],
+        *,
+        catalog: Callable[[], Catalog],
+        template: Path | None = None,
+        **changes: Any,
+    ) -> None:
+        """Raise what is wrong with points, as far as files and the catalog tell: an undefined placeholder, no asset.
+
+        `changes` are fields of the runs, as `system`.
+        """
         is_ours = definition.dialect == "fairmile"
         given = template or (definition.fields.get("template") if is_ours else None)
         check: Callable[[Point], object] = Texts(definition, self._environ).settings
-        members = Members(definition, None, self._environ) if is_ours and not given else None
+        has_inputs = bool(definition.fields.get("inputs") or changes.get("inputs"))
+        members = None
+        if is_ours and (has_inputs or not given):
+            members = Members(definition, template, self._environ, changes)
         if given:
             check = Renderer(definition, Path(given), self._environ).check
         elif members is not None:
@@ -138,7 +153,12 @@ class Sweeps:
             check(point)
         if members is not None and members.can_run and points:
             what, fields = members.target(points[0])
-            members.check(self._runs().meant(what, **fields))
+            try:
+                spec = self._runs().meant(what, **fields)
+            except NotFound as error:
+                raise NotFound(f"{definition.origin('run')}: {error}", hint=error.hint) from None
+            members.check(spec)
+            members.check_inputs(spec, catalog)
 
     def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> SweepPlan:
         """Return what a sweep would do; `changes` are fields of its runs, as `system`."""

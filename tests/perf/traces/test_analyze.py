@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from trace_making import Training
 
@@ -72,6 +73,31 @@ def test_a_trace_says_what_it_could_not_find() -> None:
     found = analyze(table.select(table.of_kind(Kind.REGION, Kind.COLLECTIVE)))
     assert found.steps == 1
     assert any("marks no steps" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("marking", "note"),
+    [
+        ((), "the trace marks no steps, and none were found by loader or optimizer: its whole is one step"),
+        ((0, 1), "rank 2 marks no steps, and none were found by loader or optimizer: its whole is one step"),
+        (
+            (2,),
+            "rank 0, rank 1 mark no steps, and none were found by loader or optimizer: their whole is one step each",
+        ),
+    ],
+)
+def test_a_note_on_steps_agrees_with_how_many_ranks_mark_none(marking: tuple[int, ...], note: str) -> None:
+    table = Training(ranks=3).table()
+    marked = table.of_kind(Kind.PHASE, Kind.IO) & np.isin(table.rank, marking)
+    assert note in analyze(table.select(table.of_kind(Kind.REGION, Kind.COLLECTIVE) | marked)).notes
+
+
+def test_a_note_on_ranks_without_a_trace_agrees_with_how_many_they_are() -> None:
+    table = Training(ranks=3).table()
+    for kept, said in (([0, 1], "rank 2: waits for it look"), ([0], "ranks 1, 2: waits for them look")):
+        some = table.select(np.isin(table.rank, kept))
+        some.processes = [each for each in some.processes if each.rank in kept]
+        assert any(f"there is no trace of {said}" in note for note in analyze(some).notes)
 
 
 def test_a_crowded_time_line_shows_what_fills_most_of_each_pixel() -> None:

@@ -92,6 +92,25 @@ def test_what_is_sent_long_behind_a_step_is_not_of_it() -> None:
     assert (step.exchange_s, step.total_s) == (0, pytest.approx(0.010))
 
 
+@pytest.mark.parametrize(("long_ms", "last_ms"), [(50, 151), (5_000, 200)])
+def test_a_long_call_behind_the_last_step_counts_for_no_more_than_a_step(long_ms: int, last_ms: int) -> None:
+    rows = Rows()
+    for step in range(5):
+        rows.add(Kind.PHASE, f"ProfilerStep#{step}", step * 100 * MS, (step + 1) * 100 * MS, MAIN, step=step)
+    rows.add(Kind.COLLECTIVE, "gloo:barrier", 501 * MS, (501 + long_ms) * MS, Lane(0, "gloo worker"))
+    found = breakdown(activities(only(rows)))
+    assert [round(each.total_s * 1e3) for each in found.steps] == [100] * 4 + [last_ms]
+
+
+def test_a_get_that_takes_longer_than_its_step_counts_whole_behind_each_of_them() -> None:
+    rows = Rows()
+    for step in range(3):
+        at = step * 14 * MS
+        rows.add(Kind.PHASE, "step", at, at + 4 * MS, MAIN, step=step)
+        rows.add(Kind.EXCHANGE, "get field", at + 4 * MS, at + 14 * MS, MAIN, sequence=step)
+    assert [each.exchange_s for each in breakdown(activities(only(rows))).steps] == [pytest.approx(0.010)] * 3
+
+
 def test_where_something_finer_is_recorded_within_steps_it_alone_is_work() -> None:
     (rank,) = breakdown(activities(solver(within="assemble"))).ranks
     assert rank.total.compute_s == pytest.approx(0.015)

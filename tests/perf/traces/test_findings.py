@@ -243,7 +243,8 @@ def test_a_rank_that_never_came_to_a_collective_is_the_first_finding() -> None:
     first = dumped(5, 4, 5).findings[0]
     assert (first.kind, first.title) == ("hang", "Rank 1 never came to nccl:all_reduce of 4.0 KiB")
     assert first.where == "group 'dp'; ranks 0, 2 came to it"
-    assert "in the dump of rank 1 it is missing" in first.why and "waits for ever" in first.why
+    assert "in the dump of rank 1 it is missing, and so is all that follows in this group." in first.why
+    assert "waits for ever" in first.why
 
 
 def test_a_collective_that_is_done_elsewhere_is_no_wait_for_ever() -> None:
@@ -253,6 +254,32 @@ def test_a_collective_that_is_done_elsewhere_is_no_wait_for_ever() -> None:
 @pytest.mark.parametrize(("calls", "format"), [((5, 5), "flight"), ((5, 4), "kineto")])
 def test_ranks_that_all_came_or_whose_profilers_ended_apart_do_not_hang(calls: tuple[int, ...], format: str) -> None:
     assert "hang" not in {each.kind for each in dumped(*calls, format=format).findings}
+
+
+@pytest.mark.parametrize(("state", "hangs"), [("completed", []), ("scheduled", ["Rank 1 never came to nccl:barrier"])])
+def test_a_rank_that_has_forgotten_a_group_came_to_what_was_completed_in_it(state: str, hangs: list[str]) -> None:
+    rows, seldom, often = Rows(), Group("seldom", (0, 1)), Group("often", (0, 1))
+    for rank in (0, 1):
+        lane = Lane(rank, "collectives")
+        for call in range(5):
+            at, told = (10 + 10 * call) * MS, {"state": "completed"}
+            rows.add(Kind.COLLECTIVE, "nccl:all_reduce", at, at + MS, lane, group=often, sequence=call, with_=told)
+    for call, name, how in ((0, "nccl:broadcast", "completed"), (1, "nccl:barrier", state)):
+        lane, at, told = Lane(0, "collectives"), 60 * call * MS, {"state": how}
+        rows.add(Kind.COLLECTIVE, name, at, at + MS, lane, group=seldom, sequence=call, with_=told)
+    found = analyze(rows.table([Process(rank, format="flight", world=2) for rank in (0, 1)])).findings
+    assert [each.title for each in found if each.kind == "hang"] == hangs
+
+
+def test_a_rank_with_an_empty_dump_never_came_to_the_first_collective_though_no_time_has_passed() -> None:
+    rows = Rows()
+    told = {"state": "scheduled"}
+    rows.add(
+        Kind.COLLECTIVE, "nccl:all_reduce", 5, 5, Lane(0, "collectives"),
+        group=Group("dp", (0, 1)), sequence=0, with_=told,
+    )  # fmt: skip
+    (hang,) = analyze(rows.table([Process(rank, format="flight", world=2) for rank in (0, 1)])).findings
+    assert (hang.kind, hang.title, hang.share) == ("hang", "Rank 1 never came to nccl:all_reduce", 0)
 
 
 def test_a_finding_on_communication_says_that_a_rank_without_a_trace_may_be_waited_for() -> None:

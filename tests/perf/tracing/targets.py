@@ -280,6 +280,24 @@ def one_way() -> Any:
     return SimpleNamespace(model=nn.Linear(8, 8), loss=loss, optimizer=sgd)
 
 
+class Picky(torch.optim.SGD):
+    """Goes by those gradients alone that are above zero."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad[parameter.grad > 0].sum()
+        return super().step(closure)
+
+
+def no_update() -> Any:
+    return SimpleNamespace(
+        model=nn.Linear(8, 8),
+        loss=lambda model: model(torch.randn(2, 8)).mean(),
+        optimizer=lambda parameters: Picky(parameters, 0.1),
+    )
+
+
 def shape_of_data() -> Any:
     def loss(model: Any) -> Any:
         data = model(torch.randn(2, 8))

@@ -59,6 +59,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "compiled": {"function": "compiled"},
     "spoken of": {"function": "spoken_of"},
     "one way": {"function": "one_way"},
+    "no update": {"function": "no_update"},
     "tied": {"function": "tied"},
     "replicas": {"function": "replicas"},
     "talkative": {"function": "talkative"},
@@ -184,7 +185,7 @@ def test_every_storage_is_allocated_once_and_freed_at_most_once_while_it_lives(
             assert spec.storage < len(trace.storages)
 
 
-@pytest.mark.parametrize("name", [name for name in TRACED if name not in ("one way", "huge", "inference")])
+@pytest.mark.parametrize("name", [name for name in TRACED if name not in ("one way", "no update", "huge", "inference")])
 def test_a_step_leaves_behind_what_the_step_before_left(of: Callable[[str], Trace], name: str) -> None:
     trace, at_steps = of(name), []
     before = 0
@@ -537,14 +538,22 @@ def test_files_of_the_folder_replace_no_modules_but_packages_there_are_found(
     assert batch_of(trace_target(TraceRequest(str(there / "step.py")), folder=tmp_path)) == 4
 
 
-def test_a_backward_that_fails_leaves_the_forward(of: Callable[[str], Trace]) -> None:
+def test_a_backward_that_fails_leaves_the_forward_gradients_and_the_update(of: Callable[[str], Trace]) -> None:
     trace = of("one way")
-    assert trace.steps == 1
-    assert names(trace, "forward")["aten.addmm.default"] == 1
-    assert names(trace, "optimizer") == Counter()
-    assert "only the forward" in trace.notes[0]
+    assert trace.steps == 2
+    assert names(trace, "forward")["aten.addmm.default"] == 2
+    assert sums(trace, step=1)["gradient"] == sums(trace, step=-1)["parameter"] == 4 * (8 * 8 + 8)
+    assert names(trace, "optimizer")
+    assert "the backward is not in this trace" in trace.notes[0]
     assert "there is no way back" in trace.notes[0]
     assert "there is no way back" in trace.stopped
+
+
+def test_an_update_that_fails_leaves_the_rest(of: Callable[[str], Trace]) -> None:
+    trace = of("no update")
+    assert names(trace, "backward")
+    assert "the optimizer's step is not in this trace" in trace.notes[0]
+    assert "depends on data" in trace.stopped
 
 
 def test_a_step_that_depends_on_data_is_followed_to_that_point_where_this_is_asked_for(

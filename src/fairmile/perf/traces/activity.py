@@ -273,7 +273,8 @@ def _from_phases(table: EventTable, phases: Array, rows: Array) -> Steps:
 def _with_talk_between(steps: Steps, table: EventTable, rows: Array) -> Steps:
     """Return the steps with what the host sends or hands over behind each, and the first with what lies before it.
 
-    It belongs to a step that is no further away than a step is long: what is further is not of the loop.
+    It belongs to a step that is no further away than a step is long: what is further is not of the loop. Behind the
+    last one, where no step follows, it counts for no longer than that either, or than what is usual behind the others.
     """
     near = int(np.median(steps.ends - steps.starts))
     talk = rows[np.isin(table.kind[rows], _TALKS) & ~on_device(table, rows)]
@@ -286,4 +287,6 @@ def _with_talk_between(steps: Steps, table: EventTable, rows: Array) -> Steps:
     behind = np.flatnonzero((at >= 0) & (begin >= steps.ends[at]) & (begin <= steps.ends[at] + near))
     np.maximum.at(ends, at[behind], end[behind])
     ends[:-1] = np.minimum(ends[:-1], steps.starts[1:])
+    usual = int(np.median((ends - steps.ends)[:-1])) if len(ends) > 1 else 0
+    ends[-1] = min(int(ends[-1]), int(steps.ends[-1]) + max(near, usual))
     return Steps(steps.numbers, starts, ends, steps.found_by)

@@ -151,20 +151,23 @@ def _notes(found: Sequence[Activity], missing: Sequence[int]) -> list[str]:
     notes = []
     if missing:
         names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
-        notes.append(f"there is no trace of rank {names}: waits for it look like slow transfers")
+        rank, it = ("rank", "it") if len(missing) == 1 else ("ranks", "them")
+        notes.append(f"there is no trace of {rank} {names}: waits for {it} look like slow transfers")
     by = {each.steps.found_by for each in found}
     without = [each.label for each in found if each.steps.found_by == "nothing"]
     if without:
-        who = "the trace" if len(without) == len(found) else _listed(without)
-        notes.append(f"{who} marks no steps, and none were found by loader or optimizer: its whole is one step")
+        who = ["the trace"] if len(without) == len(found) else without
+        its = "its whole is one step" if len(who) == 1 else "their whole is one step each"
+        notes.append(f"{_without_steps(who)}, and none were found by loader or optimizer: {its}")
     if others := by - {"the trace", "nothing"}:
-        who = "the trace" if len(by) == 1 else _listed([e.label for e in found if e.steps.found_by in others])
-        notes.append(f"{who} marks no steps: they were found by {' and '.join(sorted(others))}")
+        who = ["the trace"] if len(by) == 1 else [each.label for each in found if each.steps.found_by in others]
+        notes.append(f"{_without_steps(who)}: they were found by {' and '.join(sorted(others))}")
     return notes
 
 
-def _listed(labels: Sequence[str], most: int = 8) -> str:
-    return ", ".join(labels[:most]) + (", …" if len(labels) > most else "")
+def _without_steps(labels: Sequence[str], most: int = 8) -> str:
+    listed = ", ".join(labels[:most]) + (", …" if len(labels) > most else "")
+    return f"{listed} {'marks' if len(labels) == 1 else 'mark'} no steps"
 
 
 def _names(table: EventTable, found: Sequence[Activity]) -> tuple[NameTime, ...]:

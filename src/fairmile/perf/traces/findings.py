@@ -101,8 +101,10 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Return what costs time, the dearest first; a replay tells what a change of the communication would save."""
     about = _About(table, found, times, waits, replay)
-    if not times.ranks or about.total_s <= 0:
+    if not times.ranks:
         return ()
+    if about.total_s <= 0:  # who waits in the first collective of all has no time yet
+        return tuple(_hangs(about))
     all_ = [
         *_hangs(about),
         *_late_ranks(about),
@@ -138,7 +140,8 @@ class _About:
         self.synced_s = _drained_s(table, found) if self.has_device else 0.0
 
     def finding(self, kind: str, title: str, seconds: float, where: str, why: str, what_to_try: str) -> Finding:
-        return Finding(kind, title, seconds, seconds / self.total_s, where, why, what_to_try)
+        share = seconds / self.total_s if self.total_s > 0 else 0.0
+        return Finding(kind, title, seconds, share, where, why, what_to_try)
 
     def saved_s(self, calls: Sequence[CollectiveSummary], factor: float, otherwise: float) -> float:
         """Return what it would save if these calls took a factor of their time."""
@@ -161,7 +164,8 @@ class _About:
 def _hangs(about: _About) -> Iterator[Finding]:
     """Collectives that some ranks came to and others did not, by the flight recorders: why a program stands still.
 
-    Only those behind the last one of a rank count: recorders forget the first ones, and not all at the same moment.
+    Only those behind the last one of a rank count: recorders forget the first ones, and not all at the same moment. A
+    rank that has none of a group may have forgotten them: it counts as having come to those that were completed.
     """
     table = about.table
     dumped = {(each.component, each.rank) for each in table.processes if each.format == "flight"}
@@ -170,10 +174,12 @@ def _hangs(about: _About) -> Iterator[Finding]:
         return
     rows = np.flatnonzero(table.of_kind(Kind.COLLECTIVE) & (table.sequence >= 0))
     rows = rows[np.isin(table.rank[rows], [rank for _, rank in dumped])]
+    is_done = table.attribute("state") == "completed"
     for group in np.unique(table.group[rows]).tolist():
         mine = rows[table.group[rows] == group]
+        completed = int(table.sequence[mine[is_done[mine]]].max(initial=-1))
         named = table.groups[group].ranks if group >= 0 else ()
-        last = {rank: -1 for _, rank in dumped if rank in named}
+        last = {rank: completed for _, rank in dumped if rank in named}
         for rank in np.unique(table.rank[mine]).tolist():
             last[rank] = int(table.sequence[mine[table.rank[mine] == rank]].max())
         behind = sorted(rank for rank, number in last.items() if number < max(last.values()))
@@ -200,7 +206,7 @@ def _hang(about: _About, rows: Array, last: Mapping[int, int], behind: Sequence[
         0.0,
         f"group {group!r}; {_ranks(came)} came to it",
         f"{_begin(_ranks(came))} called it; in the dump of {_ranks(lacking)} it is missing, and so is all that "
-        f"follows. {stuck}",
+        f"follows in this group. {stuck}",
         f"Look at what {_ranks(lacking)} did last: an error, another branch of the program, a batch less, or a wait in "
         "another group (py-spy dump, the stack in its dump).",
     )

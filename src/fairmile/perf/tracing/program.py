@@ -185,7 +185,7 @@ def _channels_last(model: torch.nn.Module) -> None:
 
 
 def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
-    """Run the steps and return how many; what fails after a forward that worked leaves a note."""
+    """Run the steps and return how many; what fails after a forward that worked leaves a note and a lower bound."""
     with _told(request, "cannot make its optimizer"):
         optimizer = _optimizer(program, request)
     taken = 0
@@ -220,7 +220,7 @@ def run(program: Program, request: TraceRequest, recorder: Recorder) -> int:
 
 
 def _end_step(program: Program, request: TraceRequest, recorder: Recorder, optimizer: Any) -> None:
-    """End a step whose forward cannot be followed: parameters get gradients, the optimizer gets its state."""
+    """End a step that cannot be followed so far: parameters get gradients, the optimizer gets its state."""
     gc.collect()  # what the forward left that could not go on
     if not program.training:
         return
@@ -233,7 +233,12 @@ def _end_step(program: Program, request: TraceRequest, recorder: Recorder, optim
         with _told(request, "cannot run the optimizer's step"):
             _update(recorder, optimizer, None)
     except Refused as refused:
-        recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")
+        _leave_out_update(recorder, refused)
+
+
+def _leave_out_update(recorder: Recorder, refused: Refused) -> None:
+    recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")
+    recorder.stopped = recorder.stopped or refused.sentence
 
 
 def _take_over(program: Program, recorder: Recorder) -> bool:
@@ -345,16 +350,16 @@ def _train(program: Program, request: TraceRequest, recorder: Recorder, optimize
                 recorder.backward_begins()
                 (scaler.scale(loss) if scaler is not None else loss).backward()
         except Refused as refused:
-            recorder.note(f"only the forward is in this trace, since {refused.sentence}")
+            recorder.note(f"the backward is not in this trace, since {refused.sentence}")
             recorder.stopped = refused.sentence
-            return False
+            return True
         recorder.backward_ended(program.model)
     recorder.phase = "optimizer"
     try:
         with _told(request, "cannot run the optimizer's step"):
             _update(recorder, optimizer, scaler)
     except Refused as refused:
-        recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")
+        _leave_out_update(recorder, refused)
         return False
     return True
 

@@ -51,6 +51,23 @@ def test_a_dump_tells_number_size_state_and_time_of_each_collective(tmp_path: Pa
     assert table.notes == ["nccl_trace_rank_1: 1 of 3 collectives have no time of their end: a moment each"]
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_empty_dump_that_tells_its_rank_is_a_process_without_collectives(tmp_path: Path, packed: bool) -> None:
+    file = tmp_path / "nccl_trace_rank_1"
+    empty = DUMP | {"entries": []}
+    file.write_bytes(pickle.dumps(empty) if packed else json.dumps(empty).encode())
+    table = read(file)
+    assert len(table) == 0 and table.ranks == [1] and table.processes[0].world == 2
+    assert table.notes == ["nccl_trace_rank_1: the flight recorder of rank 1 holds no collective"]
+
+
+def test_an_empty_dump_that_does_not_tell_its_rank_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "dump"
+    file.write_text(json.dumps(DUMP | {"entries": []}), encoding="utf-8")
+    with pytest.raises(Integrity, match="dump holds no entry"):
+        read(file)
+
+
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return (Path.touch, (Path("evil"),))

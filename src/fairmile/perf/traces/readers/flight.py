@@ -45,22 +45,23 @@ class _Plain(pickle._Unpickler):
 
 
 def read(file: Path) -> EventTable:
-    """Return the collectives that one rank's flight recorder still had."""
+    """Return the collectives that one rank's flight recorder still had; none where it came to none yet."""
     dump = _load(file)
     entries = [each for each in _listed(dump.get("entries")) if isinstance(each, dict)]
-    if not entries:
-        raise Integrity(f"{file} holds no entry of a flight recorder")
     rank = within(dump.get("rank"), 0, MOST_RANKS - 1)
     if rank < 0:
         named = rank_in(file.name)
         named = number_at_end(file.name) if named is None else named
-        rank = 0 if named is None else named
+        rank = -1 if named is None else named
+    if not entries and (rank < 0 or not isinstance(dump.get("pg_config"), dict)):
+        raise Integrity(f"{file} holds no entry of a flight recorder")
+    rank = max(rank, 0)
     groups = _groups(dump)
     rows = Rows()
     untimed = 0
     for entry in entries:
         untimed += _add(rows, entry, rank, groups)
-    notes = []
+    notes = [] if entries else [f"{file.name}: the flight recorder of rank {rank} holds no collective"]
     if untimed:
         notes.append(f"{file.name}: {untimed} of {len(entries)} collectives have no time of their end: a moment each")
     world = max((each.ranks_count for each in groups.values()), default=-1)
