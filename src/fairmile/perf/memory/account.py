@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import Any
 
 from fairmile.base.units import format_size
-from fairmile.base.yaml import load
 from fairmile.perf.compute.devices import Device
 from fairmile.perf.memory.allocator import Allocator, DeviceFull
-from fairmile.perf.memory.contexts import context_bytes, unmeasured_note
+from fairmile.perf.memory.contexts import context_bytes, libraries, unmeasured_note
 from fairmile.perf.memory.options import AllocatorOptions
 from fairmile.perf.memory.schedule import WORKSPACE, Request, Schedule, schedule
 from fairmile.perf.memory.workspaces import Workspaces
@@ -271,12 +267,5 @@ def _span(value: int, share: float) -> Span:
 def _errors(plan: Schedule, verified: bool) -> dict[str, float]:
     """Return how far the figures may be off, as shares of them."""
     kind = "unmeasured" if not verified else "neighbours" if plan.has_neighbours else "exact"
-    errors: dict[str, float] = _table()["errors"][kind]
+    errors: dict[str, float] = libraries()["errors"][kind]
     return errors
-
-
-@cache
-def _table() -> dict[str, Any]:
-    text = resources.files("fairmile.perf").joinpath("data", "workspaces", "libraries.yaml").read_text(encoding="utf-8")
-    table: dict[str, Any] = load(text, file="libraries.yaml")
-    return table

@@ -15,7 +15,7 @@ def context_bytes(slug: str, *, products: int, networks: int) -> tuple[int, bool
 
     Devices that were not measured have the table's default.
     """
-    said = _contexts()
+    said: dict[str, dict[str, Any]] = libraries()["contexts"]
     known = said.get(slug, said["default"])
     total = int(known["bare"]) + int(known["kernels"]) + int(known["dnn"]) * networks
     if products:
@@ -29,7 +29,8 @@ def unmeasured_note(on: Device) -> str:
 
 
 @cache
-def _contexts() -> dict[str, dict[str, Any]]:
+def libraries() -> dict[str, Any]:
+    """Return what was measured of libraries' memory: by architecture, contexts by device, and how far that is off."""
     text = resources.files("fairmile.perf").joinpath("data", "workspaces", "libraries.yaml").read_text(encoding="utf-8")
-    table: dict[str, dict[str, Any]] = load(text, file="libraries.yaml")["contexts"]
+    table: dict[str, Any] = load(text, file="libraries.yaml")
     return table

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal
 
-from fairmile.base.yaml import load
+from fairmile.perf.memory.contexts import libraries
 from fairmile.perf.memory.convolutions import ConvolutionCall, ConvolutionTable
 from fairmile.perf.memory.recurrent import RecurrentCall, recurrent_workspace_bytes, reserve_bytes
 from fairmile.perf.memory.reductions import Multiprocessors, reduction_bytes
@@ -66,8 +65,7 @@ class LibraryRules:
 @cache
 def library_rules(architecture: str) -> LibraryRules:
     """Return the rules of an architecture, or those of the nearest that has some."""
-    text = resources.files("fairmile.perf").joinpath("data", "workspaces", "libraries.yaml").read_text(encoding="utf-8")
-    table: dict[str, dict[str, Any]] = load(text, file="libraries.yaml")["architectures"]
+    table: dict[str, dict[str, Any]] = libraries()["architectures"]
     said = table.get(architecture, table["default"])
     return LibraryRules(architecture=architecture, **said)
 

@@ -228,17 +228,7 @@ def _end_step(program: Program, request: TraceRequest, recorder: Recorder, optim
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
     recorder.backward_ended(program.model)
-    recorder.phase = "optimizer"
-    try:
-        with _told(request, "cannot run the optimizer's step"):
-            _update(recorder, optimizer, None)
-    except Refused as refused:
-        _leave_out_update(recorder, refused)
-
-
-def _leave_out_update(recorder: Recorder, refused: Refused) -> None:
-    recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")
-    recorder.stopped = recorder.stopped or refused.sentence
+    _update(request, recorder, optimizer, None)
 
 
 def _take_over(program: Program, recorder: Recorder) -> bool:
@@ -354,17 +344,23 @@ def _train(program: Program, request: TraceRequest, recorder: Recorder, optimize
             recorder.stopped = refused.sentence
             return True
         recorder.backward_ended(program.model)
+    return _update(request, recorder, optimizer, scaler)
+
+
+def _update(request: TraceRequest, recorder: Recorder, optimizer: Any, scaler: Any) -> bool:
+    """Run the optimizer's step; where that cannot be followed, say so and that the trace is not whole."""
     recorder.phase = "optimizer"
     try:
         with _told(request, "cannot run the optimizer's step"):
-            _update(recorder, optimizer, scaler)
+            _step_optimizer(recorder, optimizer, scaler)
     except Refused as refused:
-        _leave_out_update(recorder, refused)
+        recorder.note(f"the optimizer's step is not in this trace, since {refused.sentence}")
+        recorder.stopped = recorder.stopped or refused.sentence
         return False
     return True
 
 
-def _update(recorder: Recorder, optimizer: Any, scaler: Any) -> None:
+def _step_optimizer(recorder: Recorder, optimizer: Any, scaler: Any) -> None:
     if optimizer is None:
         return
     if scaler is None:
