@@ -11,10 +11,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import descendants
 import pytest
 from slurm_cluster import slurm_cluster, slurm_with_accounting
 
 __all__ = ["slurm_cluster", "slurm_with_accounting"]  # fixtures, for every folder
+
+
+def pytest_configure() -> None:
+    descendants.restore_signals()
+    descendants.adopt_orphans()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """After a test that failed or ran out of time, end what it started; a test that passes sees to that itself."""
+    began = time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        return (yield)
+    except BaseException:
+        descendants.end(descendants.started_since(began))
+        raise
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not getattr(session.config.option, "numprocesses", None):  # else they are the workers, which end by themselves
+        descendants.end(descendants.started_since(0))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,72 @@
+"""The processes that tests start: none outlives the test that failed, and none outlives the session."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE_S = 2.0
+
+
+def restore_signals() -> None:
+    """Give signals their default meaning, which `make test &`, nohup and some CI services take away.
+
+    A process that starts with a signal ignored hands that on to all that it starts, and tests send signals.
+    """
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        # nohup: stay safe from the terminal by leaving it, now that the signal is about to mean something again.
+        with contextlib.suppress(OSError):  # already leads a group
+            os.setsid()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that it can be found."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def started_since(boot_time_s: float) -> set[int]:
+    """Return the processes below this one that run and were started since, but for multiprocessing's own."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    children: dict[int, list[tuple[int, float]]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent, *rest = stat.read_text().rpartition(")")[2].split()
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append((int(stat.parent.name), int(rest[17]) / ticks))
+    below: set[int] = set()
+    ahead = [os.getpid()]
+    while ahead:
+        for child, started in children.get(ahead.pop(), []):
+            ahead.append(child)
+            if started >= boot_time_s - 1 / ticks:
+                below.add(child)
+    return below - {getattr(resource_tracker._resource_tracker, "_pid", None)}
+
+
+def end(processes: set[int]) -> None:
+    """End processes: by TERM, and after a moment by KILL. One that leads a group takes the group along."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(process) == process:
+                    os.killpg(process, number)
+                os.kill(process, number)
+        deadline = time.monotonic() + _GRACE_S
+        while (processes := processes & started_since(0)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if not processes:
+            return
