@@ -12,7 +12,7 @@ demo: $(VENV)/.demo
 	@FAIRMILE=$(BIN)/fairmile PYTHON=$(BIN)/python bash demo/demo.sh
 
 test: system-packages $(VENV)/.dev lint
-	$(call pytest,-m "not thorough")
+	$(call pytest,--quick)
 
 test-all: system-packages $(VENV)/.dev lint
 	$(call pytest,)

@@ -12,15 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import descendants
+import effort
 import pytest
+from hypothesis import settings
 from slurm_cluster import slurm_cluster, slurm_with_accounting
 
 __all__ = ["slurm_cluster", "slurm_with_accounting"]  # fixtures, for every folder
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="prove every capability once: leave out what is thorough")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     descendants.restore_signals()
     descendants.adopt_orphans()
+    effort.quick = config.getoption("--quick")
+    settings.register_profile("fairmile", max_examples=effort.examples(100), deadline=None)
+    settings.load_profile("fairmile")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if effort.quick:
+        thorough = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=thorough)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 @pytest.hookimpl(wrapper=True)

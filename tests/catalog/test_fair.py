@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -1029,7 +1030,7 @@ odd_keys = st.sampled_from(
         }
     )
 )
-calm = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+calm = settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 
 
 @calm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -175,7 +176,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=40) | st.lists(st.sampled_from(WORDS), max_size=10).map(" ".join))
 def test_any_text_is_recognised_or_not_and_what_is_stays_so(text: str) -> None:
     expression = spdx_expression(text)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -173,7 +174,7 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         assert str(error)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=_TEXTS)
 def test_searching_for_any_text_answers_or_is_refused(text: str, catalog: Catalog, card: Factory) -> None:
     if not catalog.search():
@@ -185,7 +186,7 @@ def test_searching_for_any_text_answers_or_is_refused(text: str, catalog: Catalo
         assert str(error)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=_TEXTS)
 def test_looking_up_any_text_finds_nothing_or_is_refused(name: str, catalog: Catalog) -> None:
     with pytest.raises((UsageError, LookupError)) as caught:

@@ -30,6 +30,7 @@ from archive_making import (
     zip_of,
 )
 from backports import zstd
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -636,7 +637,7 @@ def changed(data: bytes, changes: list[tuple[str, int, bytes]], *, from_the_end:
     return bytes(out)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(choice=st.integers(0, 1000), changes=CHANGES, from_the_end=st.booleans(), mend=st.booleans())
 def test_whatever_the_bytes_are_there_are_entries_or_a_clear_error(
     archives: dict[str, bytes], choice: int, changes: list[tuple[str, int, bytes]], from_the_end: bool, mend: bool
@@ -661,7 +662,7 @@ def test_whatever_the_bytes_are_there_are_entries_or_a_clear_error(
 @given(
     data=st.binary(max_size=2000), name=st.sampled_from(["it.tar", "it.zip", "it.7z", "it.gz", "it.tar.xz", "it.zst"])
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_random_bytes_are_no_archive(data: bytes, name: str) -> None:
     try:
         unpacked(data, name)

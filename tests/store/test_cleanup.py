@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_filling import LARGE, age, fill, flip_a_bit, loose, open_store, packs, small_files
@@ -159,7 +160,7 @@ def test_a_name_whose_tree_was_purged_is_no_reason_to_stop(store: Store) -> None
     assert [row.complete for row in store.ls()] == [False]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     trees=st.lists(st.sets(st.integers(0, 40), min_size=1), max_size=5),
     kept=st.sets(st.integers(0, 4)),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -692,7 +693,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=15, stateful_step_count=10, deadline=None)
+TestAnyHistory.settings = settings(max_examples=examples(15), stateful_step_count=10, deadline=None)
 
 
 # Bad days

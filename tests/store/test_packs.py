@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def by_digest(*texts: bytes) -> dict[bytes, bytes]:
     return {hashlib.sha256(text).digest(): text for text in texts}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.sets(st.binary(max_size=50), max_size=80))
 def test_every_object_of_a_pack_is_found_and_no_other_is(
     tmp_path_factory: pytest.TempPathFactory, texts: set[bytes]

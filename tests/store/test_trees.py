@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def test_a_tree_is_stored_under_its_merkle_root_as_the_text_of_its_manifest(tree
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.lists(names, min_size=1, max_size=3).map("/".join), unique=True, max_size=20))
 def test_any_tree_comes_back_as_it_was(paths: list[str]) -> None:
     entries = [entry(path, size, f"{size:064x}") for size, path in enumerate(paths)]

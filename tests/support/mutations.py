@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ _SCALARS = st.none() | st.booleans() | _WHOLE | st.floats(allow_nan=False, allow
 VALUES: st.SearchStrategy[Any] = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3), max_leaves=6
 )
-anything = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+anything = settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def places(value: Any, path: Place = ()) -> Iterator[Place]:

@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -499,7 +500,10 @@ def test_whatever_happens_every_byte_comes_once() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Transfer,
         settings=settings(
-            max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=examples(150),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
         ),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import at, places
@@ -66,7 +67,7 @@ def replaced(source: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("format", STRUCTURED)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_a_value_of_another_type_is_imported_or_refused(format: str, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(STRUCTURED[format]))
@@ -100,7 +101,7 @@ def test_every_single_key_may_be_missing(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(data=st.data())
 def test_a_text_with_a_piece_replaced_is_imported_or_refused(format: str, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(FILES[format]))
@@ -114,7 +115,7 @@ def test_a_text_with_a_piece_replaced_is_imported_or_refused(format: str, data: 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.binary(max_size=60), name=st.sampled_from(["x.json", "MLmodel", "x.ttl", "x.xml", "README"]))
 def test_arbitrary_bytes_are_refused_and_never_raise_when_recognised(format: str, data: bytes, name: str) -> None:
     reader(format).recognises(Document(name, data))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import UNKNOWN, VALUES, add_unknown_key, anything, replace_a_value, values_under
@@ -29,7 +30,7 @@ OTHERS = st.one_of(
         [[], {}, "", " ", 0, True, None, [[]], [{}], [None], {"name": None}, {"@id": 1}, {"value": {}}, ["x", {"y": 1}]]
     ),
 )
-lenient = settings(anything, max_examples=150)
+lenient = settings(anything, max_examples=examples(150))
 
 
 def parse(path: Path) -> Any:

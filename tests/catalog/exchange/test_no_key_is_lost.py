@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import at
@@ -265,7 +266,7 @@ def holds(value: Any, key: str, wanted: Any) -> bool:
 
 
 @pytest.mark.parametrize("format", PLACES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_a_key_that_nobody_knows_is_kept_verbatim(format: str, data: st.DataObject) -> None:
     name, place = data.draw(st.sampled_from(PLACES[format]))
@@ -279,7 +280,7 @@ def test_a_key_that_nobody_knows_is_kept_verbatim(format: str, data: st.DataObje
     assert all(holds(bodies, key, value) for key, value in unknown.items())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     name=st.from_regex(r"[a-z][A-Za-z0-9]{0,12}", fullmatch=True).map("zz".__add__),
     texts=st.lists(st.text(max_size=20), min_size=1, max_size=3),

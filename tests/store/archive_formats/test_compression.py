@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from archive_making import OnlyReads, run
 from backports import zstd
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +33,7 @@ def expanded(name: str, data: bytes, *, given: int = 1000, wanted: int = 1000) -
     return out.getvalue()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     name=st.sampled_from(sorted(PACK)),
     parts=st.lists(st.binary(max_size=300).map(lambda part: part * 20), min_size=1, max_size=4),

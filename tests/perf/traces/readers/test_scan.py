@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ events_lists = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(events_lists, st.integers(1, 200), st.sampled_from([None, 1]), st.booleans())
 def test_every_event_is_read_once_wherever_the_text_is_cut(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], block: int, indent: int | None, array: bool
