@@ -8,6 +8,7 @@ lays the result into the validator's cache of web answers, in a folder of its ow
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from collections.abc import Mapping
@@ -68,6 +69,23 @@ def seed_cache(cache: Path, documents: Mapping[str, Any]) -> None:
         session.close()
 
 
+@functools.cache
+def _prepare_queries_once() -> None:
+    """The validator asks the same few queries of every crate, and half of its time goes into parsing them."""
+    from rdflib.plugins.sparql import processor
+
+    parse, translate = processor.parseQuery, processor.translateQuery
+
+    @functools.cache
+    def prepare(query: str, base: str | None, prefixes: frozenset[tuple[str, Any]]) -> Any:
+        return translate(parse(query), base, dict(prefixes))
+
+    def prepared(query: str, base: str | None, prefixes: Mapping[str, Any]) -> Any:
+        return prepare(query, base, frozenset(prefixes.items()))
+
+    processor.parseQuery, processor.translateQuery = str, prepared
+
+
 def validate_crate(folder: Path, profile: str, *, severity: str = "REQUIRED") -> list[str]:
     """Return what roc-validator finds wrong with the crate, nothing when it passes.
 
@@ -77,6 +95,7 @@ def validate_crate(folder: Path, profile: str, *, severity: str = "REQUIRED") ->
     from rocrate_validator import services
     from rocrate_validator.models import Severity
 
+    _prepare_queries_once()
     with tempfile.TemporaryDirectory(prefix="fairmile-crate-") as scratch:
         cache = Path(scratch) / "web"
         seed_cache(cache, {CONTEXT_ADDRESS: context_1_1()})
