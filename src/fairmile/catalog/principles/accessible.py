@@ -5,58 +5,66 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from fairmile.catalog.principles.addresses import AUTHENTICATED, scheme_of, unusable
 from fairmile.catalog.principles.facts import (
-    AUTHENTICATED,
     CODE_KINDS,
     DATA_KINDS,
-    OPEN_SCHEMES,
     Facts,
     Part,
     Verdict,
     counted,
+    file_addresses,
     not_for,
     persistent_scheme,
-    reachable,
-    scheme_of,
     shown,
+    usable,
 )
 
 _SIGN_IN = re.compile(r"\b(?:https|sftp|ssh|s3|globus)://\S+", re.IGNORECASE)
 
 
+_LEVELS = "public, registered, restricted, embargoed or closed"
+
+
 def _a1a(facts: Facts) -> Verdict:
     access = facts.access
     conditions = f"conditions {access.conditions!r}" if access.conditions else "no conditions"
-    ask = facts.fill("conditionsOfAccess")
+    # Who may have the content is the holder's to say: the advice leaves the level open.
+    state = facts.put("accessRights")
     if not access.level:
-        fix = facts.update("set accessRights=public")
         if access.conditions:
-            return Verdict(0.5, f"{conditions}, but no access level", facts.update("set accessRights=restricted"))
-        return Verdict(0, "neither accessRights nor isAccessibleForFree nor conditionsOfAccess", fix)
+            return Verdict(0.5, f"{conditions}, but no access level ({_LEVELS})", state)
+        missing = "neither accessRights nor isAccessibleForFree nor conditionsOfAccess"
+        return Verdict(0, f"{missing}; levels: {_LEVELS}", state)
     if access.level == "public":
         return Verdict(1, access.stated)
     if not access.restricted:
-        return Verdict(0.5, f"{access.stated} is no known level", facts.update("set accessRights=public"))
+        return Verdict(0.5, f"{access.stated} is no known level ({_LEVELS})", state)
     points = 1.0 if access.conditions else 0.5
-    return Verdict(points, f"{access.stated}, {conditions}", ask)
+    return Verdict(points, f"{access.stated}, {conditions}", facts.fill("conditionsOfAccess"))
 
 
 def _content_addresses(facts: Facts) -> tuple[float | None, str]:
     """Return the share of the content that has an address others can use, and how that was seen."""
     found = [(0.0, "no address of the content")]
-    given = [file.url for _, file in facts.files if file.url and reachable(file.url)]
     if facts.files:
-        said = f"{len(given)} of {counted(len(facts.files), 'file')} with an address (declared, not probed)"
-        found.append((len(given) / len(facts.files), said))
+        given = [usable(file_addresses(entry)) for entry, _ in facts.files]
+        number = sum(map(bool, given))
+        said = f"{number} of {counted(len(facts.files), 'file')} with an address that others can use"
+        found.append((number / len(facts.files), f"{said} (declared, not probed)"))
     for key in ("contentUrl", "downloadUrl", "installUrl", "codeRepository"):
-        if any(reachable(text) for text in facts.card.texts(key)):
-            found.append((1.0, f"{key} {facts.quote(key)} (declared, not probed)"))
+        address = usable(facts.card.texts(key))
+        if address:
+            found.append((1.0, f"{key} {shown(address)} (declared, not probed)"))
     best = max(found, key=lambda each: each[0])
+    odd = next((address for address in facts.addresses if unusable(address)), "")
+    barred = f"; {shown(odd)}: {unusable(odd)}" if odd and best[0] < 1 else ""
     if facts.kind not in DATA_KINDS | CODE_KINDS and not best[0]:
         return None, f"a {facts.noun} has no content beside its card"
-    if facts.has("url") and best[0] < 0.5:
-        return 0.5, f"only a page: url {facts.quote('url')} (declared, not probed)"
-    return best
+    page = usable(facts.card.texts("url"))
+    if page and best[0] < 0.5:
+        return 0.5, f"only a page: url {shown(page)} (declared, not probed){barred}"
+    return best[0], f"{best[1]}{barred}"
 
 
 def _give_address(facts: Facts) -> str:
@@ -92,29 +100,32 @@ def _a1c(facts: Facts) -> Verdict:
         return Verdict(0, "no address of the content", _give_address(facts))
     schemes = [scheme_of(address) or "relative path" for address in facts.addresses]
     # Globus needs a client of its own, which is fair where one must sign in anyway.
-    worth = dict.fromkeys([*OPEN_SCHEMES, "relative path"], 1.0) | {"globus": 1.0 if facts.granted else 0.5}
-    shares = [worth.get(scheme, 0.0) for scheme in schemes]
+    client = "Globus needs its own client"
+    reasons = [
+        unusable(address) or (client if scheme == "globus" and not facts.granted else "")
+        for address, scheme in zip(facts.addresses, schemes, strict=True)
+    ]
+    shares = [0.5 if reason == client else float(not reason) for reason in reasons]
     points = sum(shares) / len(shares)
     seen = f"{', '.join(dict.fromkeys(schemes))} in {counted(len(schemes), 'address', 'addresses')}"
     if points == 1:
         return Verdict(1, seen)
-    odd = next(address for address, share in zip(facts.addresses, shares, strict=True) if share < 1)
-    why = "Globus needs its own client" if scheme_of(odd) == "globus" else "not an open protocol"
-    own = not reachable(odd) and odd in [file.url for _, file in facts.files]
+    odd, why = next((address, reason) for address, reason in zip(facts.addresses, reasons, strict=True) if reason)
+    own = why != client and any(odd in file_addresses(entry) for entry, _ in facts.files)
     fix = facts.update(facts.mended_files() if own else "set downloadUrl=https://ADDRESS")
     return Verdict(points, f"{seen}; {shown(odd)}: {why}", fix)
 
 
 def _a1d(facts: Facts) -> Verdict:
-    schemes = {scheme_of(address) for address in facts.addresses}
+    schemes = {scheme_of(address) for address in facts.addresses if not unusable(address)}
     able = sorted(schemes & AUTHENTICATED)
     if able:
         return Verdict(1, f"{', '.join(able)} can authenticate ({facts.access.level or 'access level not stated'})")
     if not facts.access.restricted:
         return not_for(facts, "access is not restricted")
-    contact = _SIGN_IN.search(facts.card.text("conditionsOfAccess"))
+    contact = usable(_SIGN_IN.findall(facts.card.text("conditionsOfAccess")))
     if contact:
-        return Verdict(1, f"the conditions name {shown(contact.group())}")
+        return Verdict(1, f"the conditions name {shown(contact)}")
     fix = facts.update("set url=https://ADDRESS-THAT-ASKS-FOR-A-LOGIN")
     if schemes:
         return Verdict(

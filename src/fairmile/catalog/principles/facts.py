@@ -13,57 +13,14 @@ from typing import Any, NamedTuple
 
 from fairmile.base.digest import parse_checksum
 from fairmile.catalog.card import Card, File, as_list, format_name, id_of, text_of
-from fairmile.catalog.identity import doi_of, is_iri
+from fairmile.catalog.identity import doi_of
 from fairmile.catalog.kinds import KINDS, kind_of_types
+from fairmile.catalog.principles.addresses import unusable
 from fairmile.catalog.terms import Reading, read_terms
 
 # Kinds whose content is files, and kinds whose content is code.
 DATA_KINDS = frozenset({"dataset", "model"})
 CODE_KINDS = frozenset({"program", "workflow"})
-# Anyone can implement these; what stands in AUTHENTICATED can also ask who you are.
-OPEN_SCHEMES = frozenset(
-    {
-        "https",
-        "http",
-        "ftp",
-        "ftps",
-        "sftp",
-        "scp",
-        "ssh",
-        "rsync",
-        "s3",
-        "gs",
-        "git",
-        "git+https",
-        "git+ssh",
-        "doi",
-        "hdl",
-        "ark",
-        "swh",
-        "ipfs",
-        "oci",
-        "oras",
-        "docker",
-    }
-)
-AUTHENTICATED = frozenset(
-    {
-        "https",
-        "ftps",
-        "sftp",
-        "scp",
-        "ssh",
-        "rsync",
-        "s3",
-        "gs",
-        "git+https",
-        "git+ssh",
-        "oci",
-        "oras",
-        "docker",
-        "globus",
-    }
-)
 # A strong digest names the content; md5 and sha1 only guard against accidents.
 CHECKSUMS = {"sha256": 1.0, "sha512": 1.0, "sha1": 0.5, "md5": 0.5}
 # Who made it and when, wherever a kind says so: one list for the citation and for the provenance.
@@ -89,7 +46,6 @@ _LEVEL_NAMES = {
     "c_14cb": "closed",
     "non_public": "closed",
 }
-_SCP = re.compile(r"^[\w.-]+@[\w.-]+:\S+$")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 _SHOWN = 80
 _ASKED = 50
@@ -170,13 +126,6 @@ def is_unregistered(text: str) -> bool:
     return bool(_UNREGISTERED.match(text.strip()))
 
 
-def scheme_of(address: str) -> str:
-    """Return the scheme of the address in lower case; a relative path has none."""
-    if is_iri(address):
-        return address.partition(":")[0].lower()
-    return "ssh" if _SCP.match(address) else ""
-
-
 def format_class(name: str) -> str:
     """Return open, pickle, container or unknown for the short name of a format."""
     if name in _formats("pickle") or "pickle" in name:
@@ -200,13 +149,6 @@ def _is_checksum(value: object, algorithm: str) -> bool:
     return isinstance(value, str) and parse_checksum(value, algorithm) is not None
 
 
-def reachable(address: str) -> bool:
-    """Tell whether others can use the address: an open protocol, or a path beside the card in its catalog."""
-    scheme = scheme_of(address)
-    # file: is somebody's own disk.
-    return scheme in OPEN_SCHEMES or scheme == "globus" or (not scheme and "://" not in address)
-
-
 def quoted(what: str) -> str:
     """Return the word as it stands in a command line."""
     key, _, value = what.partition("=")
@@ -220,6 +162,17 @@ def rewritten(key: str, value: Any) -> str:
     except (TypeError, ValueError, RecursionError):
         text = _FROM_FILE
     return f"set {key}={text if len(text) <= _LONGEST else _FROM_FILE}"
+
+
+def file_addresses(entry: Mapping[str, Any]) -> list[str]:
+    """Return every address of a file, its mirrors included."""
+    values = as_list(entry.get("contentUrl")) + as_list(entry.get("mirror"))
+    return [text.strip() for value in values if (text := text_of(value))]
+
+
+def usable(addresses: Iterable[str]) -> str:
+    """Return the first of the addresses that others can use, or an empty text."""
+    return next((address for address in addresses if not unusable(address)), "")
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -308,11 +261,12 @@ class Facts:
         key = self.any_of(WHO) or ("agent" if self.kind == "run" else "creator")
         value = self.card.body.get(key)
         first, *others = as_list(value) or [None]
-        if isinstance(first, Mapping):
-            organisation = "Organization" in [str(each) for each in as_list(first.get("@type"))]
-            agent = {**first, "@id": "https://ror.org/ROR" if organisation else "https://orcid.org/ORCID"}
-        else:
-            agent = {"@type": "Person", "@id": "https://orcid.org/ORCID", "name": text_of(first) or "NAME"}
+        agent = dict(first) if isinstance(first, Mapping) else {"name": text_of(first) or "NAME"}
+        types = [str(each) for each in as_list(agent.get("@type"))]
+        if "Person" in types or "Organization" in types:
+            agent["@id"] = "https://orcid.org/ORCID" if "Person" in types else "https://ror.org/ROR"
+        else:  # a name does not say whose it is
+            agent = {**agent, "@type": "PERSON-OR-ORGANIZATION", "@id": "ORCID-OR-ROR"}
         return self.update(rewritten(key, [agent, *others] if isinstance(value, list) else agent))
 
     def mended_files(self) -> str:
@@ -324,7 +278,7 @@ class Facts:
         for entry, file in self.all_files:
             new = {key: value for key, value in entry.items() if key not in CHECKSUMS or _is_checksum(value, key)}
             if id(entry) in outer:
-                if not self.granted and not (file.url and reachable(file.url)):
+                if not self.granted and not usable(file_addresses(entry)):
                     new["contentUrl"] = "https://ADDRESS"
                 if file.size_bytes is None:
                     new["contentSize"] = "BYTES B"
@@ -378,8 +332,9 @@ class Facts:
 
     @cached_property
     def addresses(self) -> list[str]:
-        """Every address the card gives for its content, files first."""
-        found = [file.url for _, file in self.files if file.url]
+        """The addresses the card gives for its content: the best of each file, then those of the whole."""
+        given = [file_addresses(entry) for entry, _ in self.files]
+        found = [usable(addresses) or addresses[0] for addresses in given if addresses]
         for key in ("contentUrl", "downloadUrl", "installUrl", "codeRepository", "url"):
             found += self.card.texts(key)
         return list(dict.fromkeys(found))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from fairmile.base.digest import parse_checksum
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, is_iri
+from fairmile.catalog.principles.addresses import out_of_reach, scheme_of, unusable
 from fairmile.catalog.principles.facts import (
     CODE_KINDS,
     DATA_KINDS,
@@ -17,15 +18,17 @@ from fairmile.catalog.principles.facts import (
     Verdict,
     counted,
     digest_strength,
+    file_addresses,
     is_unregistered,
     not_for,
     persistent_scheme,
-    scheme_of,
     shown,
+    usable,
 )
 
+_ADDRESSES = ("contentUrl", "downloadUrl", "installUrl", "codeRepository")
 _KNOWN_SCHEMES = frozenset({"https", "http", "urn", "ark", "doi", "hdl", "swh", "ni", "info", "ipfs", "did"})
-_NOBODYS_HOST = re.compile(r"^https?://(?:[^/]*\.)?(?:example\.(?:org|com|net)|localhost|127\.0\.0\.1)(?:[:/]|$)", re.I)
+_NOBODYS_HOST = re.compile(r"^https?://(?:[^/]*\.)?example\.(?:org|com|net)(?:[:/]|$)", re.I)
 _DESCRIPTION_WORDS = 50
 _KEYWORDS = 3
 _PUBLISHED_BY = ("publisher", "sharedBy", "submitter", "maintainer")
@@ -51,6 +54,8 @@ def _f1a(facts: Facts) -> Verdict:
         return Verdict(0, f"{seen}, which is no absolute address", better)
     if _NOBODYS_HOST.match(iri):
         return Verdict(0, f"{seen}, on a host that belongs to nobody", better)
+    if out_of_reach(iri):
+        return Verdict(0, f"{seen}, which means nothing elsewhere ({out_of_reach(iri)})", better)
     if scheme_of(iri) not in _KNOWN_SCHEMES:
         return Verdict(0.5, f"{seen}, of a scheme that few know", better)
     return Verdict(1, seen)
@@ -124,7 +129,9 @@ def _f2a(facts: Facts) -> Verdict:
         Part(f"F2a.{slot}", float(bool(key)), f"{key} {facts.quote(key)}" if key else "missing")
         for slot, key in found.items()
     ]
-    ids = [text for text in facts.card.identifiers if is_iri(text) or persistent_scheme(text)]
+    ids = [
+        text for text in facts.card.identifiers if persistent_scheme(text) or (is_iri(text) and not out_of_reach(text))
+    ]
     parts.append(Part("F2a.id", float(bool(ids)), shown(ids[0]) if ids else "missing"))
     missing = [slot for slot, key in found.items() if not key] + ([] if ids else ["@id"])
     who = "agent" if facts.kind == "run" else "creator"
@@ -161,22 +168,25 @@ def _f3(facts: Facts) -> Verdict:
         more = f"; {len(facts.bad_checksums) - 1} more" if len(facts.bad_checksums) > 1 else ""
         seen = f"{algorithm} of {shown(name)} is {value!r}, which is no checksum{more}"
         return Verdict(0, seen, facts.update(facts.mended_files()))
-    address = next((file.url for _, file in facts.files if file.url), None)
+    address = next((found for entry, _ in facts.files if (found := usable(file_addresses(entry)))), None)
     if address:
         return Verdict(1, f"contentUrl {shown(address)}")
     if facts.kind == "system":
         return not_for(facts)
-    key = facts.any_of(_CONTENT.get(facts.kind, ("contentUrl", "codeRepository", "contentDigest")))
-    if key:
-        return Verdict(1, f"{key} {facts.quote(key)}")
+    for key in _CONTENT.get(facts.kind, ("contentUrl", "codeRepository", "contentDigest")):
+        if facts.has(key) and (key not in _ADDRESSES or usable(facts.card.texts(key))):
+            return Verdict(1, f"{key} {facts.quote(key)}")
     if facts.granted:
         return Verdict(1, f"{facts.access.level}; {facts.access.conditions!r} says how the content is reached")
     if facts.files:
         fix = facts.update(facts.mended_files())
     else:
         fix = facts.put("distribution" if facts.kind in DATA_KINDS else _CONTENT.get(facts.kind, ("distribution",))[0])
-    if facts.has("url"):
-        return Verdict(0.5, f"only a page: url {facts.quote('url')}", fix)
+    page = usable(facts.card.texts("url"))
+    if page:
+        return Verdict(0.5, f"only a page: url {shown(page)}", fix)
+    if facts.addresses:
+        return Verdict(0.5, f"{shown(facts.addresses[0])}: {unusable(facts.addresses[0])}", fix)
     if facts.files:
         return Verdict(0.5, f"{counted(len(facts.files), 'file')} by name only, no address", fix)
     return Verdict(0, "nothing says where the content is", fix)

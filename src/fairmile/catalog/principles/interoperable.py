@@ -9,6 +9,7 @@ from typing import Any
 from fairmile.catalog.card import as_list, text_of
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import CONTEXT_IRI
+from fairmile.catalog.principles.addresses import out_of_reach
 from fairmile.catalog.principles.facts import (
     DATA_KINDS,
     Facts,
@@ -246,9 +247,13 @@ def _i2(facts: Facts) -> Verdict:
     return Verdict(points, f"{seen}; {said}", fix, parts)
 
 
+def _leads(target: str) -> bool:
+    return is_iri(target) and not out_of_reach(target)
+
+
 def _i3(facts: Facts) -> Verdict:
     ways = [(relation, target, facts.reached(target)) for relation, target in facts.links]
-    links = [(relation, target, way) for relation, target, way in ways if way or is_iri(target)]
+    links = [(relation, target, way) for relation, target, way in ways if way or _leads(target)]
     reached = [link for link in links if link[2]]
     data = [link for link in links if link[0] in _DATA_LINKS]
     dangling = next((link for link in links if not link[2]), None)

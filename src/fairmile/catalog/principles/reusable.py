@@ -9,10 +9,10 @@ from fairmile.catalog.card import LINKS, SPDX_PREFIX, as_list, text_of
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import KINDS, PROFILE_IRI
 from fairmile.catalog.licences import grants_reuse, spdx_expression
+from fairmile.catalog.principles.addresses import out_of_reach, scheme_of, unusable
 from fairmile.catalog.principles.facts import (
     CODE_KINDS,
     DATA_KINDS,
-    OPEN_SCHEMES,
     WHEN,
     WHO,
     Facts,
@@ -23,8 +23,8 @@ from fairmile.catalog.principles.facts import (
     not_for,
     rewritten,
     rules,
-    scheme_of,
     shown,
+    usable,
 )
 
 # A package without a version, or with a lower bound only, is another one tomorrow.
@@ -148,11 +148,10 @@ def _r11(facts: Facts) -> Verdict:
     texts = facts.card.texts("license")
     if not texts:
         raw = facts.card.text("licenseRaw")
-        absent = "no licence" if not raw else f"licenseRaw {shown(raw)!r}, but no license"
+        absent = f"no SPDX licence; the source says {shown(raw)!r}" if raw else "no licence"
         parts = tuple(Part(name, 0.0, absent) for name in ("R1.1a", "R1.1b", "R1.1c", "R1.1.address"))
-        return Verdict(
-            0, absent, facts.update("set license=" + ("Apache-2.0" if facts.kind in CODE_KINDS else "CC-BY-4.0")), parts
-        )
+        # Only the holder can grant a licence: the advice leaves open which one.
+        return Verdict(0, f"{absent}; only its holder can grant one", facts.put("license"), parts)
     expression = next(
         (found for text in texts if (found := spdx_expression(text.removeprefix(SPDX_PREFIX).removesuffix(".html")))),
         None,
@@ -168,7 +167,7 @@ def _r11(facts: Facts) -> Verdict:
         Part("R1.1.address", float(expression is not None and any(is_iri(text) for text in texts)), seen),
     )
     if expression is None:
-        return Verdict(0.4, f"{seen}: {named}", facts.update("set license=SPDX-ID"), parts)
+        return Verdict(0.4, f"{seen}: {named}", facts.put("license"), parts)
     # Which rights to grant is the owner's decision: no advice, and little weight.
     return Verdict(1.0 if grants else 0.8, f"{seen}: {named}, {allows}", "", parts)
 
@@ -217,14 +216,16 @@ def _formal(facts: Facts) -> tuple[float | None, str]:
     if facts.kind in CODE_KINDS:
         # The history of code is kept by its repository; a commit says where in it this version stands.
         commit = next((text for text in [*facts.card.identifiers, facts.card.version] if _COMMIT.search(text)), "")
-        known = facts.has("codeRepository")
-        said = f"codeRepository {facts.quote('codeRepository')}" if known else "no repository"
+        given = facts.card.text("codeRepository")
+        known = bool(usable(facts.card.texts("codeRepository")))
+        said = f"codeRepository {shown(given)}" if given else "no repository"
+        said += f" ({unusable(given)})" if given and not known else ""
         return (known + bool(commit)) / 2, f"{said}, {f'commit {shown(commit)}' if commit else 'no commit'}"
     for key, target in stated:
-        if is_iri(target):
+        if is_iri(target) and not out_of_reach(target):
             return 0.5, f"PROV: {key} {shown(target)}, which no catalog knows"
     if stated:
-        return 0.25, f"{stated[0][0]} {shown(stated[0][1])} is no address"
+        return 0.25, f"{stated[0][0]} {shown(stated[0][1])} is no address that others can use"
     return 0.0, "no PROV statement"
 
 
@@ -246,7 +247,10 @@ def _r13(facts: Facts) -> Verdict:
     )
     points = 0.3 * (follows or bool(others)) + 0.3 * community + 0.4 * filled
     wanted = [] if follows or others else [f"add conformsTo={PROFILE_IRI}"]
-    wanted += [f"add conformsTo={standard}"] if standard and not others else []
+    # That it follows a standard is the author's to say: the evidence names the usual one.
+    if standard and not others:
+        wanted.append("add conformsTo=https://ADDRESS-OF-THE-STANDARD")
+        said += f"; the usual standard for a {facts.kind} is {standard}"
     placeholders = rules()["placeholders"]
     wanted += [f"set {key}={placeholders.get(key, 'VALUE')}" for key in missing]
     fix = facts.update(*wanted) if facts.kind else _CHECK
@@ -276,9 +280,10 @@ def _usable(facts: Facts, key: str) -> float:
     """Return 1 when what the key gives can be had, a half when it only has a name, 0 when it is missing."""
     if not facts.has(key):
         return 0.0
-    if key not in LINKS:
-        return 1.0
     values = as_list(facts.card.body.get(key))[:20]
+    if key not in LINKS:
+        texts = facts.card.texts(key)[:20]
+        return 0.5 if texts and all(is_iri(text) and out_of_reach(text) for text in texts) else 1.0
     if key == "environment" and any(isinstance(value, Mapping) for value in values):
         return 1.0
     texts = [
@@ -286,7 +291,9 @@ def _usable(facts: Facts, key: str) -> float:
         for value in values
         if (text := text_of({"@id": value["@id"]} if isinstance(value, Mapping) and "@id" in value else value))
     ]
-    known = any(facts.reached(text) or _PINNED.search(text) or scheme_of(text) in OPEN_SCHEMES for text in texts)
+    known = any(
+        facts.reached(text) or _PINNED.search(text) or (scheme_of(text) and not unusable(text)) for text in texts
+    )
     return 1.0 if known else 0.5
 
 
