@@ -210,7 +210,12 @@ class Card(Mapping[str, Any]):
 
     @property
     def keywords(self) -> list[str]:
-        return [word.strip() for text in self.texts("keywords") for word in text.split(",") if word.strip()]
+        found: list[str] = []
+        for value in as_list(self.body.get("keywords")):
+            text = text_of(value) or ""
+            # A text may list several; the name of a term is one, whatever it holds.
+            found += text.split(",") if isinstance(value, str) else [text]
+        return [word.strip() for word in found if word.strip()]
 
     @property
     def links(self) -> list[tuple[str, str]]:

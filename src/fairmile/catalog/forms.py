@@ -73,6 +73,12 @@ class AgentForm(_Object):
     name: Text
 
 
+class TermForm(_Object):
+    """A term of a vocabulary, such as a schema.org DefinedTerm."""
+
+    name: Text
+
+
 Agent = AgentForm | Text
 Ref = Text | dict[str, Any]
 T = TypeVar("T")
@@ -100,7 +106,7 @@ class CardForm(_Object):
     version: Version | None = None
     description: Text | None = None
     license: Many[Text] = []
-    keywords: Many[Text] = []
+    keywords: Many[TermForm | Text] = []
     creator: Many[Agent] = []
     contributor: Many[Agent] = []
     publisher: Many[Agent] = []

@@ -15,6 +15,7 @@ from fairmile.catalog.exchange.common.agents import (
     person,
     warn_of_unsound_orcid,
 )
+from fairmile.catalog.exchange.common.jsonld import settle_any
 from fairmile.catalog.exchange.common.parts import (
     as_text,
     one_or_many,
@@ -87,6 +88,7 @@ def read(document: Document) -> list[Draft]:
     _licence(draft, node)
     _citations(draft, node)
     draft.foreign.update(node)
+    settle_any(draft)
     return [draft]
 
 

@@ -17,7 +17,7 @@ from fairmile.catalog.exchange.common.agents import (
     orcid_iri,
     warn_of_unsound_orcid,
 )
-from fairmile.catalog.exchange.common.jsonld import vocabulary
+from fairmile.catalog.exchange.common.jsonld import settle_any, vocabulary
 from fairmile.catalog.exchange.common.parts import (
     as_text,
     given_version,
@@ -27,6 +27,7 @@ from fairmile.catalog.exchange.common.parts import (
     take_known,
     take_one,
     take_value,
+    unique,
     version_as_written,
     warn_of_empty_licences,
     with_rest,
@@ -189,11 +190,11 @@ def _software(node: dict[str, Any], known: dict[str, Any], document: Document) -
     _requirements(draft, node)
     draft.put("license", one_or_many(take_each(node, "license", _licence)))
     warn_of_empty_licences(draft, node, "license")
-    words = [word.strip() for text in take_each(node, "keywords", as_text) for word in re.split(r"[,;]", text)]
-    draft.put("keywords", [word for word in dict.fromkeys(words) if word])
+    draft.put("keywords", unique(word for words in take_each(node, "keywords", _keywords) for word in words))
     if isinstance(node.get("isAccessibleForFree"), bool):
         draft.body["isAccessibleForFree"] = node.pop("isAccessibleForFree")
     draft.foreign.update(node)
+    settle_any(draft)
     return draft
 
 
@@ -333,6 +334,15 @@ def _requirements(draft: Draft, node: dict[str, Any]) -> None:
     draft.put("softwareRequirements", take_value(node, "softwareRequirements", _is_term))
 
 
+def _keywords(value: Any) -> list[Any] | None:
+    """Return the words of a text, and a term of a vocabulary as it is."""
+    if isinstance(value, dict):
+        term = take_known(value, _is_term) if as_text(value.get("name")) else None
+        return [term] if term else None
+    words = [word.strip() for word in re.split(r"[,;]", as_text(value) or "")]
+    return [word for word in words if word] or None
+
+
 def _licence(value: Any) -> str | None:
     if not isinstance(value, dict):
         return as_text(value)
@@ -358,7 +368,9 @@ def write(card: Card) -> dict[str, str]:
     made |= {key: agents_of(card.get(key)) for key in ("contributor", "maintainer")}
     made["license"] = card.get("license") if card.licence else card.get("licenseRaw", card.get("license"))
     made["identifier"] = card.get("identifier")
-    made["keywords"] = list(dict.fromkeys([*card.keywords, *card.tasks]))
+    terms = [value for value in as_list(card.get("keywords")) if isinstance(value, dict)]
+    named = [text_of(term) for term in terms]
+    made["keywords"] = [*(word for word in dict.fromkeys([*card.keywords, *card.tasks]) if word not in named), *terms]
     made["applicationCategory"] = card.get("applicationCategory") or card.get("scienceDomain")
     made["softwareRequirements"] = card.get("softwareRequirements")
     if card.kind == "model":

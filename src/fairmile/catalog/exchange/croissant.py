@@ -28,6 +28,7 @@ from fairmile.catalog.exchange.common.jsonld import (
     add_described_file,
     is_text,
     keep_value,
+    licence_text,
     one_text,
     parsed,
     restore,
@@ -157,7 +158,7 @@ class _Reading:
     def _licence(self, key: str, value: Any) -> None:
         """Take the text that names the licence; a node that says more than that stays among the foreign keys."""
         values = as_list(value)
-        texts = [_licence_text(self.names.rename(each)) for each in values]
+        texts = [licence_text(self.names.rename(each)) for each in values]
         found = [text for text in texts if text]
         if found:
             self.draft.body["license"] = found if isinstance(value, list) else found[0]
@@ -218,13 +219,6 @@ class _Reading:
                 if isinstance(node.get(key), str):
                     node[key] = {"field": node[key]}
         each_source(sets, lambda each: _modern_source(each, types))
-
-
-def _licence_text(value: Any) -> str | None:
-    if not isinstance(value, Mapping):
-        return value if is_text(value) else None
-    texts = [text for key in ("@id", "url", "sameAs", "name") if is_text(text := value.get(key))]
-    return next((text for text in texts if is_iri(text)), None) or next(iter(texts), None)
 
 
 def _as_reference(value: Any) -> Any:

@@ -17,6 +17,7 @@ from fairmile.catalog.exchange.common.agents import (
     ror_iri,
     warn_of_unsound_orcid,
 )
+from fairmile.catalog.exchange.common.jsonld import settle_any
 from fairmile.catalog.exchange.common.parts import (
     as_text,
     one_or_many,
@@ -122,6 +123,7 @@ def read(document: Document) -> list[Draft]:
             draft.foreign.update(record)
         else:
             draft.foreign.update(record)
+        settle_any(draft)
         drafts.append(draft)
     outer = {key: each for key, each in value.items() if key != "data"} if records[0] is not value else {}
     if outer:

@@ -203,12 +203,11 @@ def _licence(body: dict[str, Any], draft: Draft) -> None:
     raw = [text for value in as_list(body.pop("license", None)) if (text := text_of(value))]
     if not raw:
         return
-    found = [iri for text in raw if (iri := licence_iri(text))]
-    if found:
-        body["license"] = found[0] if len(found) == 1 else found
+    # One that SPDX does not know stays beside the others: without it the card would grant more than its source.
+    found = list(dict.fromkeys(licence_iri(text) or text for text in raw))
+    body["license"] = found[0] if len(found) == 1 else found
     unknown = [text for text in raw if licence_iri(text) is None]
     if unknown:
         draft.warn("license", f"{unknown[0]!r} is not an SPDX licence; kept as given")
-        body.setdefault("license", unknown[0] if len(unknown) == 1 else unknown)
-    if [text for text in raw if text not in found]:
+    if unknown or found != raw:
         body["licenseRaw"] = raw[0] if len(raw) == 1 else raw

@@ -8,6 +8,7 @@ from typing import Any
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.card import as_list
+from fairmile.catalog.exchange.common.jsonld import settle_any
 from fairmile.catalog.exchange.common.markdown import (
     Readme,
     bibtex_of,
@@ -48,7 +49,9 @@ language_creators source_datasets multilinguality train-eval-index viewer
 """
 _DATASET_KEYS = frozenset(_DATASET_KEYS_WORDS.split())
 # Keys that other front matters have too: they tell a card only in a file called README.md.
-_COMMON_KEYS_WORDS = "license license_name tags language extra_gated_prompt extra_gated_fields"
+_COMMON_KEYS_WORDS = """
+license licenses license_name license_link tags language languages extra_gated_prompt extra_gated_fields
+"""
 _COMMON_KEYS = frozenset(_COMMON_KEYS_WORDS.split())
 _KEY_LINE = re.compile(r"^([A-Za-z_-]+)\s*:", re.MULTILINE)
 _HUB_ID = re.compile(r"^[\w-][\w.-]*(?:/[\w-][\w.-]*)?$")
@@ -107,6 +110,7 @@ def read(document: Document) -> list[Draft]:
     else:
         _dataset(draft, node)
     draft.foreign.update(node)
+    settle_any(draft)
     return [draft]
 
 
@@ -159,7 +163,7 @@ def _common(draft: Draft, node: dict[str, Any]) -> None:
     papers = [f"https://arxiv.org/abs/{tag[6:]}" for tag in tags if re.match(r"arxiv:\d{4}\.\d{4,5}", tag)]
     draft.put("citation", one_or_many([*as_list(draft.body.get("citation")), *papers]))
     draft.put("identifier", one_or_many([f"https://doi.org/{tag[4:]}" for tag in tags if tag.startswith("doi:10.")]))
-    draft.put("inLanguage", one_or_many(take_texts(node, "language")))
+    draft.put("inLanguage", one_or_many([*take_texts(node, "language"), *_listed(node, "languages")]))
     prompt = [text for key in ("extra_gated_prompt", "extra_gated_description") if (text := take_text(node, key))]
     gates = [key for key in node if key.startswith("extra_gated_")]
     if prompt or gates:
@@ -171,10 +175,19 @@ def _common(draft: Draft, node: dict[str, Any]) -> None:
         )
 
 
+def _listed(node: dict[str, Any], key: str) -> list[str]:
+    """Return the texts under a key; older cards gave them for each configuration."""
+    value = node.get(key)
+    if isinstance(value, dict):
+        # Which configuration has which stays in the source.
+        return [text for each in value.values() for item in as_list(each) if (text := as_text(item))]
+    return take_texts(node, key)
+
+
 def _licence(draft: Draft, node: dict[str, Any]) -> None:
     warn_of_empty_licences(draft, node, "license")
-    texts = take_texts(node, "license")
-    if not any(licence_iri(text) for text in texts):
+    texts = [*take_texts(node, "license"), *_listed(node, "licenses")]
+    if "other" in texts or not any(licence_iri(text) for text in texts):
         named = [text for text in (take_text(node, "license_name"),) if text]
         if is_iri(node.get("license_link")):
             named += [node.pop("license_link")]
@@ -290,14 +303,14 @@ def _metric(value: Any) -> dict[str, Any] | None:
 
 
 def _dataset(draft: Draft, node: dict[str, Any]) -> None:
-    tasks = take_texts(node, "task_categories")
+    tasks = _listed(node, "task_categories")
     # The finer tasks count as tasks too, yet the source must keep telling them from the categories.
-    finer = [text for value in as_list(node.get("task_ids")) if (text := as_text(value))]
+    finer = _listed({"task_ids": node.get("task_ids")}, "task_ids")
     draft.put("mlTask", one_or_many([*tasks, *finer]))
     properties = [
         {"@type": "PropertyValue", "propertyID": key, "value": text}
         for key in _PROPERTIES
-        for text in take_texts(node, key)
+        for text in _listed(node, key)
     ]
     draft.put("additionalProperty", properties)
     extended = take_each(node, "source_datasets", _source)

@@ -152,14 +152,13 @@ def _r11(facts: Facts) -> Verdict:
         parts = tuple(Part(name, 0.0, absent) for name in ("R1.1a", "R1.1b", "R1.1c", "R1.1.address"))
         # Only the holder can grant a licence: the advice leaves open which one.
         return Verdict(0, f"{absent}; only its holder can grant one", facts.put("license"), parts)
-    expression = next(
-        (found for text in texts if (found := spdx_expression(text.removeprefix(SPDX_PREFIX).removesuffix(".html")))),
-        None,
-    )
-    grants = expression is not None and grants_reuse(expression)
+    expressions = [spdx_expression(text.removeprefix(SPDX_PREFIX).removesuffix(".html")) for text in texts]
+    expression = next((each for each in expressions if each), None)
+    # Of several statements each may bind: one that bars or is not known keeps the whole from being free.
+    grants = all(each is not None and grants_reuse(each) for each in expressions)
     seen = f"license {shown(texts[0])}"
     named = f"SPDX {expression}" if expression else f"{shown(texts[0])!r} is no SPDX licence"
-    allows = "anyone may reuse and change it" if grants else "it bars some reuse" if expression else "not known"
+    allows = "anyone may reuse and change it" if grants else "it bars some reuse" if all(expressions) else "not known"
     parts = (
         Part("R1.1a", 1.0, seen),
         Part("R1.1b", float(expression is not None), named),

@@ -181,6 +181,14 @@ def one_text(value: Any) -> str | None:
     return next((text for text in texts_of_each if text.strip()), None)
 
 
+def licence_text(value: Any) -> str | None:
+    """Return the text that names a licence, its address before its name."""
+    if not isinstance(value, Mapping):
+        return value if is_text(value) else None
+    texts = [text for key in ("@id", "url", "sameAs", "name") if is_text(text := value.get(key))]
+    return next((text for text in texts if is_iri(text)), None) or next(iter(texts), None)
+
+
 def is_text(value: Any) -> bool:
     """Tell whether the value is a text that says something."""
     return isinstance(value, str) and bool(value.strip())
@@ -190,14 +198,14 @@ def _is_date(value: Any) -> bool:
     return isinstance(value, str) and is_date(value)
 
 
-def _is_agent(value: Any) -> bool:
+def _is_named(value: Any) -> bool:
     return is_text(value) or (isinstance(value, Mapping) and is_text(value.get("name")))
 
 
 # What a card's check asks of each property, and whether it may have several.
 _FORMS: dict[str, tuple[Callable[[Any], bool], bool]] = {
-    **dict.fromkeys(("keywords", "machineLearningFramework", "license"), (is_text, True)),
-    **dict.fromkeys(("creator", "contributor", "publisher"), (_is_agent, True)),
+    **dict.fromkeys(("machineLearningFramework", "license"), (is_text, True)),
+    **dict.fromkeys(("creator", "contributor", "publisher", "keywords"), (_is_named, True)),
     **dict.fromkeys(("url", "sameAs", "conformsTo"), (is_iri, True)),
     **dict.fromkeys(
         ("identifier", "citation", "scienceDomain", "mlTask"),
