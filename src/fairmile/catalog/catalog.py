@@ -53,6 +53,7 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "measure": Plugin("fairmile.catalog.content:measure"),
         "document": Plugin("fairmile.catalog.exchange.draft:Document.from_file"),
         "recognise": Plugin("fairmile.catalog.exchange:recognise"),
+        "may_be_card": Plugin("fairmile.catalog.exchange.draft:may_be_card"),
         "read": Plugin("fairmile.catalog.exchange:read"),
         "write": Plugin("fairmile.catalog.exchange:write"),
         "is_source": Plugin("fairmile.catalog.sources:is_source"),
@@ -441,7 +442,7 @@ class Catalog:
         own = format == "card" or (name is None and CONTEXT_IRI.encode() in document.data)
         if not own:
             name = name or _WORK["recognise"](document)
-        if own or (name is None and document.file_name.endswith((".jsonld", ".json"))):
+        if own or (name is None and _WORK["may_be_card"](document)):
             card, problems = _WORK["check_text"](document.text, file=document.name)
             return ([card] if card else []), problems
         cards: list[Card] = _WORK["read"](document, name, base=self._base)

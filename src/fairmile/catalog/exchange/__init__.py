@@ -9,6 +9,7 @@ from fairmile.base.errors import InvalidDocument, Problem, Unsupported, UsageErr
 from fairmile.base.registry import Plugin, Registry
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange.draft import Document, Draft, finish
+from fairmile.catalog.kinds import CONTEXT_IRI
 
 
 class Reader(Protocol):
@@ -43,6 +44,7 @@ READERS: Registry[Reader] = Registry(
         "rocrate": Plugin(f"{_HERE}.rocrate", summary="RO-Crate metadata, run crates included"),
         "croissant": Plugin(f"{_HERE}.croissant", summary="Croissant 0.8, 1.0, 1.1 (JSON-LD)"),
         "codemeta": Plugin(f"{_HERE}.codemeta", summary="codemeta.json"),
+        "schemaorg": Plugin(f"{_HERE}.schemaorg", summary="schema.org data sets and software (JSON-LD)"),
         "citation": Plugin(f"{_HERE}.citation", summary="CITATION.cff"),
         "huggingface": Plugin(f"{_HERE}.huggingface", summary="Hugging Face model and data-set cards (README.md)"),
         "openml": Plugin(f"{_HERE}.openml", summary="OpenML data sets, flows, tasks, runs (JSON, XML)"),
@@ -82,9 +84,10 @@ def read(document: Document, format: str | None = None, *, base: str = "") -> li
         raise InvalidDocument(
             [
                 Problem(
-                    "is in none of the known formats",
+                    "is in no format that is known here",
                     file=document.name,
-                    hint=f"known: {', '.join(READERS.names())}; name one with --format",
+                    hint=f"known: card, {', '.join(READERS.names())}; name one with --format, or write a card: "
+                    f'a JSON object with "@context": "{CONTEXT_IRI}", "@type" and "name"',
                 )
             ]
         )

@@ -16,10 +16,15 @@ from fairmile.base.units import parse_size
 from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.identity import DIGEST_VERSION_PREFIX, is_iri, mint_iri
-from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, PROFILE_IRI
+from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, PROFILE_IRI, kind_of_types
 from fairmile.catalog.licences import licence_iri
 
 MAX_DOCUMENT_BYTES = 64 << 20
+# How descriptions are called that stand for the folder they lie in; what holds for a whole crate first.
+_DESCRIPTIONS = (
+    *("ro-crate-metadata.json", "ro-crate-metadata.jsonld", "croissant.json", "codemeta.json", "datacite.json"),
+    *("CITATION.cff", "MLmodel", "README.md"),
+)
 # What says nothing, and so is not put on a card.
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 
@@ -38,7 +43,9 @@ class Document:
 
     @classmethod
     def from_file(cls, path: Path, *, name: str | None = None) -> Document:
-        """Read the file; refuses what is too large to be a description."""
+        """Read the file, or the description that lies in a folder; refuses what is too large to be one."""
+        if path.is_dir():
+            path = _description_in(path)
         try:
             with path.open("rb") as stream:
                 data = stream.read(MAX_DOCUMENT_BYTES + 1)
@@ -77,6 +84,30 @@ class Document:
     def refuse(self, message: str, *, field: str = "", hint: str = "") -> InvalidDocument:
         """Return the error that says why this document cannot be imported."""
         return InvalidDocument([Problem(message, field=field, file=self.name, hint=hint)])
+
+
+def _description_in(folder: Path) -> Path:
+    """Return the one description in a folder, such as an RO-Crate, a repository or a saved model."""
+    found = [folder / name for name in _DESCRIPTIONS if (folder / name).is_file()]
+    if len(found) == 1 or (found and found[0].name.startswith("ro-crate")):
+        return found[0]
+    if found:
+        names = ", ".join(each.name for each in found)
+        raise UsageError(f"{folder} holds several descriptions: {names}", hint=f"name one, as in {found[0]}")
+    expected = ", ".join(_DESCRIPTIONS)
+    raise UsageError(f"{folder} is a folder without a description", hint=f"expected one of {expected}; or name a file")
+
+
+def may_be_card(document: Document) -> bool:
+    """Tell whether a document that no reader recognises may be meant as a card: JSON of a kind, or broken JSON."""
+    if not document.file_name.endswith((".jsonld", ".json")):
+        return False
+    try:
+        body = document.json()
+    except InvalidDocument:
+        return True
+    types = as_list(body.get("@type")) if isinstance(body, dict) else []
+    return kind_of_types(str(each) for each in types) is not None
 
 
 @dataclass
