@@ -202,10 +202,8 @@ def test_parameters_of_the_command_line_replace_and_add(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("n: 1\nexperiment:\n  epoch:\n", "{file}:3 experiment.epoch: has no value (null)"),
-        ("experiment: {x: 1}\ndata:\n  dir: ~\n", "{file}:3 data.dir: has no value (null)"),
-        ("experiment: {x: 1}\na:\n  b:\n    name:\n", "{file}:4 a.b.name: has no value (null)"),
-        ("experiment: {x: 1}\na: {b: ~}\n", "{file}:2 a.b: has no value (null)"),
+        ("n: 1\nexperiment:\n  epoch:\n", "{file}:2 experiment: has no parameters"),
+        ("n: 1\nexperiment:\n", "{file}:2 experiment: has no parameters"),
         ("experiment:\n  x: 1\n  x: 2\n", "{file}:3: the key 'x' stands twice in one mapping"),
         ("experiment: {x: 1}\na: [1\n", "{file}:3: "),
         ("n: 1\n", "{file}: nothing says which experiments there are"),
@@ -220,10 +218,65 @@ def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, text: str, mes
     assert refusal(tmp_path, text).message.startswith(message.format(file=tmp_path / "config.yaml"))
 
 
-def test_all_values_that_are_missing_are_told_at_once(tmp_path: Path) -> None:
-    error = refusal(tmp_path, "experiment: {x: 1}\na: ~\nb: ~\n")
-    assert isinstance(error, InvalidDocument)
-    assert [problem.field for problem in error.problems] == ["a", "b"]
+NULLS = """
+experiment: {x: "1,2", epoch: ~}
+ee:
+slurm:
+system: {host: ~, reservation: ~}
+attributes:
+  user: {account: ~}
+"""
+
+
+def test_what_has_no_value_counts_as_absent_until_something_needs_it(tmp_path: Path) -> None:
+    definition = read(tmp_path, NULLS)
+    assert [point.id for point in definition.points] == ["x_1", "x_2"]
+    assert scripts(definition, "{ee.identifier} {experiment.x}") == ["x_1 1", "x_2 2"]
+    settings = Texts(definition, {}).settings(next(iter(definition.points)))
+    assert settings["system"] == {"host": None, "reservation": None}  # a program may ask for it
+    for name, line in (("system.reservation", 5), ("user.account", 7), ("experiment.epoch", 2)):
+        with pytest.raises(UsageError) as error:
+            scripts(definition, f"#!/bin/sh\n{{{name}}}")
+        why = f"{tmp_path / 'config.yaml'}:{line} gives it no value (null)"
+        assert error.value.message.endswith(f":2: {{{name}}} is not defined: {why}")
+
+
+def test_a_null_among_the_values_of_a_parameter_is_one(tmp_path: Path) -> None:
+    definition = read(tmp_path, "experiment: {preset: [~, dark]}")
+    assert scripts(definition, "{experiment.preset}") == ["None", "dark"]
+
+
+def test_the_command_line_reaches_what_stands_below_attributes(tmp_path: Path) -> None:
+    text = "experiments: {n: 1}\nattributes: {user: {account: a, mail: m}, depth: 3}\n"
+    definition = read(tmp_path, text, params={"user.account": "b"})
+    assert scripts(definition, "{user.account} {user.mail} {attributes.user.account}") == ["b m b"]
+    assert scripts(read(tmp_path, text, params={"depth": "4,5"}), "{depth}") == ["4", "5"]
+    assert scripts(read(tmp_path, text, params={"other.name": "c"}), "{other.name}") == ["c"]
+    with pytest.raises(UsageError, match=r"^-p user\.account: \{nope\} is not defined"):
+        scripts(read(tmp_path, text, params={"user.account": "{nope}"}), "{user.account}")
+
+
+def test_a_parameter_of_the_command_line_takes_the_place_of_a_setting_of_its_name(tmp_path: Path) -> None:
+    text = "experiment: {n: 1}\nmask: float\n"
+    assert scripts(read(tmp_path, text, params={"mask": "int,float"}), "{mask}") == ["int", "float"]
+
+
+def test_all_names_that_are_not_defined_are_told_at_once(tmp_path: Path) -> None:
+    definition = read(tmp_path, "experiment: {x: 1}\nrun:\n  a: '{gone} {lost.a}'\n  b: '{left}'\n")
+    with pytest.raises(InvalidDocument) as error:
+        scripts(definition, "{aa}\n{run.a}\n{bb} {cc.dd}\n{aa}\n")
+    config = tmp_path / "config.yaml"
+    assert [problem.message for problem in error.value.problems] == [
+        "job.in.slurm:1: {aa} is not defined",
+        f"{config}:3: {{gone}} is not defined",
+        f"{config}:3: {{lost.a}} is not defined",
+        "job.in.slurm:3: {bb} is not defined",
+        "job.in.slurm:3: {cc.dd} is not defined",
+        "job.in.slurm:4: {aa} is not defined",
+    ]
+    with pytest.raises(InvalidDocument) as error:
+        Texts(definition, {}).settings(next(iter(definition.points)))
+    assert len(error.value.problems) == 3
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Projects of cloudmesh-ee and cloudmesh-sbatch, read as they are.
 
 `experiment:`, or `experiments:` in older projects, holds the axes; everything else are settings. Several files are
-merged by top-level section, the later one wins; a file that `config:` names comes before the one that names it.
+merged by top-level section, the later one wins; a file that `config:` names comes before the one that names it. What
+has no value (null) counts as absent, but a null in a list of values is one, `None`, as cloudmesh-ee writes it.
 Beside what the files say there are `{ee.identifier}`, `{ee.uuid}`, `{meta.uuid}`, `{slurm.sbatch}` and
 `{experiment.card_name}`; what stands below `attributes:` also goes by its name alone, and so do the axes of
 `experiments:`.
@@ -27,7 +28,7 @@ from fairmile.base.yaml import load, load_located
 from fairmile.runs.wording import Value
 from fairmile.sweeps import axes as axis
 from fairmile.sweeps.model import Definition, Origin, place_of
-from fairmile.sweeps.placeholders import ALSO, DIRECTIVES, WHY, Texts
+from fairmile.sweeps.placeholders import ALSO, DIRECTIVES, INTERNAL, WHY, Texts
 from fairmile.sweeps.space import Space
 
 PREFIX = "experiment"
@@ -79,7 +80,7 @@ class _Places:
         """Return `file:line` of a setting, the file where no line is known, or -p and the name as typed."""
         # Without a dot -p names a parameter of the experiments.
         names = [path] if len(path) > 1 else []
-        names += [path[1:]] if path and path[0] in FORMS else []
+        names += [path[1:]] if path and path[0] in (*FORMS, ALSO, "attributes") else []
         for name in (".".join(map(str, each)) for each in names):
             if name in self._params:
                 return f"-p {name}"
@@ -106,9 +107,11 @@ def read_project(
     merged: dict[str, Any] = {}
     for source in sources:
         merged.update(source.data)
-    form = next((each for each in FORMS if each in merged), "")
+    form = next((each for each in FORMS if merged.get(each) is not None), "")
+    form = form or next((each for each in FORMS if each in merged), "")
     said = _axes_of(merged[form], origin(form)) if form else {}
     merged, said = _changed(merged, said, params or {})
+    said = {name: value for name, value in said.items() if value is not None}
     if not said:
         file = sources[-1].file
         problem = Problem("nothing says which experiments there are", file=file) if not form else _empty(form, origin)
@@ -220,17 +223,11 @@ def _checked(file: str, data: Any, line: Callable[[Sequence[str | int]], int | N
     if not isinstance(data, Mapping):
         raise InvalidDocument([Problem("expected settings, such as `experiment:`", file=file, line=line([]))])
     source = _Source(file, data, line)
-    problems: list[Problem] = []
-    plain = _without_nulls(data, (), source, lines, problems)
-    if problems:
-        raise InvalidDocument(problems)
-    return _Source(file, plain, line)
+    return _Source(file, _with_braces(data, (), source, lines), line)
 
 
-def _without_nulls(
-    value: Any, path: tuple[str | int, ...], source: _Source, lines: list[str], problems: list[Problem]
-) -> Any:
-    """Return settings in which YAML's reading of an unquoted `{name}` is undone; what has no value is a problem."""
+def _with_braces(value: Any, path: tuple[str | int, ...], source: _Source, lines: list[str]) -> Any:
+    """Return settings in which YAML's reading of an unquoted `{name}` is undone."""
     if isinstance(value, Mapping):
         if len(value) == 1 and path:
             ((key, inner),) = value.items()
@@ -238,13 +235,9 @@ def _without_nulls(
             line = source.line((*path, key)) if inner is None and lines else None
             if line is not None and re.search(rf"\{{\s*{re.escape(str(key))}\s*\}}", lines[line - 1]):
                 return f"{{{key}}}"
-        return {str(key): _without_nulls(each, (*path, key), source, lines, problems) for key, each in value.items()}
+        return {str(key): _with_braces(each, (*path, key), source, lines) for key, each in value.items()}
     if isinstance(value, list):
-        return [_without_nulls(each, (*path, place), source, lines, problems) for place, each in enumerate(value)]
-    if value is None:
-        field = ".".join(map(str, path))
-        hint = 'write "" for an empty text, or leave it out'
-        problems.append(Problem("has no value (null)", field, file=source.file, line=source.line(path), hint=hint))
+        return [_with_braces(each, (*path, place), source, lines) for place, each in enumerate(value)]
     return value
 
 
@@ -288,8 +281,8 @@ def _empty(form: str, origin: Origin) -> Problem:
 
 def _axes_of(said: Any, where: str) -> dict[str, Any]:
     """Return the parameters of `experiment:`, which older projects also write as one text `epoch=[1-3] lr=0.1,0.2`."""
-    if isinstance(said, Mapping):
-        return dict(said)
+    if isinstance(said, Mapping) or said is None:
+        return dict(said or {})
     words = said.split() if isinstance(said, str) else []
     pairs = [word.partition("=") for word in words]
     if not pairs or not all(name and equals for name, equals, _ in pairs):
@@ -302,14 +295,21 @@ def _changed(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return settings and parameters with those of the command line on top."""
     settings, parameters = dict(merged), dict(said)
+    if isinstance(settings.get("attributes"), Mapping):
+        settings["attributes"] = dict(settings["attributes"])
     for name, value in params.items():
         first, _, rest = name.partition(".")
         if first in FORMS and rest:
             parameters[rest] = value
         elif not rest:
             parameters[name] = value
+            for owner in (settings, settings.get("attributes")):
+                # A parameter also takes the place of a setting of its name.
+                if name not in FORMS and isinstance(owner, dict) and not isinstance(owner.get(name, {}), Mapping):
+                    owner[name] = f"{{{PREFIX}.{name}}}"
         else:
-            section = settings
+            own = settings.get("attributes")
+            section = own if first not in settings and isinstance(own, dict) and first in own else settings
             *sections, last = name.split(".")
             for each in sections:
                 inner = section.get(each)
@@ -332,6 +332,8 @@ def _values(
                 settings = _settings(merged, form, {}, origin)
                 texts = Texts(Definition("", Space({}), settings, origin, PREFIX, dialect="cloudmesh"), environ)
             value = "".join(str(part) for part in texts.compile(value, origin(form, name)).parts)
+        if isinstance(value, list):
+            value = [str(each) if each is None else each for each in value]
         found[str(name)] = _prefixed(value, axis.values(value, typed=False, where=where))
     return found
 
@@ -368,12 +370,16 @@ def _settings(
     own = {"identifier": "{point.id}", "uuid": "{point.uuid}"}
     parent = str(uuid.uuid5(uuid.NAMESPACE_URL, json.dumps({**merged, form: 0}, sort_keys=True, default=str)))
     section = "sbatch" if "ee" not in settings and isinstance(settings.get("sbatch"), Mapping) else "ee"
-    if isinstance(settings.get(section, {}), Mapping):
-        settings[section] = {**settings.get(section, {}), **own}
+    if isinstance(settings.get(section) or {}, Mapping):
+        settings[section] = {**(settings.get(section) or {}), **own}
     for name, more in (("ee", own), ("sbatch", own), ("meta", {"uuid": own["uuid"], "parent": {"uuid": parent}})):
         also[name] = {**also[name], **more} if isinstance(also.get(name), Mapping) else dict(more)
     settings[ALSO] = also
     _add_directives(settings, derived, axes, origin)
+    given = merged.get(form)
+    for name in given if isinstance(given, Mapping) else ():
+        if given[name] is None and name not in axes:
+            settings[WHY][f"{PREFIX}.{name}"] = f"{origin(form, name)} gives it no value (null)"
     return settings
 
 
@@ -394,7 +400,7 @@ def _add_directives(
     own = own if isinstance(own, Mapping) else {}
     host = _host(settings)
     settings[DIRECTIVES] = table
-    why = settings[WHY] = {}
+    why = settings[WHY] = _without_value(settings, origin)
     if not names or not host:
         needed = "system.host" if not host else f"{PREFIX}.directive"
         why["slurm.sbatch"] = f"its lines come from `{needed}`, which is not there"
@@ -416,7 +422,7 @@ def _add_directives(
         why["slurm.sbatch"] = first.message
         return
     table["sbatch"] = {each: {name: sbatch_lines(said) for name, said in of.items()} for each, of in options.items()}
-    slurm = settings.get("slurm", {})
+    slurm = settings.get("slurm") or {}
     if not isinstance(slurm, Mapping):
         return
     chosen = f"{{system.host}}.{{{PREFIX}.{key}}}"
@@ -427,6 +433,19 @@ def _add_directives(
         common = [option for option in every[0] if all(option in said for said in every)]
         added["directive"] = {option: f"{{{DIRECTIVES}.options.{chosen}.{option}}}" for option in common}
     settings["slurm"] = {**added, **slurm}
+
+
+def _without_value(tree: Any, origin: Origin, path: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return why each setting is not defined that a file names and gives no value."""
+    if tree is None and path:
+        reason = f"{origin(*path)} gives it no value (null)"
+        names = [path, path[1:]] if path[0] == "attributes" else [path]
+        return {".".join(name): reason for name in names if name}
+    found: dict[str, str] = {}
+    for key, value in tree.items() if isinstance(tree, Mapping) else ():
+        if path or key not in INTERNAL:
+            found |= _without_value(value, origin, (*path, str(key)))
+    return found
 
 
 def _host_path(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,12 +20,13 @@ import pwd
 import re
 import shlex
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.words import closest
 from fairmile.runs.machine import looks_secret
 from fairmile.sweeps.model import Definition, Point
@@ -46,6 +47,25 @@ _CLOSE = re.compile(r"(\|quote)?\}")
 _DEEPEST = 8  # placeholders in names of placeholders
 
 _Get = Callable[[Point], Any]
+T = TypeVar("T")
+
+
+class Undefined(InvalidDocument):
+    """Placeholders that name nothing, each with its place."""
+
+
+def together(steps: Iterable[Callable[[], T]]) -> list[T]:
+    """Take all steps and return what they give; the names that stay undefined in any of them are told at once."""
+    made: list[T] = []
+    problems: dict[str, Problem] = {}
+    for step in steps:
+        try:
+            made.append(step())
+        except Undefined as error:
+            problems.update({problem.message: problem for problem in error.problems})
+    if problems:
+        raise Undefined(list(problems.values()))
+    return made
 
 
 class _Term(NamedTuple):
@@ -85,6 +105,9 @@ class Texts:
         self._environ = environ
         self._text: Callable[[Any], str] = str if definition.dialect == "cloudmesh" else _plain_text
         self._flat = dict(_flat(definition.settings, ()))
+        if definition.dialect == "cloudmesh":
+            # A setting without a value is none, though a configuration keeps it.
+            self._flat = {name: found for name, found in self._flat.items() if found[1] is not None}
         self._axes = {
             f"{definition.prefix}.{name}" if definition.prefix else name: name
             for name in (*definition.points.axes, *definition.distributions)
@@ -130,8 +153,11 @@ class Texts:
     ) -> Iterator[str | _Get]:
         """Yield the pieces of a text, with what is fixed joined."""
         fixed: list[str] = []
-        for part in _scan(text, self._is_known):
-            term = _Term(part) if isinstance(part, str) else self._term(part, where, chain, leave)
+        parts = list(_scan(text, self._is_known))
+        names = [part for part in parts if not isinstance(part, str)]
+        terms = iter(together(partial(self._term, name, where, chain, leave) for name in names))
+        for part in parts:
+            term = _Term(part) if isinstance(part, str) else next(terms)
             if term.get is None:
                 fixed.append(part if isinstance(part, str) else self._text(term.value))
                 continue
@@ -243,7 +269,8 @@ class Texts:
         return _Term(value)
 
     def _mapping(self, value: Mapping[Any, Any], path: tuple[str | int, ...], chain: tuple[str, ...]) -> _Term:
-        terms = {key: self._tree_term(each, (*path, key), chain) for key, each in value.items()}
+        found = together(partial(self._tree_term, each, (*path, key), chain) for key, each in value.items())
+        terms = dict(zip(value, found, strict=True))
         fixed = {key: term.value for key, term in terms.items()}
         getters = [(key, term.get) for key, term in terms.items() if term.get is not None]
         if not getters:
@@ -279,19 +306,20 @@ class Texts:
             )
         return value
 
-    def _undefined(self, name: str, source: str, place: str) -> UsageError:
+    def _undefined(self, name: str, source: str, place: str) -> Undefined:
         start = f"{place}: " if place else ""
         shown = source if source == f"{{{name}}}" else f"{source}, here {{{name}}},"
         why = self._why.get(name) or self._why.get(name.partition(".")[0])
         if why:
-            return UsageError(f"{start}{shown} is not defined: {why}")
+            return Undefined([Problem(f"{start}{shown} is not defined: {why}")])
         names = [
             *self._axes,
             *(each.removeprefix(f"{ALSO}.") for each in self._flat if not each.startswith(INTERNAL[1:])),
         ]
         inside = [each for each in names if each.startswith(f"{name}.")]
         if inside:
-            return UsageError(f"{start}{shown} names a section", hint=f"name one of its settings, as {{{inside[0]}}}")
+            hint = f"name one of its settings, as {{{inside[0]}}}"
+            return Undefined([Problem(f"{start}{shown} names a section", hint=hint)])
         near = [each for each in names if each.endswith(f".{name}")][:1] or closest(name, names, 1)
         if near:
             hint = f"did you mean {{{near[0]}}}?"
@@ -299,7 +327,7 @@ class Texts:
             hint = f"did you mean {{os.{name}}}?"
         else:
             hint = f"define it in the settings, or write \\{source} to keep the braces"
-        return UsageError(f"{start}{shown} is not defined", hint=hint)
+        return Undefined([Problem(f"{start}{shown} is not defined", hint=hint)])
 
 
 def _value_of(point: Point, axis: str, place: str) -> Any:

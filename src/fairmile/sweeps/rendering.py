@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.yaml_text import dump
 from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.placeholders import Texts
+from fairmile.sweeps.placeholders import Texts, together
 
 CONFIG = "config.yaml"
 _COMMAND_SCRIPT = "run.sh"
@@ -69,9 +70,8 @@ class Renderer:
                 hint="give --template FILE",
             )
         where = definition.origin("command")
-        words = [
-            self._texts.compile(str(word), where) for word in (shlex.split(argv) if isinstance(argv, str) else argv)
-        ]
+        given = shlex.split(argv) if isinstance(argv, str) else argv
+        words = together(partial(self._texts.compile, str(word), where) for word in given)
         return lambda point: f"#!/bin/sh\nexec {shlex.join(self._texts.fill(word, point) for word in words)}\n"
 
 

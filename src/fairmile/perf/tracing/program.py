@@ -149,7 +149,7 @@ def _told(request: TraceRequest, what: str) -> Iterator[None]:
 
 
 def _hint(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name} where the prediction runs"
     return "run the function alone to see where it fails"
 
