@@ -12,6 +12,7 @@ from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange import datacite
 from fairmile.catalog.exchange.draft import Document, Draft, finish
+from fairmile.catalog.profile import check_body
 
 SAMPLES = Path(__file__).parent / "samples" / "datacite"
 MINIMAL = {"titles": [{"title": "T"}], "creators": [{"name": "A"}], "publisher": "P", "publicationYear": 2024}
@@ -288,3 +289,13 @@ def test_links_of_every_kind_are_valid_relations() -> None:
     }
     assert body["rightsList"][1]["rightsUri"] == "info:eu-repo/semantics/restrictedAccess"
     assert body["sizes"] == ["5 B"]
+
+
+def test_a_subject_of_a_vocabulary_is_a_keyword_that_a_card_may_have() -> None:
+    subject = {"subject": "Physics", "valueUri": "https://vocab.institute.edu/physics", "subjectScheme": "ours"}
+    source = {"titles": [{"title": "T"}], "creators": [], "types": {}, "subjects": [subject, "plain"], "version": "1"}
+    document = Document("x.json", json.dumps(source).encode())
+    (card,) = [finish(draft, document, "datacite") for draft in datacite.read(document)]
+    assert card["keywords"][0]["@id"] == "https://vocab.institute.edu/physics"
+    assert card.keywords == ["Physics", "plain"]
+    assert [each for each in check_body(card.body) if each.severity == "error"] == []

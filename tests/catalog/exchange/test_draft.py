@@ -7,7 +7,7 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.catalog.card import Card
-from fairmile.catalog.exchange.draft import Document, Draft, finish
+from fairmile.catalog.exchange.draft import Document, Draft, finish, may_be_card
 
 DOCUMENT = Document("folder/data set.json", b'{"a": 1}')
 SHA256 = "2f0740e8aeb1d3866d6dfecd58e4d4aa5553e0ca53fe1ebbf6df1e82271d6395"
@@ -121,7 +121,32 @@ def test_a_document_that_is_no_text_is_refused_with_its_line() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nowhere"):
-        Document.from_file(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match=r"gone\.json cannot be read: No such file"):
+        Document.from_file(tmp_path / "gone.json")
+
+
+def test_a_folder_stands_for_the_one_description_in_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder without a description"):
         Document.from_file(tmp_path)
+    (tmp_path / "CITATION.cff").write_text("title: x")
+    assert Document.from_file(tmp_path).file_name == "CITATION.cff"
+    (tmp_path / "codemeta.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"holds several descriptions: codemeta\.json, CITATION\.cff"):
+        Document.from_file(tmp_path)
+    (tmp_path / "ro-crate-metadata.json").write_text("{}")
+    assert Document.from_file(tmp_path).file_name == "ro-crate-metadata.json"
+
+
+def test_a_licence_that_spdx_does_not_know_stays_beside_one_that_it_knows() -> None:
+    draft = Draft("dataset", {"name": "x", "version": "1", "license": ["MIT", "house rules"]})
+    card = finish(draft, Document("x.json", b"{}"), "test")
+    assert card["license"] == ["https://spdx.org/licenses/MIT", "house rules"]
+    assert card["licenseRaw"] == ["MIT", "house rules"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [('{"a": 1}', False), ("[]", False), ('{"@type": "Dataset"}', True), ("{", True)]
+)
+def test_json_may_be_meant_as_a_card_when_it_is_of_a_kind_or_broken(text: str, expected: bool) -> None:
+    assert may_be_card(Document("x.json", text.encode())) is expected
+    assert not may_be_card(Document("x.yaml", text.encode()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -338,3 +339,21 @@ def test_fields_whose_types_are_not_exact_are_not_written_as_features() -> None:
     records = {"@type": "RecordSet", "name": "r", "field": [{"@type": "Field", "name": "x", "dataType": "sc:Integer"}]}
     card = Card({"@id": "urn:x:1", "@type": "Dataset", "name": "d", "version": "1", "recordSet": [records]})
     assert "dataset_info" not in write(card)[0]
+
+
+@pytest.mark.parametrize(
+    ("front", "licence", "languages"),
+    [
+        ("licenses:\n- odc-by-1.0\nlanguages:\n- en", "https://spdx.org/licenses/ODC-By-1.0", "en"),
+        ("licenses: {a: [mit]}\nlanguages: {a: [en], b: [de]}", "https://spdx.org/licenses/MIT", ["en", "de"]),
+        ("license: other\nlicense_name: lake-1", "lake-1", None),
+        ("license: [mit, other]\nlicense_name: lake-1", ["https://spdx.org/licenses/MIT", "lake-1"], None),
+        ("license: other\nlicense_link: https://x.edu/l", "https://x.edu/l", None),
+        ("license:\nlanguage:", None, None),
+    ],
+)
+def test_every_way_to_state_licence_and_language_is_read(front: str, licence: Any, languages: Any) -> None:
+    document = Document("README.md", f"---\n{front}\ntask_categories: [x]\n---\n# P\n".encode())
+    (found,) = [finish(draft, document, "huggingface") for draft in huggingface.read(document)]
+    assert found.get("license") == licence
+    assert found.get("inLanguage") == languages

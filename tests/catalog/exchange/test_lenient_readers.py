@@ -19,6 +19,7 @@ from fairmile.base.yaml import dump, load
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange.common.markdown import split_readme
 from fairmile.catalog.exchange.draft import Document, finish
+from fairmile.catalog.profile import check_body
 
 SAMPLES = Path(__file__).parent / "samples"
 FORMATS = ("codemeta", "citation", "huggingface", "datacite")
@@ -60,6 +61,7 @@ def use(card: Card) -> None:
     """Do with a card what the catalog does."""
     assert json.loads(card.to_json()) == card.body
     assert card.digest and card.handle and card.kind
+    assert [str(problem) for problem in check_body(card.body) if problem.severity == "error"] == []
     _ = (
         card.links,
         card.files,

@@ -23,16 +23,17 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutations import at
+from mutations import at, places
 
 from fairmile.base.digest import parse_checksum
-from fairmile.base.errors import UsageError
+from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.base.units import parse_size
 from fairmile.base.yaml import load as load_yaml
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange.common.media_types import media_type
 from fairmile.catalog.exchange.draft import Document, finish
 from fairmile.catalog.licences import licence_iri
+from fairmile.catalog.profile import check_body
 
 SAMPLES = Path(__file__).parent / "samples"
 # A folder for each format; every file in it is a document of that format.
@@ -209,7 +210,7 @@ def test_every_property_of_an_imported_card_is_a_term_of_the_context(format: str
     context = json.loads(resources.files("fairmile.catalog").joinpath("data/context.jsonld").read_text())["@context"]
     for card in cards(format, Document.from_file(path)):
         # JSON-LD formats hand on nested objects as they are, with keys of their own vocabularies.
-        body = dict.fromkeys(card) if format in ("codemeta", "croissant", "rocrate") else card.body
+        body = dict.fromkeys(card) if format in ("codemeta", "croissant", "rocrate", "schemaorg") else card.body
         assert list(unmapped(body, context)) == []
 
 
@@ -295,3 +296,81 @@ def test_a_predicate_that_nobody_knows_is_kept_verbatim(name: str, texts: list[s
     source += f"\n<http://example.org/dataset/DA900001> <https://hpc-fair.github.io/ontology#{name}> {facts} .\n"
     bodies = [card.body for card in cards("hpc-ontology", Document("more.ttl", source.encode()))]
     assert holds(bodies, name, wanted if len(wanted) > 1 else wanted[0])
+
+
+# The richest sample of each format whose notation a test can change.
+CHANGED = {
+    "sabath": "tinyUniverse.json",
+    "hpcfair": "dataset.jsonld",
+    "rocrate": "v1_1_workflow.json",
+    "croissant": "v1_1_rich.json",
+    "codemeta": "version-3.json",
+    "schemaorg": "lake.jsonld",
+    "citation": "software.cff",
+    "huggingface": "README-dataset.md",
+    "openml": "flowers.json",
+    "datacite": "kernel-4.5.json",
+    "mlmodel": "sklearn/MLmodel",
+}
+STRICT = ("sabath", "hpcfair", "openml", "mlmodel")
+JSON_LD = ("rocrate", "croissant", "codemeta", "schemaorg")
+# Without these a document says nothing, or says that it is of another format.
+ESSENTIAL = re.compile(
+    r"@\w+|titles?|name|types|attributes|data_set_description|cff-version|flavors|artifact_path|hpc:id|fragments"
+)
+
+
+def parse_sample(path: Path) -> tuple[Any, str]:
+    """Return the data of a sample, and what stands behind it where it is a README."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".md":
+        return load_yaml(text), ""
+    front, _, rest = text.removeprefix("---\n").partition("\n---\n")
+    return load_yaml(front), rest
+
+
+def as_document(path: Path, source: Any, rest: str) -> Document:
+    text = json.dumps(source)
+    return Document(str(path), (f"---\n{text}\n---\n{rest}" if path.suffix == ".md" else text).encode())
+
+
+def variants(format: str, value: Any) -> Iterator[Any]:
+    """Yield the other forms in which sources write a value: nothing, one in a list, one without, with a language."""
+    yield None
+    if not isinstance(value, list) or len(value) == 1:
+        yield value[0] if isinstance(value, list) else [value]
+    if isinstance(value, str) and format in JSON_LD:
+        yield {"@value": value, "@language": "en"}
+
+
+@pytest.mark.parametrize("format", CHANGED)
+def test_a_value_in_another_form_is_read_or_kept(format: str) -> None:
+    path = SAMPLES / format / CHANGED[format]
+    lost = []
+    for place in [each for each in places(parse_sample(path)[0]) if 0 < len(each) <= 4 and isinstance(each[-1], str)]:
+        if ESSENTIAL.fullmatch(place[-1]) or place[0] == "@context":
+            continue
+        for form in variants(format, at(parse_sample(path)[0], place)):
+            source, rest = parse_sample(path)
+            at(source, place[:-1])[place[-1]] = form
+            document = as_document(path, source, rest)
+            try:
+                found = cards(format, document)
+            except InvalidDocument as error:
+                assert format in STRICT and all(each.file and each.field for each in error.problems), (place, error)
+                assert form is not None, (place, str(error))
+                continue
+            problems = [str(each) for card in found for each in check_body(card.body) if each.severity == "error"]
+            kept = Kept(found)
+            gone = [leaf for key, leaf in leaves(form, str(place[-1])) if leaf != "en" and not kept.has(key, leaf)]
+            lost += [(place, form, problems, gone)] if problems or gone else []
+    assert lost == []
+
+
+@pytest.mark.parametrize("format", CHANGED)
+def test_a_byte_order_mark_changes_nothing(format: str) -> None:
+    path = SAMPLES / format / CHANGED[format]
+    plain = Document.from_file(path)
+    marked = Document(plain.name, b"\xef\xbb\xbf" + plain.data)
+    assert reader(format).recognises(marked)
+    assert [card.title for card in cards(format, marked)] == [card.title for card in cards(format, plain)]

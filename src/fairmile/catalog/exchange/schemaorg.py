@@ -65,6 +65,8 @@ def read(document: Document) -> list[Draft]:
             "describes no asset", field="@type", hint="expected a schema.org Dataset, SoftwareSourceCode or the like"
         )
     for draft in drafts:
+        if "version" not in draft.body and one_text(draft.body.get("softwareVersion")):
+            draft.body["version"] = one_text(draft.body["softwareVersion"])
         settle_any(draft)
     return drafts
 
@@ -209,6 +211,8 @@ def _file(draft: Draft, key: str, entry: Any) -> None:
         entry = {**entry, "encodingFormat": known}
     label = entry.get("@id") if is_text(entry.get("@id")) else one_text(entry.get("name"))
     made = add_described_file(draft, entry, label=label, is_set="FileSet" in as_list(entry.get("@type")))
+    if not one_text(entry.get("name")) and is_text(made.get("contentUrl")) and str(label).startswith(("#", "_:")):
+        made["name"] = made["contentUrl"].rstrip("/").rsplit("/", 1)[-1]
     types = [text for text in as_list(entry.get("@type")) if isinstance(text, str)]
     if types and types not in ([made["@type"]], ["DataDownload"], ["MediaObject"]):
         made["@type"] = types if len(types) > 1 else types[0]
@@ -225,7 +229,7 @@ def _keep_the_rest(draft: Draft, root: dict[str, Any], assets: list[dict[str, An
             return [each for each in kept if each not in EMPTY]
         if not isinstance(value, dict):
             return value
-        if any(value is asset for asset in assets) or value.get("@id") in used:
+        if any(value is asset for asset in assets) or (value.get("@id") in used and len(value) > 1):
             return None
         return {key: left for key, each in value.items() if (left := rest(each)) not in EMPTY or each in EMPTY}
 

@@ -177,8 +177,15 @@ def one_text(value: Any) -> str | None:
     if isinstance(value, Mapping) and not any(key in value for key in ("@value", "name", "@id", "url", "value")):
         texts = {key: text for key, text in value.items() if isinstance(text, str) and text.strip()}
         return texts.get("en") or next(iter(texts.values()), None)
+    english = [each for each in as_list(value) if isinstance(each, Mapping) and is_english(each.get("@language"))]
     texts_of_each = [text for each in as_list(value) if not isinstance(each, bool) and (text := text_of(each))]
+    texts_of_each = [text for each in english if (text := text_of(each))] + texts_of_each
     return next((text for text in texts_of_each if text.strip()), None)
+
+
+def is_english(language: Any) -> bool:
+    """Tell whether a language tag names English."""
+    return isinstance(language, str) and language.lower().partition("-")[0] == "en"
 
 
 def licence_text(value: Any) -> str | None:
