@@ -377,8 +377,8 @@ def _settings(
     settings[ALSO] = also
     _add_directives(settings, derived, axes, origin)
     given = merged.get(form)
-    for name in given if isinstance(given, Mapping) else ():
-        if given[name] is None and name not in axes:
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if value is None and name not in axes:
             settings[WHY][f"{PREFIX}.{name}"] = f"{origin(form, name)} gives it no value (null)"
     return settings
 

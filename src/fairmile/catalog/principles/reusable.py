@@ -215,10 +215,10 @@ def _formal(facts: Facts) -> tuple[float | None, str]:
     if facts.kind in CODE_KINDS:
         # The history of code is kept by its repository; a commit says where in it this version stands.
         commit = next((text for text in [*facts.card.identifiers, facts.card.version] if _COMMIT.search(text)), "")
-        given = facts.card.text("codeRepository")
+        repository = facts.card.text("codeRepository")
         known = bool(usable(facts.card.texts("codeRepository")))
-        said = f"codeRepository {shown(given)}" if given else "no repository"
-        said += f" ({unusable(given)})" if given and not known else ""
+        said = f"codeRepository {shown(repository)}" if repository else "no repository"
+        said += f" ({unusable(repository)})" if repository and not known else ""
         return (known + bool(commit)) / 2, f"{said}, {f'commit {shown(commit)}' if commit else 'no commit'}"
     for key, target in stated:
         if is_iri(target) and not out_of_reach(target):
