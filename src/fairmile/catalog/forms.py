@@ -25,6 +25,10 @@ def _said(test: Any, message: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _is_size(value: Any) -> bool:
     try:
         parse_size(value)
@@ -73,12 +77,6 @@ class AgentForm(_Object):
     name: Text
 
 
-class TermForm(_Object):
-    """A term of a vocabulary, such as a schema.org DefinedTerm."""
-
-    name: Text
-
-
 Agent = AgentForm | Text
 Ref = Text | dict[str, Any]
 T = TypeVar("T")
@@ -86,6 +84,13 @@ T = TypeVar("T")
 Many = Annotated[list[T], BeforeValidator(as_list)]
 Flag = Annotated[bool, _said(lambda v: isinstance(v, bool), "expected true or false, found {value!r}")]
 Digest = Annotated[str, _said(lambda v: valid_sha256(v) is not None, "expected ni:///sha-256;…, found {value!r}")]
+Keyword = Annotated[
+    str | dict[str, Any],
+    _said(
+        lambda v: _is_text(v.get("name") if isinstance(v, dict) else v),
+        "expected a text, or a term of a vocabulary with its name, found {value!r}",
+    ),
+]
 Version = Annotated[
     str, _said(lambda v: isinstance(v, str) and v.strip(), "expected a text such as '1.0', found {value!r}")
 ]
@@ -106,7 +111,7 @@ class CardForm(_Object):
     version: Version | None = None
     description: Text | None = None
     license: Many[Text] = []
-    keywords: Many[TermForm | Text] = []
+    keywords: Many[Keyword] = []
     creator: Many[Agent] = []
     contributor: Many[Agent] = []
     publisher: Many[Agent] = []
