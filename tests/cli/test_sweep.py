@@ -503,7 +503,6 @@ FILES = {
     "host.yaml": "experiment: {directive: a100}\nsystem: {host: nosuch}\n",
     "directive.yaml": "experiment: {directive: a1000}\nsystem: {host: rivanna}\n",
     "ee.yaml": "experiment: {n: '1,2'}\nee: {time: '12:00:00'}\n",
-    "ee-null.yaml": "experiment: {n: '1,2'}\nee:\n",
 }
 BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
 
@@ -539,7 +538,6 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["generate", "nothing.yaml", "--out", "out"], "nothing: there is no template and no command"),
         (["plan", "host.yaml"], "host.yaml:2: no Slurm directives are known for the host 'nosuch'"),
         (["plan", "directive.yaml"], "the host 'rivanna' has no directive 'a1000'"),
-        (["plan", "ee-null.yaml"], "ee-null.yaml:2 ee: has no value (null)"),
         (["plan", "ee.yaml", "--template", "bad.in.sh"], "bad.in.sh:3: {ee.tim} is not defined"),
         (["generate", "ee.yaml", "--template", "bad.in.sh", "--out", "out"], "bad.in.sh:3: {ee.tim} is not defined"),
         (["run", "ee.yaml", "--template", "bad.in.sh"], "bad.in.sh:3: {ee.tim} is not defined"),

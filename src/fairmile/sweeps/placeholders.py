@@ -295,10 +295,9 @@ class Texts:
         if not value and name in ("USER", "LOGNAME", "HOME"):
             value = _account(name)
         if value is None:
-            raise UsageError(
-                f"{place}: {{os.{name}}} is not defined: there is no environment variable {name}",
-                hint=f"export {name}=… first, or write the value into the file",
-            )
+            message = f"{place}: {{os.{name}}} is not defined: there is no environment variable {name}"
+            hint = f"export {name}=… first, or write the value into the file"
+            raise Undefined([Problem(message, hint=hint)])
         if name not in _HARMLESS and looks_secret(name, value):
             raise UsageError(
                 f"{place}: {{os.{name}}} looks like a secret, which scripts and records would keep",

@@ -46,7 +46,7 @@ def _a1a(facts: Facts) -> Verdict:
 
 def _content_addresses(facts: Facts) -> tuple[float | None, str]:
     """Return the share of the content that has an address others can use, and how that was seen."""
-    found = [(0.0, "no address of the content")]
+    found: list[tuple[float, str]] = []
     if facts.files:
         given = [usable(file_addresses(entry)) for entry, _ in facts.files]
         number = sum(map(bool, given))
@@ -56,7 +56,7 @@ def _content_addresses(facts: Facts) -> tuple[float | None, str]:
         address = usable(facts.card.texts(key))
         if address:
             found.append((1.0, f"{key} {shown(address)} (declared, not probed)"))
-    best = max(found, key=lambda each: each[0])
+    best = max([*found, (0.0, "no address of the content")], key=lambda each: each[0])
     odd = next((address for address in facts.addresses if unusable(address)), "")
     barred = f"; {shown(odd)}: {unusable(odd)}" if odd and best[0] < 1 else ""
     if facts.kind not in DATA_KINDS | CODE_KINDS and not best[0]:
