@@ -358,7 +358,7 @@ def test_a_value_in_another_form_is_read_or_kept(format: str) -> None:
                 found = cards(format, document)
             except InvalidDocument as error:
                 assert format in STRICT and all(each.file and each.field for each in error.problems), (place, error)
-                assert form is not None, (place, str(error))
+                assert form is not None or "is missing" in str(error), (place, str(error))
                 continue
             problems = [str(each) for card in found for each in check_body(card.body) if each.severity == "error"]
             kept = Kept(found)
