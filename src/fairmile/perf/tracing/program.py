@@ -150,7 +150,7 @@ def _told(request: TraceRequest, what: str) -> Iterator[None]:
 
 def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return f"install {error.name} where the prediction runs"
+        return f"install {error.name or 'the missing package'} in the environment that runs the prediction"
     return "run the function alone to see where it fails"
 
 
