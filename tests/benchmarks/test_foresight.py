@@ -96,9 +96,14 @@ def test_memory_and_rate_are_told_with_their_bounds(oracle: Oracle, gpus: list[d
     assert (rate.value, rate.low, rate.high) == (32.0, 16.0, 64.0)
     assert memory.source == "its step, traced, on h200"
     assert (memory.limit, memory.device, memory.fit, rate.fit) == (1050.0, "h200", Fit.MAY_NOT, None)
-    assert memory.remedy == "`fairmile predict memory mnist " + " ".join(
-        [*(f"-p {name}={value}" for name, value in SMALL.items() if name != "batch_size"), "--gpu h200 --largest`"]
-    ) + " finds the largest batch that fits"
+    assert (
+        memory.remedy
+        == "`fairmile predict memory mnist "
+        + " ".join(
+            [*(f"-p {name}={value}" for name, value in SMALL.items() if name != "batch_size"), "--gpu h200 --largest`"]
+        )
+        + " finds the largest batch that fits"
+    )
     assert (oracle.asked, oracle.as_shipped) == ([("mnist", SMALL, "NVIDIA H200")], {False})
 
 

@@ -55,8 +55,13 @@ class FromStep:
         rate = found.samples_per_s
         return {
             "peak_memory_bytes": Predicted(
-                float(expected), float(least), float(most), source,
-                limit=float(found.usable_bytes), device=found.gpu, remedy=_largest(file, spec.params, found.gpu),
+                float(expected),
+                float(least),
+                float(most),
+                source,
+                limit=float(found.usable_bytes),
+                device=found.gpu,
+                remedy=_largest(file, spec.params, found.gpu),
             ),  # fmt: skip
             "train_samples_per_s": Predicted(*rate, source),
         }

@@ -242,8 +242,8 @@ def _collectives(analysis: TraceAnalysis) -> Iterator[Block]:
     yield table([columns[at] for at in used], [[row[at] for at in used] for row in rows], numbers=numbers)
     yield Text(
         "Waiting is what ranks spend until the last has come. Queue is what passes then until data moves, where the "
-        "trace tells. Transfer is what follows, which alone says how fast the network is. One call is the median; bandwidth is that of the bus, as nccl-tests defines it; efficiency is the "
-        "model's time over the measured one."
+        "trace tells. Transfer is what follows, which alone says how fast the network is. One call is the median; "
+        "bandwidth is that of the bus, as nccl-tests defines it; efficiency is the model's time over the measured one."
     )
     if len(found) > _MOST_ROWS:
         yield Text(f"The first {_MOST_ROWS} of {len(found):,}.")

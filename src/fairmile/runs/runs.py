@@ -185,7 +185,8 @@ class Runs(Ledger):
             argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
             made = machine.script(carrier.near_job(spec, argv, self.root / "RUN", ""))
             script, notes = made.text, [*notes, *made.notes]
-            steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect})"))
+            away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
+            steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}"))
         where = f"in {spec.folder or 'a folder of its own'}" + ("" if spec.system else " on this machine")
         steps.append(Step("run", f"{command} {where}"))
         prediction: Mapping[str, Any] = {}
@@ -323,6 +324,8 @@ class Runs(Ledger):
         if not anyway:
             plan.refuse_unfit()
         spec = plan.spec
+        if spec.system:
+            self._around.jobs().machines[spec.system].refuse_elsewhere()
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
@@ -445,6 +448,8 @@ class Runs(Ledger):
         Each of them has a folder of its own to work in, unless `in_place` has all work in that of the specification.
         """
         spec = plan.spec
+        if spec.system:
+            self._around.jobs().machines[spec.system].refuse_elsewhere()
         is_far = bool(spec.system) and self.arrays.is_far(spec.system)
         if is_far and spec.environment:  # which is refused
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)

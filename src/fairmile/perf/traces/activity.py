@@ -209,9 +209,7 @@ def _is_within(outer: Spans, start: Array, end: Array, mask: Array) -> bool:
     return bool((outer.within(start[inner], end[inner]) == end[inner] - start[inner]).any())
 
 
-def _frames(
-    lane: Array, start: Array, end: Array, named: Array, blocks: Array, events: Array
-) -> NDArray[np.bool_]:
+def _frames(lane: Array, start: Array, end: Array, named: Array, blocks: Array, events: Array) -> NDArray[np.bool_]:
     """Tell which named blocks are frames: they wrap all other events of their lane, among them other blocks.
 
     How long a block is does not matter: an operator of minutes is work, as is a block that wraps no other.

@@ -208,9 +208,7 @@ def _waits(
         for side, other, length in zip((get, put), (put, get), _waited(put, get), strict=True):
             key = (places[names[side.component], side.rank], other.component)
             moments.setdefault(key, []).append((side.start, side.start + length))
-    return {
-        key: spans(*np.array(each, np.int64).T) & found[key[0]].parts["exchange"] for key, each in moments.items()
-    }
+    return {key: spans(*np.array(each, np.int64).T) & found[key[0]].parts["exchange"] for key, each in moments.items()}
 
 
 def _exchange(

@@ -48,7 +48,7 @@ class Waits:
     what passes between its coming and the moment that data moves; `exposed` is the part of the wait in which the rank
     computed nothing, counted once for calls at the same time, `exposed_queue` and `exposed_transfer` likewise.
     `cost[call, rank, cause]` shares the exposed wait out over causes, by the time that each rank `spent` on them
-    before the call. `in_steps` is the share of `exposed` that lies in the rank's steps; the other two count there alone.
+    before the call. `in_steps` is the share of `exposed` in the rank's steps; the other two count there alone.
     """
 
     meetings: Meetings
