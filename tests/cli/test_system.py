@@ -56,7 +56,8 @@ def test_the_built_in_systems_are_listed(fairmile: Fairmile) -> None:
     result = fairmile("system", "ls")
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert lines[0].split() == ["name", "centre", "scheduler", "partitions", "GPUs", "software", "compared", "newest", "source"]
+    columns = "name centre scheduler partitions GPUs software compared newest source"
+    assert lines[0].split() == columns.split()
     names = [line.split()[0] for line in lines[1:]]
     assert {"deep", "jureca", "juwels", "lumi", "cte-amd", "laptop", "frontier", "polaris"} <= set(names)
     deep = next(line for line in lines if line.startswith("deep "))
@@ -88,8 +89,8 @@ def test_a_page_tells_all_of_a_system(fairmile: Fairmile, cluster: Path) -> None
     assert ["scratch", "/scratch", "scratch", "files", "not", "read", "for", "60", "days", "are", "removed"] in lines
     assert "  partition gpu, tasks per node 1, GPUs per node 4\n  ml CUDA/12\n  note: Others say 4 tasks." in result.out
     assert (
-        f"compared    with its sources on {TODAY}; its sources have no dates\nunverified  partitions.gpu.nodes\nsource      https://cluster"
-        in result.out
+        f"compared    with its sources on {TODAY}; its sources have no dates\n"
+        "unverified  partitions.gpu.nodes\nsource      https://cluster" in result.out
     )
 
 

@@ -62,7 +62,7 @@ class FromStep:
                 limit=float(found.usable_bytes),
                 device=found.gpu,
                 remedy=_largest(file, spec.params, found.gpu),
-            ),  # fmt: skip
+            ),
             "train_samples_per_s": Predicted(*rate, source),
         }
 

@@ -1,8 +1,8 @@
 """Reads Horovod's timeline, which rank 0 writes: for each tensor when every rank was ready, and the phases of its way.
 
 A collective becomes one COLLECTIVE row for each rank, from the tick at which that rank was ready to the end that all
-share: who came late is seen without a trace of the others. Its attribute `moves` is when data really moved, the phase of
-NCCL, MPI or another library: what lies before is Horovod's queue, waiting for data, or copies.
+share: who came late is seen without a trace of the others. Its attribute `moves` is when data really moved, the phase
+of NCCL, MPI or another library: what lies before is Horovod's queue, waiting for data, or copies.
 
 Phases are rows of the rank that wrote the file. Horovod's own thread negotiates and waits (SYNC rows) and copies
 (MEMCPY rows). What moves data, and the operation around it, are named ranges in a lane of a device: the time is that of
