@@ -204,7 +204,8 @@ def _moments_before_moving(each: Meetings, come: Whole) -> Whole:
     since = np.minimum(np.maximum(enter, come[:, None]), leave)
     before = np.clip(np.minimum(each.began[:, None], leave) - since, 0, None)
     after = np.clip(leave - np.maximum(each.ended[:, None], since), 0, None)
-    return before + after
+    standing: Whole = before + after
+    return standing
 
 
 def _with_exposed(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Waits]:
@@ -316,7 +317,7 @@ def _earliest(each: Waits, found: Sequence[Activity], known: NDArray[np.bool_]) 
 
 def mean_over_ranks(collectives: Iterable[CollectiveSummary], name: str, ranks: int) -> float:
     """Return a mean over all ranks of a program; summaries are means over those of a group."""
-    return sum(getattr(each, name) * min(each.ranks, ranks) / max(1, ranks) for each in collectives)
+    return float(sum(getattr(each, name) * min(each.ranks, ranks) / max(1, ranks) for each in collectives))
 
 
 def state_names(operation: str) -> tuple[str, str]:
