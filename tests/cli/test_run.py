@@ -157,8 +157,8 @@ class TestFit:
             if (need := spec.params.get("gib")) is None:
                 return {}
             value = float(str(need)) * gib
-            limits = {"limit": 39 * gib, "device": "a100-40gb", "remedy": "take 12"}
-            return {"peak_memory_bytes": Predicted(value, 0.9 * value, 1.3 * value, "its step", **limits)}
+            bounds = value, 0.9 * value, 1.3 * value
+            return {"peak_memory_bytes": Predicted(*bounds, "its step", 39 * gib, "a100-40gb", "take 12")}
 
         monkeypatch.setattr(FromStep, "predict", told)
 

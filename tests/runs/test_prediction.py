@@ -330,8 +330,8 @@ GIB = float(1 << 30)
 def test_the_verdict_follows_from_the_interval_and_what_the_device_has(
     low: float | None, high: float | None, fit: Fit
 ) -> None:
-    bounds = (None if each is None else each * GIB for each in (low, high))
-    told = Predicted(30 * GIB, *bounds, "a model", limit=39 * GIB, device="a100-40gb")
+    least, most = (None if each is None else each * GIB for each in (low, high))
+    told = Predicted(30 * GIB, least, most, "a model", limit=39 * GIB, device="a100-40gb")
     assert told.fit is fit
     assert told.to_json()["fit"] == str(fit)
     assert unfit({"peak_memory_bytes": told.to_json()})[0] is fit
