@@ -21,6 +21,7 @@ from fairmile.jobs.spec import Resources
 from fairmile.perf import foresight as traced
 from fairmile.perf.foresight import Foreseen
 from fairmile.perf.predict import Predict
+from fairmile.runs.prediction import Fit
 from fairmile.runs.spec import RunSpec
 from fairmile.systems.model import Partition
 from fairmile.workspace import Workspace
@@ -58,7 +59,7 @@ class Oracle(Predict):
     def __init__(self, by_kind: str = "gemm", trouble: FairmileError | None = None) -> None:
         self.asked: list[tuple[str, dict[str, Any], str]] = []
         self.as_shipped: set[bool] = set()
-        self.told = Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {by_kind: 0.4})
+        self.told = Foreseen("h200", 16, (1000, 900, 1100), (0.5, 0.25, 1.0), {by_kind: 0.4}, 1050)
         self.trouble = trouble
 
     def foresee(
@@ -94,6 +95,15 @@ def test_memory_and_rate_are_told_with_their_bounds(oracle: Oracle, gpus: list[d
     assert (memory.value, memory.low, memory.high) == (1000.0, 900.0, 1100.0)
     assert (rate.value, rate.low, rate.high) == (32.0, 16.0, 64.0)
     assert memory.source == "its step, traced, on h200"
+    assert (memory.limit, memory.device, memory.fit, rate.fit) == (1050.0, "h200", Fit.MAY_NOT, None)
+    assert (
+        memory.remedy
+        == "`fairmile predict memory mnist "
+        + " ".join(
+            [*(f"-p {name}={value}" for name, value in SMALL.items() if name != "batch_size"), "--gpu h200 --largest`"]
+        )
+        + " finds the largest batch that fits"
+    )
     assert (oracle.asked, oracle.as_shipped) == ([("mnist", SMALL, "NVIDIA H200")], {False})
 
 

@@ -9,11 +9,16 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fairmile.benchmarks.foresight import FromStep
+from fairmile.runs.model import Run
+from fairmile.runs.prediction import Predicted
+from fairmile.runs.spec import RunSpec
 
 Fairmile = Callable[..., Any]
 
@@ -141,7 +146,68 @@ class TestSecrets:
         assert "word" not in told.err
 
 
+class TestFit:
+    """A predictor says what the step needs and what the device has."""
+
+    @pytest.fixture(autouse=True)
+    def foreseen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        gib = float(1 << 30)
+
+        def told(self: FromStep, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
+            if (need := spec.params.get("gib")) is None:
+                return {}
+            value = float(str(need)) * gib
+            bounds = value, 0.9 * value, 1.3 * value
+            return {"peak_memory_bytes": Predicted(*bounds, "its step", 39 * gib, "a100-40gb", "take 12")}
+
+        monkeypatch.setattr(FromStep, "predict", told)
+
+    @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--repeat", "2"), ("--dry-run", "--json")])
+    def test_what_does_not_fit_is_refused_before_anything_happens(
+        self, fairmile: Fairmile, place: Path, more: tuple[str, ...]
+    ) -> None:
+        told = fairmile("run", "-p", "gib=400", *more, "--", "touch", "made{gib}")
+        assert told.code == 2
+        assert (not list(place.glob("made*"))) and run_ids(place) == []
+        if "--json" in more:
+            plan = json.loads(told.out)
+            assert (plan["fit"], plan["prediction"]["peak_memory_bytes"]["limit"]) == ("does not fit", 39 * 1024**3)
+            return
+        why = "peak memory 400.0 GiB (360.0 GiB to 520.0 GiB); a100-40gb has 39.0 GiB for it"
+        assert f"does not fit: {why}" in told.err
+        assert "take 12; --anyway runs it all the same" in told.err
+        if more == ("--dry-run",):
+            assert "fit     does not fit: peak memory 400.0 GiB" in told.out
+
+    def test_anyway_runs_it_and_the_record_keeps_the_verdict(self, fairmile: Fairmile, place: Path) -> None:
+        assert fairmile("run", "-p", "gib=400", "--anyway", "--", "echo", "{gib}").code == 0
+        record = json.loads(fairmile("runs", "show", "last", "--json").out)
+        assert record["prediction"]["peak_memory_bytes"]["fit"] == "does not fit"
+
+    def test_what_may_not_fit_is_said_in_one_line_and_runs(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "-p", "gib=38", "--", "echo", "{gib}")
+        assert told.code == 0
+        assert told.err.count("may not fit") == 1
+
+    def test_what_fits_is_said_in_a_dry_run_alone(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "-p", "gib=4", "--dry-run", "--", "echo", "{gib}")
+        assert told.code == 0
+        assert "fit     fits: peak memory 4.0 GiB" in told.out
+        assert "fit" not in fairmile("run", "-p", "gib=4", "--", "echo", "{gib}").err
+
+    def test_a_sweep_says_that_a_point_does_not_fit(self, fairmile: Fairmile) -> None:
+        told = fairmile("sweep", "-p", "gib=400,4", "--dry-run", "--", "echo", "{gib}")
+        assert "does not fit: peak memory 400.0 GiB" in told.err
+
+
 class TestDryRun:
+    def test_says_once_why_there_is_no_prediction(self, fairmile: Fairmile) -> None:
+        told = fairmile("run", "--dry-run", "--", "true")
+        assert told.out.count("predict no numbers: no successful earlier run") == 1
+        fairmile("run", "--", "true")
+        told = fairmile("run", "--dry-run", "--name", "true", "--", "true", "--other")
+        assert "predict no numbers: no earlier run with the same command, resources and machine" in told.out
+
     def test_shows_the_command_and_does_nothing(self, fairmile: Fairmile, place: Path) -> None:
         told = fairmile("run", "--dry-run", "-p", "x=1", "--", "touch", "{x}")
         assert "run     touch 1" in told.out

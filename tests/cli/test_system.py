@@ -56,7 +56,8 @@ def test_the_built_in_systems_are_listed(fairmile: Fairmile) -> None:
     result = fairmile("system", "ls")
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert lines[0].split() == ["name", "centre", "scheduler", "partitions", "GPUs", "software", "verified"]
+    columns = "name centre scheduler partitions GPUs software compared newest source"
+    assert lines[0].split() == columns.split()
     names = [line.split()[0] for line in lines[1:]]
     assert {"deep", "jureca", "juwels", "lumi", "cte-amd", "laptop", "frontier", "polaris"} <= set(names)
     deep = next(line for line in lines if line.startswith("deep "))
@@ -72,6 +73,7 @@ def test_the_list_is_data_too(fairmile: Fairmile) -> None:
     assert rows["deep"]["origin"] == "built-in"
     assert rows["deep"]["verified"] == "2026-11-15"
     assert rows["laptop"]["verified"] is None
+    assert (rows["deep"]["newest_source"], rows["aurora"]["newest_source"]) == ("2023", "2026-07-27")
 
 
 def test_a_page_tells_all_of_a_system(fairmile: Fairmile, cluster: Path) -> None:
@@ -87,8 +89,8 @@ def test_a_page_tells_all_of_a_system(fairmile: Fairmile, cluster: Path) -> None
     assert ["scratch", "/scratch", "scratch", "files", "not", "read", "for", "60", "days", "are", "removed"] in lines
     assert "  partition gpu, tasks per node 1, GPUs per node 4\n  ml CUDA/12\n  note: Others say 4 tasks." in result.out
     assert (
-        f"verified    {TODAY}, against the sources below\nunverified  partitions.gpu.nodes\nsource      https://cluster"
-        in result.out
+        f"compared    with its sources on {TODAY}; its sources have no dates\n"
+        "unverified  partitions.gpu.nodes\nsource      https://cluster" in result.out
     )
 
 

@@ -1,4 +1,4 @@
-"""Systems by name: which partition a name means."""
+"""Systems by name: which partition a name means, and whether this machine is the system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairmile.base.errors import NotFound
+from fairmile.base.errors import NotFound, SystemFailure
 from fairmile.jobs.machines import Machines
 
 
@@ -46,3 +46,65 @@ def test_an_unknown_partition_is_told_with_those_that_there_are(machines: Machin
 def test_an_unknown_system_is_told(machines: Machines) -> None:
     with pytest.raises(NotFound, match="nosuch"):
         machines.partition("nosuch:gpu")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of another name; the folder is the only one that programs are looked for in."""
+    monkeypatch.setattr("socket.gethostname", lambda: "notebook-7.example.org")
+    for name in ("SYSTEMNAME", "LMOD_SYSTEM_NAME", "NERSC_HOST", "BSC_MACHINE", "SLURM_CLUSTER_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    return programs
+
+
+def test_a_system_that_this_machine_is_not_takes_no_jobs_without_a_host(machines: Machines, elsewhere: Path) -> None:
+    with pytest.raises(SystemFailure, match="this machine is not jureca, and the settings name no host") as told:
+        machines["jureca"].refuse_elsewhere()
+    assert "systems: {jureca: {host: USER@HOST}}" in (told.value.hint or "")
+    machines["laptop"].refuse_elsewhere()
+    machines["ssh://somewhere"].refuse_elsewhere()
+
+
+@pytest.mark.parametrize(
+    "given", ["me@login.example.org", {"host": "login"}, "here", {"host": "here", "account": "me"}]
+)
+def test_a_host_in_the_settings_or_here_is_enough(tmp_path: Path, elsewhere: Path, given: object) -> None:
+    machine = Machines([], tmp_path, reaches={"jureca": given})["jureca"]
+    machine.refuse_elsewhere()
+    assert machine.reach.host != "here"
+
+
+@pytest.mark.parametrize("host", ["jrlogin03.jureca", "jureca01"])
+def test_a_machine_is_known_by_its_name(
+    machines: Machines, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    assert machines["jureca"].elsewhere == ""
+
+
+def test_a_machine_is_known_by_what_its_centre_calls_it(
+    machines: Machines, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYSTEMNAME", "jurecadc")
+    assert machines["jureca"].elsewhere == ""
+
+
+@pytest.mark.parametrize(("cluster", "is_it"), [("jureca", True), ("test", False)])
+def test_a_machine_is_known_by_what_slurm_calls_its_cluster(
+    machines: Machines, elsewhere: Path, cluster: str, is_it: bool
+) -> None:
+    program = elsewhere / "scontrol"
+    program.write_text(f"#!/bin/sh\necho 'ClusterName             = {cluster}'\n", encoding="utf-8")
+    program.chmod(0o755)
+    assert (machines["jureca"].elsewhere == "") == is_it
+
+
+def test_a_system_of_ones_own_file_is_what_its_author_says(tmp_path: Path, elsewhere: Path) -> None:
+    folder = tmp_path / "systems"
+    folder.mkdir()
+    text = "name: box\ntitle: Box\nscheduler: {dialect: slurm}\npartitions: {main: {cores: 4}}\n"
+    (folder / "box.yaml").write_text(text, encoding="utf-8")
+    assert Machines([folder], tmp_path)["box"].elsewhere == ""

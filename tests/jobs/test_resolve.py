@@ -155,7 +155,7 @@ class TestRealSystems:
             ("juwels", "ddp", ("booster", 4, 1, 24, "torchrun")),
             ("deep", "ddp", ("dp-esb", 1, 1, 16, "torchrun")),
             ("deep", "horovod", ("dp-esb", 1, 4, 1, "srun")),
-            ("lumi", "ddp", ("standard-g", 8, 1, 7, "torchrun")),
+            ("lumi", "ddp", ("standard-g", 8, 1, 56, "torchrun")),
             ("cte-amd", "horovod", ("main", 2, 2, 64, "srun")),
         ],
     )
@@ -173,7 +173,7 @@ class TestRealSystems:
         assert "Used here, but verified by nobody: partitions.dp-esb.cores of deep." in notes
 
     def test_workers_that_share_too_few_cpus_are_told(self) -> None:
-        notes = ask(KNOWN["lumi"], software=("ddp",), account="me").notes
+        notes = ask(KNOWN["lumi"], software=("ddp",), account="me", cpus_per_task=7).notes
         assert "The 8 workers of a node share 7 CPUs; --cpus-per-task gives them more." in notes
 
     def test_a_retired_system_is_told_and_not_refused(self) -> None:

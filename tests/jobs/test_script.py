@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -469,3 +470,26 @@ class TestRealSlurm:
         while not (folder / "ended").exists():
             assert time.monotonic() < deadline, cluster.logs()
             time.sleep(0.1)
+
+
+class TestContainersOfSoftware:
+    @pytest.mark.parametrize(
+        ("system", "software"), [(name, each) for name in KNOWN.names() for each in KNOWN[name].software]
+    )
+    def test_what_a_script_says_of_containers_is_what_it_starts(self, system: str, software: str) -> None:
+        resources = Resources(time_s=HOUR)
+        script = make_script(JobSpec(argv=TRAIN, software=(software,), resources=resources), KNOWN[system])
+        _, _, command = script.text.rpartition("\nexec ")
+        starts = any(word in command for word in ("singularity", "apptainer", "podman", "shifter"))
+        says = any(" is in a container" in note for note in script.notes)
+        assert starts == says, script.notes
+
+    def test_the_launcher_starts_the_container_and_that_torchrun(self) -> None:
+        resources = Resources(time_s=HOUR, nodes=2)
+        text = make_script(JobSpec(argv=TRAIN, software=("ddp",), resources=resources), KNOWN["lumi"]).text
+        assert re.search(r"exec srun .*\\\n.*\\\n +singularity run \S+\.sif torchrun --nnodes=2", text)
+
+    def test_an_environment_of_ones_own_goes_before_that_of_the_system(self) -> None:
+        spec = JobSpec(argv=TRAIN, software=("ddp",), wrap=("mine", "exec"), resources=Resources(time_s=HOUR))
+        text = make_script(spec, KNOWN["lumi"]).text
+        assert "mine exec torchrun" in text and "singularity run" not in text.rpartition("\nexec ")[2]

@@ -58,11 +58,12 @@ def test_it_is_the_account_and_the_time_of_the_step(file: Path, cache: Path, ask
     assert found.peak_bytes == (taken.peak_allocated_bytes, taken.allocated_span.low, taken.allocated_span.high)
     assert found.step_s == (step.step_time_s, step.low_s, step.high_s)
     assert found.by_kind == step.by_kind
+    assert found.usable_bytes == H200.memory_bytes - taken.context_bytes
     assert asked == [TraceRequest(str(file), arguments={"batch_size": 64})]
 
 
 def test_a_longer_step_gives_fewer_samples_a_second() -> None:
-    assert Foreseen("h200", 8, (0, 0, 0), (2.0, 1.0, 4.0), {}).samples_per_s == (4.0, 2.0, 8.0)
+    assert Foreseen("h200", 8, (0, 0, 0), (2.0, 1.0, 4.0), {}, 0).samples_per_s == (4.0, 2.0, 8.0)
 
 
 def test_the_second_time_it_is_read(file: Path, cache: Path, asked: list[TraceRequest]) -> None:

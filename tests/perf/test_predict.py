@@ -536,7 +536,7 @@ def test_where_it_cannot_scale_is_told(predict: Predict, tmp_path: Path) -> None
 
 def seen(predict: Predict, times: float) -> tuple[Foreseen, float, str]:
     step = predict.time(TARGET).step
-    foreseen = Foreseen("h200", 8, (0, 0, 0), (step.step_time_s, step.low_s, step.high_s), step.by_kind)
+    foreseen = Foreseen("h200", 8, (0, 0, 0), (step.step_time_s, step.low_s, step.high_s), step.by_kind, 0)
     return foreseen, times * step.step_time_s, "train-1"
 
 

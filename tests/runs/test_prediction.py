@@ -5,7 +5,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,17 @@ import pytest
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.runs.model import Run
-from fairmile.runs.prediction import PREDICTORS, FromHistory, Predicted, Predictor, judged, predict
+from fairmile.runs.prediction import (
+    PREDICTORS,
+    Fit,
+    FromHistory,
+    Predicted,
+    Predictor,
+    judged,
+    predict,
+    predicted_of,
+    unfit,
+)
 from fairmile.runs.spec import RunSpec
 
 HOST = "n1"
@@ -308,3 +318,36 @@ def test_each_expected_number_stands_beside_the_measured_one() -> None:
 
 def test_a_run_without_a_prediction_is_not_judged() -> None:
     assert judged(earlier(spec_of(epochs=2), 58.0)) == []
+
+
+GIB = float(1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fit"),
+    [(10, 38, Fit.FITS), (35, 52, Fit.MAY_NOT), (39.5, 60, Fit.DOES_NOT), (None, None, Fit.FITS)],
+)
+def test_the_verdict_follows_from_the_interval_and_what_the_device_has(
+    low: float | None, high: float | None, fit: Fit
+) -> None:
+    least, most = (None if each is None else each * GIB for each in (low, high))
+    told = Predicted(30 * GIB, least, most, "a model", limit=39 * GIB, device="a100-40gb")
+    assert told.fit is fit
+    assert told.to_json()["fit"] == str(fit)
+    assert unfit({"peak_memory_bytes": told.to_json()})[0] is fit
+    assert predicted_of(told.to_json()) == told
+
+
+def test_without_a_limit_there_is_no_verdict() -> None:
+    told = Predicted(30 * GIB, source="earlier runs")
+    assert told.fit is None
+    assert told.to_json() == {"value": 30 * GIB, "low": None, "high": None, "source": "earlier runs"}
+    assert unfit({"memory_bytes": told.to_json()}) == (Fit.FITS, "")
+
+
+def test_the_worst_verdict_counts_with_its_numbers() -> None:
+    large = Predicted(50 * GIB, 45 * GIB, 60 * GIB, limit=39 * GIB, device="a100-40gb")
+    both = {"elapsed_s": Predicted(1.0), "a_bytes": replace(large, low=30 * GIB), "peak_memory_bytes": large}
+    fit, why = unfit({name: each.to_json() for name, each in both.items()})
+    assert fit is Fit.DOES_NOT
+    assert why == "peak memory 50.0 GiB (45.0 GiB to 60.0 GiB); a100-40gb has 39.0 GiB for it"

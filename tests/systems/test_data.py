@@ -101,13 +101,51 @@ def test_of_two_variants_the_plain_one_comes_first(systems: Systems) -> None:
     assert "Apptainer-Tools/2023" in container.lines[0]
 
 
-def test_on_lumi_each_of_the_two_scripts_is_a_set_of_its_own_and_says_what_it_is_for(systems: Systems) -> None:
-    container, environment = systems["lumi"].software["ddp"]
+def test_on_lumi_the_newest_set_comes_first_and_each_says_what_it_is_for(systems: Systems) -> None:
+    newest, container, environment = systems["lumi"].software["ddp"]
+    assert newest.lines[-1] == "module load lumi-aif-singularity-bindings"
+    assert newest.container[:2] == ("singularity", "run") and newest.container[2].endswith(".sif")
+    assert " " not in newest.container[2]
     assert container.lines == ("ml LUMI/22.08 partition/G",)
     assert environment.lines[-1] == "module load aws-ofi-rccl/rocm-5.5.0"
-    assert container.source != environment.source
+    assert len({newest.source, container.source, environment.source}) == 3
     assert "container" in container.note
     assert "environment" in environment.note
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_set_says_that_programs_run_in_a_container_that_it_does_not_start(name: str, systems: Systems) -> None:
+    for framework, sets in systems[name].software.items():
+        for each in sets:
+            if "container" in each.note.lower():
+                assert each.container or "--environment" in each.note, (name, framework, each.note)
+
+
+def test_jupiter_meets_at_the_plain_name_of_a_node(systems: Systems) -> None:
+    """No public script of JUPITER appends the letter that those of JURECA and JUWELS do."""
+    assert systems["jupiter"].launch.rendezvous_suffix == ""
+    assert systems["juwels"].launch.rendezvous_suffix == systems["jureca"].launch.rendezvous_suffix == "i"
+
+
+def test_the_queues_of_aurora_are_those_of_its_page_of_july_2026(systems: Systems) -> None:
+    queues = {
+        name: (each.min_nodes, each.max_nodes, (each.max_time or 0) / 3600)
+        for name, each in systems["aurora"].partitions.items()
+    }
+    assert queues == {
+        "debug": (1, 2, 1),
+        "debug-scaling": (2, 256, 1),
+        "prod": (256, 10_624, 24),
+        "capacity": (1, 16, 168),
+    }
+    assert systems["aurora"].newest_source == "2026-07-27"
+
+
+def test_a_comparison_is_told_with_the_age_of_the_sources_and_not_as_proof(systems: Systems) -> None:
+    assert systems["jureca"].compared == "compared with its sources on 2026-11-15; newest source: 2023"
+    assert systems["perlmutter"].compared == "compared with its sources on 2026-11-15; its sources have no dates"
+    undated = systems["jureca"].model_copy(update={"verified": None})
+    assert undated.compared == "never compared with a source"
 
 
 def test_an_option_of_srun_that_no_script_of_deep_has_is_not_given_there(systems: Systems) -> None:

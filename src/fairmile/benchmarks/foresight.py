@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,10 +52,18 @@ class FromStep:
         expected, least, most = found.peak_bytes
         if found.by_kind.get("conv") and not spec.params.get("deterministic"):
             most = round(most * _TRIALS)
-        numbers = {"peak_memory_bytes": (expected, least, most), "train_samples_per_s": found.samples_per_s}
+        rate = found.samples_per_s
         return {
-            name: Predicted(float(expected), float(least), float(most), source)
-            for name, (expected, least, most) in numbers.items()
+            "peak_memory_bytes": Predicted(
+                float(expected),
+                float(least),
+                float(most),
+                source,
+                limit=float(found.usable_bytes),
+                device=found.gpu,
+                remedy=_largest(file, spec.params, found.gpu),
+            ),
+            "train_samples_per_s": Predicted(*rate, source),
         }
 
     def _where(self, spec: RunSpec) -> str | Partition | None:
@@ -67,6 +76,13 @@ class FromStep:
             asked = resolve(machine.filled(job), machine.system, check_account=False)
             return machine.system.partitions[asked.partition] if asked.gpus_per_node else None
         return _only_model(hardware())
+
+
+def _largest(file: Path, params: Mapping[str, Any], gpu: str) -> str:
+    """Return how to find the largest batch of a benchmark that a kind of GPU has room for."""
+    others = [f"-p {shlex.quote(f'{name}={value}')}" for name, value in params.items() if name != "batch_size"]
+    command = " ".join(["fairmile predict memory", file.parent.name, *others, f"--gpu {gpu} --largest"])
+    return f"`{command}` finds the largest batch that fits"
 
 
 def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tuple[Foreseen, float, str]]]:

@@ -62,12 +62,14 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
     if environment:
         spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
     if dry_run:
-        script = workspace.systems[on].script(spec)
+        machine = workspace.systems[on]
+        script = machine.script(spec)
+        away = [f"it cannot be submitted from here: {machine.elsewhere}"] if machine.elsewhere else []
         if out.as_json:
-            out.data({"script": script.text, "notes": list(script.notes)})
+            out.data({"script": script.text, "notes": [*script.notes, *away]})
         else:
             out.document(script.text)
-            for note in script.notes:
+            for note in (*script.notes, *away):
                 out.say(f"note: {note}")
         return 0
     status = workspace.jobs.submit(spec, on=on)

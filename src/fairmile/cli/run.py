@@ -15,12 +15,14 @@ from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, count, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
 from fairmile.runs.model import Run, RunState
+from fairmile.runs.prediction import Fit, unfit
 from fairmile.runs.rerun import Rerun
 from fairmile.runs.runs import RunPlan, Runs, Step
 from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
 
 _INTERRUPTED = 130
+_UNFIT = 2
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}
 
 
@@ -31,6 +33,7 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 @run_options
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="So many times, as one group.")
 @click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
+@click.option("--anyway", is_flag=True, help="Run even where the prediction says that it does not fit.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that did not end well.")
 @click.option("--set", "command_set", default="", metavar="NAME", help="Which set of a SABATH model's commands.")
 @click.option("--wait/--leave", default=True, help="Follow a run on a system to its end.  [default: wait]")
@@ -63,13 +66,17 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     plan = runs.plan(_what(what, command), dataset or "", command_set=options["command_set"], **changes)
     if options["dry_run"]:
         _show_plan(out, plan)
+        if out.as_json or options["anyway"]:  # the plan itself has the verdict
+            return _UNFIT if plan.fit is Fit.DOES_NOT and not options["anyway"] else 0
+        plan.refuse_unfit()
         return 0
     for note in plan.notes:
         out.say(f"note: {note}")
+    how = {"anyway": options["anyway"], "echo": _echo(out)}
     if options["repeat"] > 1:
-        found = runs.repeat(options["repeat"], plan, echo=_echo(out))
+        found = runs.repeat(options["repeat"], plan, **how)
     else:
-        found = [runs.execute(plan, again=options["again"], echo=_echo(out), on_step=lambda step: _step(out, step))]
+        found = [runs.execute(plan, again=options["again"], on_step=lambda step: _step(out, step), **how)]
     return _told(out, runs, _waited(out, runs, found, options["wait"]))
 
 
@@ -135,10 +142,12 @@ def _step(out: Out, step: Step) -> None:
 
 
 def _show_plan(out: Out, plan: RunPlan) -> None:
+    fit, why = unfit(plan.prediction)
+    verdict = str(fit) if why else None
     if out.as_json:
         spec = plan.spec.model_dump(mode="json", exclude_defaults=True)
         steps = [vars(step) for step in plan.steps]
-        facts = {"notes": plan.notes, "prediction": plan.prediction, "script": plan.script}
+        facts = {"notes": plan.notes, "prediction": plan.prediction, "fit": verdict, "script": plan.script}
         out.data({"spec": spec, "steps": steps, **facts})
         return
     for step in plan.steps:
@@ -147,8 +156,10 @@ def _show_plan(out: Out, plan: RunPlan) -> None:
     for name, each in plan.prediction.items():
         band = f"{_shown(name, each['low'])} to {_shown(name, each['high'])}; " if each.get("low") is not None else ""
         out.line(f"predict {name}: {_shown(name, each['value'])} ({band}{each['source']})")
-    if not plan.prediction:
-        out.line("predict nothing: no earlier run of it has ended well")
+    if verdict is not None:
+        out.line(f"fit     {verdict}: {why}" if fit is not Fit.MAY_NOT else f"fit     {verdict}")
+    if plan.unpredicted:
+        out.line(f"predict no numbers: {plan.unpredicted}")
     for note in plan.notes:
         out.say(f"note: {note}")
     if plan.script:

@@ -58,7 +58,7 @@ def ls(out: Out) -> int:
     if out.as_json:
         out.data({"systems": [_plain(dataclasses.asdict(row)) for row in rows]})
         return 0
-    columns = ["name", "centre", "scheduler", "partitions", "GPUs", "software", "verified"]
+    columns = ["name", "centre", "scheduler", "partitions", "GPUs", "software", "compared", "newest source"]
     out.table(columns, [_listed(row) for row in rows if not row.problem], shrink=["partitions", "GPUs", "software"])
     for row in rows:
         if row.problem:
@@ -67,9 +67,9 @@ def ls(out: Out) -> int:
 
 
 def _listed(row: Listed) -> list[str]:
-    verified = f"retired {row.retired}" if row.retired else str(row.verified or "")
+    compared = f"retired {row.retired}" if row.retired else str(row.verified or "")
     lists = (row.partitions, row.gpus, row.software)
-    return [row.name, row.centre, row.scheduler, *(", ".join(each) for each in lists), verified]
+    return [row.name, row.centre, row.scheduler, *(", ".join(each) for each in lists), compared, row.newest_source]
 
 
 def _plain(value: Any) -> Any:
@@ -211,8 +211,8 @@ def _cut(each: SoftwareSet) -> str:
 
 def _render_trust(found: System, out: Out) -> None:
     out.line()
-    against = ", against the sources below" if found.verified and found.sources else ""
-    out.item("verified    ", f"{found.verified or 'never'}{against}")
+    told = found.compared if found.verified else "never"
+    out.item("compared    ", told.removeprefix("compared "))
     if found.unverified:
         out.item("unverified  ", ", ".join(found.unverified))
     for source in found.sources:

@@ -18,6 +18,7 @@ from fairmile.perf.traces.analyze import TraceAnalysis
 from fairmile.perf.traces.breakdown import Breakdown, RankTime
 from fairmile.perf.traces.coupling import Coupling
 from fairmile.perf.traces.critical import CriticalPath
+from fairmile.perf.traces.findings import STEPS
 from fairmile.perf.traces.record import Recorded, Settings
 from fairmile.perf.traces.replay import WhatIf
 from fairmile.perf.traces.traces import EXPORTS
@@ -146,7 +147,8 @@ def _tell_analysis(out: Out, found: TraceAnalysis) -> None:
     ]
     out.table(("rank", *(name.removesuffix("_s").replace("_", " ") for name in parts)), rows)
     for each in found.findings[:_SHOWN]:
-        costs = f"{format_duration(each.seconds)} ({each.share:.0%})" if each.seconds else each.kind
+        of = "" if each.share_of == STEPS else f" of {each.share_of}"
+        costs = f"{format_duration(each.seconds)} ({each.share:.0%}{of})" if each.seconds else each.kind
         out.items([(costs, each.title), ("", each.why), ("", f"Try: {each.what_to_try}")])
     if not found.findings:
         out.say("nothing stands out")
@@ -205,8 +207,10 @@ def _tell_waiting(out: Out, waiting: Waiting, least_s: float) -> None:
         ],
     )
     modelled = any(each.model_s is not None for each in waiting.collectives)
+    queued = any(each.queued_s > 0 for each in waiting.collectives)
+    columns = ("collective", "size", "ranks", "calls", "wait", *(["queue"] if queued else []), "transfer", "bandwidth")
     out.table(
-        ("collective", "size", "ranks", "calls", "wait", "transfer", "bandwidth", *(["model"] if modelled else [])),
+        (*columns, *(["model"] if modelled else [])),
         [
             (
                 each.operation.replace("_", " "),
@@ -214,6 +218,7 @@ def _tell_waiting(out: Out, waiting: Waiting, least_s: float) -> None:
                 each.ranks,
                 each.calls,
                 format_duration(each.wait_s),
+                *([format_duration(each.queued_s)] if queued else []),
                 format_duration(each.transfer_s),
                 f"{format_size(round(each.bus_bytes_per_s))}/s" if each.bus_bytes_per_s else "",
                 *([format_duration(each.model_s * each.calls) if each.model_s is not None else ""] if modelled else []),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here, Runner, Ssh
-from fairmile.base.errors import NotFound, SystemFailure, UsageError
+from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.places import FarPlace, NearPlace, Place
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
@@ -19,18 +22,22 @@ from fairmile.jobs.script import Script, make_script
 from fairmile.jobs.spec import JobSpec
 from fairmile.systems.blocks import Block, Evaluation, evaluate, module_block
 from fairmile.systems.model import Partition, System
-from fairmile.systems.registry import Systems
+from fairmile.systems.registry import BUILT_IN, Systems
 
 _FAR_FOLDER = ".fairmile/jobs"
 _REACH_FIELDS = ("host", "folder", "account", "partition", "ssh_config", "file")
 _ADDRESS = "ssh://"
+_HERE = "here"  # as the host of a system: this machine
+# How centres tell programs on which of their machines they are.
+_SYSTEM_VARIABLES = ("SYSTEMNAME", "LMOD_SYSTEM_NAME", "NERSC_HOST", "BSC_MACHINE", "SLURM_CLUSTER_NAME")
+_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Reach:
     """How a user works on a system: where ssh finds it, which folder jobs go to, which account pays.
 
-    `file` describes the system where no catalog of systems does.
+    `file` describes the system where no catalog of systems does. With `is_here` the user says that it is this machine.
     """
 
     host: str = ""
@@ -39,12 +46,13 @@ class Reach:
     partition: str = ""
     ssh_config: str = ""
     file: str = ""
+    is_here: bool = False
 
     @classmethod
     def parse(cls, name: str, given: Any, origin: str = "") -> Reach:
         """Read the setting `systems.NAME`, which stands at `origin`: a host, or a mapping of fields."""
         if isinstance(given, str):
-            return cls(host=given)
+            given = {"host": given}
         setting = f"{origin} systems.{name}".strip()
         if not isinstance(given, Mapping):
             raise UsageError(f"{setting}: expected a host or fields such as host, folder and account")
@@ -54,6 +62,8 @@ class Reach:
                 raise UsageError(f"{setting}: no field named {field!r}" + (f"; {near}" if near else ""))
             if not isinstance(value, str):
                 raise UsageError(f"{setting}.{field}: expected a text, found {value!r}")
+        if given.get("host") == _HERE:
+            return cls(**{**given, "host": ""}, is_here=True)
         return cls(**given)
 
 
@@ -66,6 +76,28 @@ class Machine:
     runner: Runner
     place: Place
     reach: Reach = Reach()
+    is_shipped: bool = False  # its description came along, so that nobody said that this machine is meant
+
+    def refuse_elsewhere(self) -> None:
+        """Raise SystemFailure where jobs would go to the scheduler of a machine that is another one."""
+        if why := self.elsewhere:
+            name = self.system.name
+            raise SystemFailure(
+                why,
+                hint=f"say how ssh reaches it in the settings, systems: {{{name}: {{host: USER@HOST}}}}, or "
+                f"host: {_HERE} if this machine is {name}",
+            )
+
+    @cached_property
+    def elsewhere(self) -> str:
+        """Why no job can be submitted: this machine is another one, and no host is known. "" where it can."""
+        if self.reach.host or self.reach.is_here or not self.is_shipped or not self.has_scheduler:
+            return ""
+        names = tuple(each.lower() for each in (self.system.name, *self.system.aliases))
+        told = [*re.split(r"[.-]", socket.gethostname()), *(os.environ.get(each, "") for each in _SYSTEM_VARIABLES)]
+        if any(each.lower().startswith(names) for each in told) or _cluster_name(self).startswith(names):
+            return ""
+        return f"this machine is not {self.system.name}, and the settings name no host for it"
 
     @property
     def has_scheduler(self) -> bool:
@@ -94,6 +126,18 @@ class Machine:
             if (value := getattr(self.reach, name)) and not getattr(resources, name)
         }
         return spec.model_copy(update={"resources": resources.model_copy(update=changes)}) if changes else spec
+
+
+def _cluster_name(machine: Machine) -> str:
+    """Return what Slurm calls the cluster that its commands reach, "" where there is none."""
+    if machine.scheduler.name != "slurm":
+        return ""
+    try:
+        done = machine.runner.run(["scontrol", "show", "config"], timeout_s=_PATIENCE_S, check=False)
+    except FairmileError:
+        return ""
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
+    return found[1].lower() if found else ""
 
 
 class Machines:
@@ -166,7 +210,8 @@ class Machines:
             reach = self._reaches.get(name) or self._reaches.get(system.name) or Reach()
         scheduler = SCHEDULERS[system.scheduler.dialect]()
         if not reach.host:
-            return Machine(system, scheduler, Here(), NearPlace(Path(reach.folder or self._root)), reach)
+            place = NearPlace(Path(reach.folder or self._root))
+            return Machine(system, scheduler, Here(), place, reach, self.registry.origin(name) == BUILT_IN)
         config = Path(reach.ssh_config).expanduser() if reach.ssh_config else None
         runner = Ssh(reach.host, config=config, shared=connections_folder())
         return Machine(system, scheduler, runner, FarPlace(reach.folder or _FAR_FOLDER, runner), reach)

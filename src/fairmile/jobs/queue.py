@@ -137,6 +137,7 @@ class Jobs:
         machine = self.machines[on]
         spec = _placed(machine.filled(spec), is_far=bool(machine.reach.host))
         request = resolve(spec, machine.system)  # what the system cannot give is said before anything is made
+        machine.refuse_elsewhere()
         for name, source in spec.inputs.items():
             if not Path(source).exists():
                 raise UsageError(f"inputs.{name}: there is no file {source}")

@@ -40,6 +40,9 @@ def resolve(spec: JobSpec, system: System, *, check_account: bool = True) -> Req
     lines = [*(block.text.splitlines() if block else ()), *_environment(spec, system, sets)]
     notes = [*(block.notes if block else ()), *_notes(choice), *choice.notes]
     values = choice.values
+    if not spec.wrap:  # an environment that the job brings along goes before the container of a software set
+        container = next((each.container for each in sets if each.container), ())
+        spec = spec.model_copy(update={"wrap": container})
     return Request(
         spec=spec,
         system=system.name,

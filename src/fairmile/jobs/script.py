@@ -180,8 +180,7 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
 
 
 def _about(system: System) -> str:
-    checked = f"compared with its sources on {system.verified}" if system.verified else "never verified"
-    return f"# Made by Fairmile {__version__} for {system.name}, whose description was {checked}."
+    return f"# Made by Fairmile {__version__} for {system.name}, whose description was {system.compared}."
 
 
 def _variables(request: Request, files: JobFiles, scheduler: Scheduler) -> Iterator[str]:

@@ -26,13 +26,17 @@ _LONGEST_S = 600.0
 
 @dataclass(frozen=True)
 class Foreseen:
-    """A step on one GPU: its peak of allocated memory and its time with what bounds them, and time by operator kind."""
+    """A step on one GPU: its peak of allocated memory and its time with what bounds them, and time by operator kind.
+
+    `usable_bytes` is what the GPU has for it: its memory without what CUDA and its libraries take.
+    """
 
     gpu: str
     batch: int
     peak_bytes: tuple[int, int, int]  # expected, least, most
     step_s: tuple[float, float, float]
     by_kind: Mapping[str, float]
+    usable_bytes: int
 
     @property
     def samples_per_s(self) -> tuple[float, float, float]:
@@ -54,7 +58,8 @@ def foresee(file: Path, params: Mapping[str, Any], on: Device, cache: Path, meas
     try:
         said = json.loads(kept.read_bytes())
         (peak, low, high), (step_s, low_s, high_s) = said["peak_bytes"], said["step_s"]
-        return Foreseen(said["gpu"], said["batch"], (peak, low, high), (step_s, low_s, high_s), said["by_kind"])
+        numbers = (peak, low, high), (step_s, low_s, high_s)
+        return Foreseen(said["gpu"], said["batch"], *numbers, said["by_kind"], said["usable_bytes"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not there yet, or something else wrote it
     with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
@@ -68,6 +73,7 @@ def foresee(file: Path, params: Mapping[str, Any], on: Device, cache: Path, meas
         (taken.peak_allocated_bytes, spans.low, spans.high),
         (step.step_time_s, step.low_s, step.high_s),
         dict(step.by_kind),
+        max(0, taken.device_bytes - taken.context_bytes),
     )
     with suppress(FairmileError):  # what cannot be kept is traced again
         write_atomic(kept, json.dumps(asdict(found)))

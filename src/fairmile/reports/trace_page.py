@@ -9,7 +9,9 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.perf.traces.analyze import TraceAnalysis
 from fairmile.perf.traces.breakdown import StepTime
 from fairmile.perf.traces.coupling import Coupling
+from fairmile.perf.traces.findings import STEPS
 from fairmile.perf.traces.roofline import device_of_names
+from fairmile.perf.traces.waiting import mean_over_ranks
 from fairmile.reports import figures, html, trace_figures
 from fairmile.reports.blocks import Block, Cell, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
 from fairmile.reports.one_run import drawn
@@ -66,9 +68,7 @@ def _tiles(analysis: TraceAnalysis) -> Tiles:
         return sum(float(getattr(each.total, name)) for each in ranks) / max(1, len(ranks))
 
     talk = mean("communication_s")
-    # Means over the ranks of a group: of several groups each counts by how many of all ranks it has.
-    count = max(1, len(ranks))
-    waits = sum(each.exposed_wait_s * min(each.ranks, count) / count for each in analysis.waiting.collectives)
+    waits = mean_over_ranks(analysis.waiting.collectives, "exposed_wait_s", len(ranks))
     tiles = [
         Tile("step", format_duration(analysis.step_s), "mean over steps and ranks"),
         Tile("compute", _percent(mean("compute_s") / total), f"{format_duration(mean('compute_s'))} in all"),
@@ -94,7 +94,7 @@ def _findings(analysis: TraceAnalysis) -> Iterator[Block]:
                 [
                     Cell(each.title, tone=tone),
                     Cell(format_duration(each.seconds), each.seconds),
-                    Cell(_percent(each.share), each.share),
+                    Cell(_percent(each.share) + ("" if each.share_of == STEPS else f" of {each.share_of}"), each.share),
                     f"{each.why} ({each.where})",
                     each.what_to_try,
                 ]
@@ -214,7 +214,7 @@ def _collectives(analysis: TraceAnalysis) -> Iterator[Block]:
         return
     yield Heading("Collectives and messages")
     yield from drawn(lambda: trace_figures.bandwidth(found))
-    columns = ["operation", "group", "ranks", "size", "calls", "wait", "transfer", "not hidden", "one call",
+    columns = ["operation", "group", "ranks", "size", "calls", "wait", "queue", "transfer", "not hidden", "one call",
                "bandwidth", "model", "efficiency"]  # fmt: skip
     rows: list[Row] = []
     for each in found[:_MOST_ROWS]:
@@ -227,6 +227,7 @@ def _collectives(analysis: TraceAnalysis) -> Iterator[Block]:
                 Cell(format_size(each.bytes) if each.bytes >= 0 else "–", float(each.bytes)),
                 _count(each.calls),
                 _seconds(each.wait_s),
+                _seconds(each.queued_s),
                 _seconds(each.transfer_s),
                 _seconds(each.exposed_s),
                 _seconds(each.median_transfer_s),
@@ -240,9 +241,9 @@ def _collectives(analysis: TraceAnalysis) -> Iterator[Block]:
     numbers = [columns[at] for at in used if columns[at] not in ("operation", "group")]
     yield table([columns[at] for at in used], [[row[at] for at in used] for row in rows], numbers=numbers)
     yield Text(
-        "Waiting is what ranks spend until the last has come, transfer what follows, which alone says how fast the "
-        "network is. One call is the median; bandwidth is that of the bus, as nccl-tests defines it; efficiency is the "
-        "model's time over the measured one."
+        "Waiting is what ranks spend until the last has come. Queue is what passes then until data moves, where the "
+        "trace tells. Transfer is what follows, which alone says how fast the network is. One call is the median; "
+        "bandwidth is that of the bus, as nccl-tests defines it; efficiency is the model's time over the measured one."
     )
     if len(found) > _MOST_ROWS:
         yield Text(f"The first {_MOST_ROWS} of {len(found):,}.")

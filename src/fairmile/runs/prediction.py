@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from itertools import islice
 from statistics import median, stdev
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.statistics import fit_line, t_quantile
+from fairmile.base.units import format_size
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.wording import Value
@@ -28,14 +30,46 @@ _WIDEST = 1.0  # of the value: a wider interval says nothing
 _WITHOUT_EFFECT = ("time_s", "account", "qos", "reservation", "options")
 
 
+class Fit(StrEnum):
+    """Whether a run has room on its device; MAY_NOT where the prediction interval straddles the limit."""
+
+    FITS = "fits"
+    MAY_NOT = "may not fit"
+    DOES_NOT = "does not fit"
+
+
 @dataclass(frozen=True)
 class Predicted:
-    """One expected number; without `low` and `high` nothing tells how sure it is. `source` says where it is from."""
+    """One expected number; without `low` and `high` nothing tells how sure it is. `source` says where it is from.
+
+    `limit` is the most that the `device` of the run can give of it, where that is known; `remedy` says how to find what
+    it can do.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
     source: str = ""
+    limit: float | None = None
+    device: str = ""
+    remedy: str = ""
+
+    @property
+    def fit(self) -> Fit | None:
+        """Whether the device has enough; None where no limit is known."""
+        if self.limit is None:
+            return None
+        if (self.value if self.low is None else self.low) > self.limit:
+            return Fit.DOES_NOT
+        return Fit.FITS if (self.value if self.high is None else self.high) <= self.limit else Fit.MAY_NOT
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as run.json keeps it, with the verdict where there is one."""
+        told = asdict(self)
+        if self.fit is None:
+            del told["limit"], told["device"], told["remedy"]
+            return told
+        return {**told, "fit": str(self.fit)}
 
 
 class Predictor(Protocol):
@@ -83,7 +117,38 @@ def predict(
                 hint="remove the package that brings it, or tell its author",
             ) from error
         found = {**told, **found}
-    return {what: asdict(each) for what, each in found.items()}
+    return {what: each.to_json() for what, each in found.items()}
+
+
+def predicted_of(said: Mapping[str, Any]) -> Predicted:
+    """Return an expected number as run.json has it."""
+    bounds = said.get("low"), said.get("high")
+    source, device, remedy = (str(said.get(name) or "") for name in ("source", "device", "remedy"))
+    return Predicted(said["value"], *bounds, source, said.get("limit"), device, remedy)
+
+
+def unfit(prediction: Mapping[str, Mapping[str, Any]]) -> tuple[Fit, str]:
+    """Return the worst verdict on what a run needs, and a sentence that says why; FITS where nothing speaks against it.
+
+    Where no limit is known nothing speaks against it either, and the sentence is empty.
+    """
+    worst, why = Fit.FITS, ""
+    order = list(Fit)
+    for what, said in prediction.items():
+        expected = predicted_of(said)
+        if expected.fit is None or (why and order.index(expected.fit) <= order.index(worst)):
+            continue
+        worst = expected.fit
+        need = _amount(what, expected.value)
+        if expected.low is not None and expected.high is not None:
+            need += f" ({_amount(what, expected.low)} to {_amount(what, expected.high)})"
+        name = what.removesuffix("_bytes").replace("_", " ")
+        why = f"{name} {need}; {expected.device or 'the device'} has {_amount(what, expected.limit or 0.0)} for it"
+    return worst, why
+
+
+def _amount(what: str, value: float) -> str:
+    return format_size(int(value)) if what.endswith("_bytes") else f"{value:.4g}"
 
 
 def judged(run: Run) -> list[Judged]:
@@ -91,7 +156,7 @@ def judged(run: Run) -> list[Judged]:
     measured = {**{name: metric.value for name, metric in run.metrics.items()}, **measurements(run)}
     rows = []
     for what, said in run.prediction.items():
-        expected = Predicted(said["value"], said.get("low"), said.get("high"), str(said.get("source") or ""))
+        expected = predicted_of(said)
         value = measured.get(what)
         inside = None
         if value is not None and expected.low is not None and expected.high is not None:

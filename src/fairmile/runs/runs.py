@@ -43,7 +43,7 @@ from fairmile.runs.exchanging import export_run, import_runs
 from fairmile.runs.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
 from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
-from fairmile.runs.prediction import PREDICTORS, Predictor, predict
+from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
 from fairmile.runs.preparation import Preparation
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
@@ -69,6 +69,7 @@ from fairmile.runs.worker import MEMBER
 from fairmile.store.store import Store
 
 _HISTORY = 20
+_NO_RUN = "no successful earlier run"
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _TAIL_BYTES = 64 << 10
 
@@ -94,6 +95,20 @@ class RunPlan:
     sources: tuple[str, ...] = ()
     sabath: sabath.SabathPlan | None = None
     original: Run | None = None  # what is done again
+    unpredicted: str = ""  # why there is no prediction
+
+    @property
+    def fit(self) -> Fit:
+        """Whether the run is expected to have room on its device; FITS also where nothing tells."""
+        return unfit(self.prediction)[0]
+
+    def refuse_unfit(self) -> None:
+        """Raise UsageError where the run does not fit: it would wait in a queue only to run out of memory."""
+        fit, why = unfit(self.prediction)
+        if fit is Fit.DOES_NOT:
+            remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
+            advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
+            raise UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it all the same")
 
 
 class Recording:
@@ -170,15 +185,24 @@ class Runs(Ledger):
             argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
             made = machine.script(carrier.near_job(spec, argv, self.root / "RUN", ""))
             script, notes = made.text, [*notes, *made.notes]
-            steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect})"))
+            away = f", but not from here: {machine.elsewhere}" if machine.elsewhere else ""
+            steps.append(Step("submit", f"to {spec.system} ({machine.system.scheduler.dialect}){away}"))
         where = f"in {spec.folder or 'a folder of its own'}" + ("" if spec.system else " on this machine")
         steps.append(Step("run", f"{command} {where}"))
         prediction: Mapping[str, Any] = {}
+        history = self._history(spec)
+        unpredicted = "no earlier run with the same command, resources and machine" if history else _NO_RUN
         try:
-            prediction = predict(PREDICTORS, spec, self._history(spec), self._around.predictors)
+            prediction = predict(PREDICTORS, spec, history, self._around.predictors)
         except FairmileError as error:  # a plug-in that breaks stops no run
-            notes.append(str(error))
-        return RunPlan(spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan)
+            unpredicted = str(error)
+        fit, why = unfit(prediction)
+        if fit is Fit.MAY_NOT:
+            notes.append(f"it may not fit: {why}")
+        return RunPlan(
+            spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan,
+            unpredicted="" if prediction else unpredicted,
+        )  # fmt: skip
 
     def meant(self, what: str | Sequence[str] | RunSpec, **changes: Any) -> RunSpec:
         """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
@@ -254,6 +278,7 @@ class Runs(Ledger):
         dataset: str = "",
         *,
         again: bool = True,
+        anyway: bool = False,
         echo: BinaryIO | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
         **changes: Any,
@@ -261,24 +286,29 @@ class Runs(Ledger):
         """Execute a name, a file, a command or a specification and return its record.
 
         Without `again` the record of an earlier run is returned where exactly the same went in. On a system the job
-        is submitted, and the record tells how far it is: `wait` follows it to its end.
+        is submitted, and the record tells how far it is: `wait` follows it to its end. What is predicted not to fit on
+        its device is refused, unless it shall run `anyway`.
         """
-        return self.execute(self.plan(what, dataset, **changes), again=again, echo=echo, on_step=on_step)
+        plan = self.plan(what, dataset, **changes)
+        return self.execute(plan, again=again, anyway=anyway, echo=echo, on_step=on_step)
 
-    def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> list[Run]:
+    def repeat(self, count: int, plan: RunPlan, *, anyway: bool = False, echo: BinaryIO | None = None) -> list[Run]:
         """Execute a plan several times, as one group; whoever cancels one cancels those that are left.
 
         A seed counts up from one to the next.
         """
         if count < 1:
             raise UsageError(f"a run cannot be repeated {count} times")
+        if not anyway:
+            plan.refuse_unfit()
         folder, document = self.create(plan.spec, {})
         folder.rmdir()
         group, seed = plan.spec.group or str(document["id"]), plan.spec.seed
         found: list[Run] = []
         while len(found) < count and not (found and found[-1].state is RunState.CANCELLED):
             changes = {"group": group, "seed": None if seed is None else seed + len(found)}
-            found.append(self.execute(replace(plan, spec=plan.spec.model_copy(update=changes)), echo=echo))
+            member = replace(plan, spec=plan.spec.model_copy(update=changes))
+            found.append(self.execute(member, anyway=anyway, echo=echo))
         return found
 
     def execute(
@@ -286,11 +316,16 @@ class Runs(Ledger):
         plan: RunPlan,
         *,
         again: bool = True,
+        anyway: bool = False,
         echo: BinaryIO | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
     ) -> Run:
         """Execute a plan; see `run`."""
+        if not anyway:
+            plan.refuse_unfit()
         spec = plan.spec
+        if spec.system:
+            self._around.jobs().machines[spec.system].refuse_elsewhere()
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
@@ -413,6 +448,8 @@ class Runs(Ledger):
         Each of them has a folder of its own to work in, unless `in_place` has all work in that of the specification.
         """
         spec = plan.spec
+        if spec.system:
+            self._around.jobs().machines[spec.system].refuse_elsewhere()
         is_far = bool(spec.system) and self.arrays.is_far(spec.system)
         if is_far and spec.environment:  # which is refused
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,6 +24,7 @@ from fairmile.meter.lines import number_text
 from fairmile.runs.batches import ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.ledger import Row
 from fairmile.runs.model import Run, RunState
+from fairmile.runs.prediction import Fit, unfit
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.wording import Value
@@ -218,6 +219,9 @@ class Sweeps:
         what, fields = members.target(point)
         plan = self._runs().plan(what, **fields)
         members.check(plan.spec)
+        fit, why = unfit(plan.prediction)
+        if fit is Fit.DOES_NOT:  # other points may
+            plan = replace(plan, notes=(*plan.notes, f"point {point.id} does not fit: {why}"))
         return plan
 
     # Make and find

@@ -129,6 +129,9 @@ def _about(system: System, name: str, chosen: SoftwareSet, partition: str) -> It
         yield from (f"Not taken for {name}: {_known_by(each)}." for each in rivals)
     if not chosen.lines:
         yield f"{name} needs no modules on {system.name}."
+    if chosen.container:
+        command = " ".join(chosen.container)
+        yield f"{name} on {system.name} is in a container: job scripts start programs with `{command}`."
     if _doubted(system, name, sets.index(chosen)):
         yield f"Nobody has verified the lines of {name} on {system.name}."
     for sentence in chosen.disagrees:

@@ -63,6 +63,9 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+_DATED = re.compile(r"\((\d{4}(?:-\d{2}){0,2})\)$")
+
+
 class Contradictions(ValueError):
     """Values that fit one by one but not together: where each stands, and what is wrong with it."""
 
@@ -149,6 +152,7 @@ class SoftwareSet(_Part):
     cpus_per_task: Count | None = None
     gpus_per_node: Annotated[int, Field(ge=0, strict=True)] | None = None
     launch: Literal["torchrun", "srun", "mpirun", "horovodrun", "ray", "deepspeed", "plain"] | None = None
+    container: tuple[Line, ...] = ()  # the command that stands before the program, such as [singularity, run, IMAGE]
     environment: Variables = {}
     source: Line = ""
     verified: date | None = None
@@ -177,7 +181,7 @@ class System(_Part):
     software: Mapping[Name, tuple[SoftwareSet, ...]] = {}
     launch: LaunchRules = LaunchRules()
     verified: date | None = None  # when this file was last compared with its sources
-    sources: tuple[Line, ...] = ()
+    sources: tuple[Line, ...] = ()  # each may end with its own date in brackets: (2026-07-27), (2026-07) or (2026)
     # Paths of values that no source carries, such as `partitions.gpu.memory_gib`; `*` stands for every name there.
     unverified: tuple[Line, ...] = ()
     retired: date | None = None
@@ -219,6 +223,20 @@ class System(_Part):
                     ("partitions", name, "max_nodes"),
                     f"{each.max_nodes} is more than there are, {each.nodes}",
                 )
+
+    @property
+    def newest_source(self) -> str:
+        """The date of the newest source that has one, as it is given; "" where none has."""
+        told = [*self.sources, *(each.source for sets in self.software.values() for each in sets)]
+        return max((found[1] for each in told if (found := _DATED.search(each))), default="")
+
+    @property
+    def compared(self) -> str:
+        """When this description was compared with its sources, and how old these are: not that it works."""
+        if self.verified is None:
+            return "never compared with a source"
+        age = f"newest source: {self.newest_source}" if self.newest_source else "its sources have no dates"
+        return f"compared with its sources on {self.verified}; {age}"
 
     def is_unverified(self, path: str) -> bool:
         """Tell whether no source carries the value at a path such as `partitions.gpu.nodes`, or all that holds it."""

@@ -40,6 +40,7 @@ class Listed:
     gpus: tuple[str, ...] = ()
     software: tuple[str, ...] = ()
     verified: date | None = None
+    newest_source: str = ""
     retired: date | None = None
     aliases: tuple[str, ...] = ()
     problem: str = ""
@@ -138,6 +139,7 @@ class Systems:
             gpus=tuple(dict.fromkeys(gpus)),
             software=tuple(system.software),
             verified=system.verified,
+            newest_source=system.newest_source,
             retired=system.retired,
             aliases=system.aliases,
         )

@@ -19,7 +19,7 @@ exec >>'out.'"$FAIRMILE_ARRAY_INDEX"'.log' 2>>'err.'"$FAIRMILE_ARRAY_INDEX"'.log
   done
 ) 2>/dev/null &
 fairmile_limit=$!
-# Made by Fairmile 0 for laptop, whose description was never verified.
+# Made by Fairmile 0 for laptop, whose description was never compared with a source.
 
 export FAIRMILE_JOB_ID="$FAIRMILE_JOB_ID"
 export FAIRMILE_ARRAY_INDEX="$FAIRMILE_ARRAY_INDEX"

@@ -13,7 +13,7 @@ exec >>'out.log' 2>>'err.log'
   done
 ) 2>/dev/null &
 fairmile_limit=$!
-# Made by Fairmile 0 for laptop, whose description was never verified.
+# Made by Fairmile 0 for laptop, whose description was never compared with a source.
 
 export FAIRMILE_JOB_ID="$FAIRMILE_JOB_ID"
 export FAIRMILE_NODES="$HOSTNAME"

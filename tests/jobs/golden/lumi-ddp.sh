@@ -3,14 +3,14 @@
 #SBATCH --partition=dev-g
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=7
+#SBATCH --cpus-per-task=56
 #SBATCH --gpus-per-node=8
 #SBATCH --time=01:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=/scratch/jobs/j1/out.log
 #SBATCH --error=/scratch/jobs/j1/err.log
-# Made by Fairmile 0 for lumi, whose description was compared with its sources on 2026-11-15.
+# Made by Fairmile 0 for lumi, whose description was compared with its sources on 2026-11-15; newest source: 2026-07-03.
 
 export FAIRMILE_JOB_ID="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
 export FAIRMILE_NODES="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d " " -)"
@@ -78,17 +78,16 @@ fairmile_failed() {
 trap 'fairmile_before=$fairmile_line fairmile_line=$BASH_COMMAND' DEBUG
 trap 'fairmile_failed $?' ERR
 # MODULES BEGIN lumi ddp
-ml LUMI/22.08 partition/G
+module purge
+module use /appl/local/laifs/modules
+module load lumi-aif-singularity-bindings
 # MODULES END
 export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
-export NCCL_NET_GDR_LEVEL=3
-export CXI_FORK_SAFE=1
-export CXI_FORK_SAFE_HP=1
-export FI_CXI_DISABLE_CQ_HUGETLB=1
+export NCCL_NET_GDR_LEVEL=PHB
 trap - ERR DEBUG
 
 cd -- /scratch/jobs/j1 || { fairmile_why=', "reason": "folder"'; exit 78; }
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=7
 MASTER_ADDR=${FAIRMILE_NODES%% *}
 export MASTER_ADDR
 fairmile_digits=000000000${FAIRMILE_JOB_ID//[^0-9]/}
@@ -99,9 +98,9 @@ exec 9> >(trap - INT; read -r) # it ends when this script does
 fairmile_witness=$! fairmile_before=$!
 (
     trap - INT QUIT # which bash has programs in the background ignore
-    exec srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=7 --kill-on-bad-exit=1 --cpu-bind=none \
-        bash -c 'exec "$1" --rdzv-conf=is_host=$((SLURM_PROCID == 0)) "${@:2}"' bash \
-        torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-id="$FAIRMILE_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    exec srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=56 --kill-on-bad-exit=1 --cpu-bind=none \
+        bash -c 'exec "${@:1:4}" --rdzv-conf=is_host=$((SLURM_PROCID == 0)) "${@:5}"' bash \
+        singularity run /appl/local/laifs/containers/lumi-multitorch-u24r70f21m50t210-20260415_130625/lumi-multitorch-full-u24r70f21m50t210-20260415_130625.sif torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-id="$FAIRMILE_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
         train.py --epochs 10
 ) </dev/null 9>&- &
 fairmile_program=$!

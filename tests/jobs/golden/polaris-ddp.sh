@@ -9,7 +9,7 @@
 #PBS -o /scratch/jobs/j1/scheduler.log
 #PBS -j oe
 #PBS -l filesystems=home:eagle
-# Made by Fairmile 0 for polaris, whose description was compared with its sources on 2026-11-15.
+# Made by Fairmile 0 for polaris, whose description was compared with its sources on 2026-11-15; newest source: 2026-02-17.
 
 export FAIRMILE_JOB_ID="$PBS_JOBID"
 export FAIRMILE_NODES="$(awk '!seen[$1]++ { print $1 }' "$PBS_NODEFILE" | tr '\n' ' ')"

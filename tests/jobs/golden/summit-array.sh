@@ -7,7 +7,7 @@
 #BSUB -r
 #BSUB -o /scratch/jobs/j1/scheduler.log
 #BSUB -e /scratch/jobs/j1/scheduler.log
-# Made by Fairmile 0 for summit, whose description was compared with its sources on 2026-11-15.
+# Made by Fairmile 0 for summit, whose description was compared with its sources on 2026-11-15; its sources have no dates.
 
 export FAIRMILE_JOB_ID="$LSB_JOBID"
 export FAIRMILE_ARRAY_INDEX="$((LSB_JOBINDEX - 1))"

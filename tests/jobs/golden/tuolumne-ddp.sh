@@ -8,7 +8,7 @@
 # flux: --time-limit=3600s
 # flux: --signal=USR1@120s
 # flux: --output=/scratch/jobs/j1/scheduler.log
-# Made by Fairmile 0 for tuolumne, whose description was compared with its sources on 2026-11-15.
+# Made by Fairmile 0 for tuolumne, whose description was compared with its sources on 2026-11-15; its sources have no dates.
 
 export FAIRMILE_JOB_ID="${FLUX_ENCLOSING_ID/#ƒ/f}"
 export FAIRMILE_NODES="$(flux hostlist --expand instance)"

@@ -7,7 +7,7 @@
 # flux: --gpus-per-slot=4
 # flux: --time-limit=3600s
 # flux: --output=/scratch/jobs/j1/scheduler.log
-# Made by Fairmile 0 for tuolumne, whose description was compared with its sources on 2026-11-15.
+# Made by Fairmile 0 for tuolumne, whose description was compared with its sources on 2026-11-15; its sources have no dates.
 
 export FAIRMILE_JOB_ID="${FLUX_ENCLOSING_ID/#ƒ/f}"
 export FAIRMILE_NODES="$(flux hostlist --expand instance)"

@@ -280,3 +280,80 @@ def test_a_process_that_only_took_samples_is_no_rank() -> None:
     alone = Rows()
     alone.add(Kind.COUNTER, "host.cpu", 0, 0, MAIN, value=50.0)
     assert len(activities(only(alone))) == 1
+
+
+def test_an_operator_of_any_length_is_recorded_work_of_the_host() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "aten::to", 0, 29_900 * MS, MAIN)
+    rows.add(Kind.REGION, "cudaMalloc", MS, 29_890 * MS, MAIN)
+    rows.add(Kind.LAUNCH, "cudaLaunchKernel", 29_901 * MS, 29_902 * MS, MAIN)
+    rows.add(Kind.KERNEL, "gemm", 29_902 * MS, 30_000 * MS, STREAM)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert rank.total.launch_s == pytest.approx(29.901)
+    assert rank.total.idle_s == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("name", ["assemble", "Solver::assemble()"])
+def test_a_long_block_that_wraps_nothing_is_work_beside_short_ones(name: str) -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, name, 0, 18 * MS, MAIN)
+    rows.add(Kind.REGION, "solve", 19 * MS, 20 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert (rank.total.compute_s, rank.total.idle_s) == (pytest.approx(0.019), pytest.approx(0.001))
+
+
+def test_only_what_wraps_all_of_its_thread_is_a_frame() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "main", 0, 20 * MS, MAIN)
+    rows.add(Kind.REGION, "setup", 0, 2 * MS, MAIN)
+    rows.add(Kind.REGION, "train", 2 * MS, 18 * MS, MAIN)
+    rows.add(Kind.REGION, "forward", 3 * MS, 12 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert (rank.total.compute_s, rank.total.idle_s) == (pytest.approx(0.018), pytest.approx(0.002))
+
+
+def test_an_annotation_around_all_operators_is_a_frame_and_the_gaps_between_them_are_idle() -> None:
+    rows = Rows()
+    rows.add(Kind.REGION, "my training", 0, 20 * MS, MAIN)
+    rows.add(Kind.REGION, "aten::mm", 0, 2 * MS, MAIN)
+    rows.add(Kind.KERNEL, "gemm", 2 * MS, 10 * MS, STREAM)
+    rows.add(Kind.REGION, "aten::mm", 18 * MS, 20 * MS, MAIN)
+    (rank,) = breakdown(activities(only(rows))).ranks
+    assert (rank.total.launch_s, rank.total.idle_s) == (pytest.approx(0.004), pytest.approx(0.008))
+
+
+HOST = (Kind.REGION, Kind.PHASE, Kind.IO, Kind.SYNC, Kind.LAUNCH, Kind.COLLECTIVE, Kind.EXCHANGE, Kind.MEMCPY)
+NAMES = ("main", "aten::mm", "train", "checkpoint", "Solver::run", "next_batch", "c10d::allreduce_")
+
+
+def random_tree(rng: np.random.Generator, rows: Rows, lane: Lane, start: int, end: int, depth: int) -> None:
+    """Add blocks within a window, each with blocks of its own."""
+    edges = np.sort(rng.integers(start, end + 1, 2 * int(rng.integers(1, 4))))
+    for begin, until in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        kind = HOST[int(rng.integers(len(HOST)))] if depth < 3 else Kind.REGION
+        name = NAMES[int(rng.integers(len(NAMES)))]
+        rows.add(kind, name, begin, until, lane, step=int(rng.integers(3)) if kind == Kind.PHASE else -1)
+        if depth and until > begin:
+            random_tree(rng, rows, lane, begin, until, depth - 1)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_busy_and_idle_add_up_to_the_time_of_each_rank_and_nothing_is_negative(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = Rows()
+    for lane in (MAIN, Lane(0, "other", number=2)):
+        random_tree(rng, rows, lane, 0, 10_000, 3)
+    for _ in range(int(rng.integers(0, 6)) * (seed % 2)):
+        begin = int(rng.integers(0, 10_000))
+        rows.add(Kind.KERNEL, "k", begin, begin + int(rng.integers(1, 3_000)), STREAM)
+    (each,) = activities(only(rows))
+    busy = sum(part.length_ns for part in each.parts.values())
+    assert busy + each.idle.length_ns == each.end_ns - each.start_ns
+    for step in breakdown([each]).steps:
+        assert parts(step) == pytest.approx(step.total_s, abs=1e-15)
+        named = (getattr(step, name) for name in vars(step) if name.endswith("_s"))
+        assert all(-1e-15 <= value <= step.total_s + 1e-15 for value in named)
+    table = only(rows)
+    operators = table.of_kind(Kind.REGION) & np.array([table.names[at] == "aten::mm" for at in table.name], bool)
+    unseen = each.idle - each.sync
+    assert unseen.within(table.start_ns[operators], table.end_ns[operators]).sum() == 0  # an operator is never idle

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from trace_making import MS, Training, coupled, steady
 
@@ -12,6 +13,7 @@ from fairmile.base.errors import NotFound
 from fairmile.perf.traces.analyze import TraceAnalysis, analyze
 from fairmile.perf.traces.events import EventTable, Group, Kind, Lane, Process, Rows
 from fairmile.perf.traces.findings import Finding
+from fairmile.perf.traces.waiting import mean_over_ranks
 
 
 @dataclass(frozen=True)
@@ -333,3 +335,97 @@ def test_a_perfect_training_has_no_finding_but_what_it_must_pay() -> None:
 def test_a_trace_without_events_is_said_to_be_empty() -> None:
     with pytest.raises(NotFound, match="the trace has no events"):
         analyze(EventTable.of())
+
+
+def test_a_long_operator_of_the_host_is_named_and_not_called_idle() -> None:
+    rows = Rows()
+    main, stream = Lane(0, "main"), Lane(0, "stream 7", True, device=0)
+    rows.add(Kind.REGION, "aten::sort", 0, 100 * MS, main)
+    rows.add(Kind.LAUNCH, "cudaLaunchKernel", 100 * MS, 101 * MS, main)
+    rows.add(Kind.KERNEL, "gemm", 101 * MS, 120 * MS, stream)
+    found = analyze(rows.table([Process(0)])).findings
+    assert [each.kind for each in found] == ["host-bound"]
+    assert found[0].title == "The device waits while the host is in aten::sort"
+    assert found[0].seconds == pytest.approx(0.101)
+
+
+def test_a_host_that_waits_for_an_idle_device_is_not_said_to_do_nothing() -> None:
+    rows = Rows()
+    main, stream = Lane(0, "main"), Lane(0, "stream 7", True, device=0)
+    rows.add(Kind.KERNEL, "gemm", 0, 10 * MS, stream)
+    rows.add(Kind.SYNC, "cudaStreamSynchronize", 10 * MS, 90 * MS, main)
+    rows.add(Kind.KERNEL, "gemm", 90 * MS, 100 * MS, stream)
+    kinds = {each.kind: each for each in analyze(rows.table([Process(0)])).findings}
+    assert "idle device" not in kinds
+    assert "cudaStreamSynchronize" in kinds["waiting host"].why
+
+
+def test_a_rank_is_said_to_compute_longer_only_with_numbers_that_say_so() -> None:
+    """Rank 1 has more work before the call and less behind it: over a step it computes less than the others."""
+    rows = Rows()
+    group = Group("default", (0, 1, 2))
+    for step in range(5):
+        begin = step * 30 * MS
+        for rank in range(3):
+            lane, early, late = Lane(rank, "main"), (8 if rank == 1 else 2) * MS, (1 if rank == 1 else 10) * MS
+            rows.add(Kind.REGION, "aten::mm", begin, begin + early, lane, step=step)
+            rows.add(Kind.COLLECTIVE, "all_reduce", begin + early, begin + 10 * MS, lane, group=group,
+                     sequence=step, bytes=1 << 20, step=step)  # fmt: skip
+            rows.add(Kind.REGION, "aten::mm", begin + 10 * MS, begin + 10 * MS + late, lane, step=step)
+            rows.add(Kind.PHASE, f"ProfilerStep#{step}", begin, begin + 20 * MS, lane, step=step)
+    found = analyze(rows.table(Process(rank, world=3) for rank in range(3)))
+    (first,) = (each for each in found.findings if each.where.startswith("rank 1, ") and "compute" in each.title)
+    assert first.title == "Rank 1 comes later to its collectives: compute before them takes longer"
+    assert "rank 1 spends 8 ms on it, those that wait 2 ms" in first.why
+    assert "does not spend more on it than the others" in first.why
+
+
+def random_program(seed: int) -> EventTable:
+    """Ranks in groups of two and of all, calls that overlap, steps that leave time out, and components."""
+    rng = np.random.default_rng(seed)
+    ranks, rows = int(rng.integers(2, 5)), Rows()
+    component = "solver" if seed % 3 == 0 else ""
+    groups = [Group("all", tuple(range(ranks))), *(Group(f"pair {at}", (at, at + 1)) for at in range(ranks - 1))]
+    lanes = [Lane(rank, "main", component=component) for rank in range(ranks)]
+    now = 0
+    for call in range(int(rng.integers(3, 30))):
+        group = groups[int(rng.integers(len(groups)))]
+        enters = {rank: now + int(rng.integers(0, 20 * MS)) for rank in group.ranks}
+        end = max(enters.values()) + int(rng.integers(0, 5 * MS))
+        for rank, enter in enters.items():
+            work = int(rng.integers(0, 10 * MS))
+            if rng.random() < 0.8:
+                rows.add(Kind.REGION, "aten::mm", max(0, enter - work), enter, lanes[rank])
+            size = (64, 4 << 20)[int(rng.integers(2))]
+            rows.add(Kind.COLLECTIVE, "all_reduce", enter, end, Lane(rank, "talk", component=component), group=group,
+                     bytes=size)  # fmt: skip
+        now += int(rng.integers(0, 15 * MS))
+        if rng.random() < 0.5:
+            for lane in lanes:
+                rows.add(Kind.PHASE, f"step {call}", now, now + int(rng.integers(1, 10 * MS)), lane, step=call)
+        if component and rng.random() < 0.7:
+            told = {"key": "field", "how": ("put", "get")[int(rng.integers(2))]}
+            asked = now + int(rng.integers(0, 5 * MS))
+            part = ("solver", "trainer")[told["how"] == "get"]
+            rows.add(Kind.EXCHANGE, f"{told['how']} field", asked, asked + int(rng.integers(0, 40 * MS)),
+                     Lane(0, "main", component=part), with_=told)  # fmt: skip
+    processes = [Process(rank, component, world=ranks) for rank in range(ranks)]
+    return rows.table([*processes, Process(0, "trainer")] if component else processes)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_no_share_is_more_than_all_whatever_ranks_did(seed: int) -> None:
+    found = analyze(random_program(seed))
+    for each in found.findings:
+        assert 0 <= each.share <= 1 and each.seconds >= 0
+    for rank in found.breakdown.ranks:
+        waited = sum(each.exposed_s for each in found.waiting.states
+                     if (each.component, each.rank) == (rank.component, rank.rank) and "NxN" in each.state
+                     and "Completion" not in each.state)  # fmt: skip
+        assert waited <= found.span_s + 1e-12
+    talk = mean_over_ranks(found.waiting.collectives, "exposed_s", len(found.ranks))
+    talk += mean_over_ranks(found.waiting.collectives, "exposed_wait_s", len(found.ranks))
+    assert talk <= found.total_s + 1e-12
+    for part in found.coupling.components if found.coupling else ():
+        assert 0 <= part.waits_s <= part.exchange_s + 1e-12 and 0 <= part.cost <= 1 + 1e-12
+    assert sum(seconds for _, seconds in found.critical.by_part) <= found.critical.total_s + 1e-12

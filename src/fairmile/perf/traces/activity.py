@@ -30,7 +30,7 @@ _LOADS_STEP = re.compile(r"DataLoader.*__next__|loader.*next|^next_batch$", re.I
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _NUMBER = re.compile(r"[#\s_-]*\d+$")
 _TALKS = (Kind.EXCHANGE, Kind.COLLECTIVE, Kind.P2P)
-_WHOLE = 0.5  # a named block longer than this share of a trace is a frame around the work, not work
+_FINER = 0.5  # of the time of frames that the blocks within them must cover to be taken instead of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,16 +160,18 @@ def _activity(table: EventTable, names: _Names, component: str, rank: int, rows:
     communication, inputs = among(talks), among(loads)
     operators = region & names.operator[name] & ~names.issues[name] & ~saves
     is_torch = bool((region & names.torch[name]).any())
-    frame = (end - start) > _WHOLE * max(1, last - first)
     work = operators if is_torch else region & ~saves
     phase = (kind == Kind.PHASE) & ~device
+    named = (region & ~(names.operator[name] & is_torch)) | phase
+    blocks = region | phase | (kind == Kind.LAUNCH)
+    frame = _frames(lane, start, end, named, blocks, timed & ~device)
     works_in_phases = not has_device and not _is_within(among(phase), start, end, work & ~frame)
     phase &= works_in_phases
     if has_device:
         compute = among(kernels)
     else:
-        named = work | phase
-        if not is_torch and among(named & ~frame).length_ns > _WHOLE * among(named & frame).length_ns:
+        told = work | phase
+        if not is_torch and among(told & ~frame).length_ns > _FINER * among(told & frame).length_ns:
             work, phase = work & ~frame, phase & ~frame  # what lies within tells more
         breaks = talks | loads | saves | (kind == Kind.SYNC) | (kind == Kind.EXCHANGE) | copied
         # A step does not tell that its thread computes while another one communicates or waits.
@@ -205,6 +207,23 @@ def _is_within(outer: Spans, start: Array, end: Array, mask: Array) -> bool:
     """Tell whether any of the masked events lies within a set of moments."""
     inner = mask & (end > start)
     return bool((outer.within(start[inner], end[inner]) == end[inner] - start[inner]).any())
+
+
+def _frames(lane: Array, start: Array, end: Array, named: Array, blocks: Array, events: Array) -> NDArray[np.bool_]:
+    """Tell which named blocks are frames: they wrap all other events of their lane, among them other blocks.
+
+    How long a block is does not matter: an operator of minutes is work, as is a block that wraps no other.
+    """
+    frame = np.zeros(len(lane), bool)
+    for each in lanes_of(lane[named]):
+        rows = np.flatnonzero((lane == each) & events)
+        rows = rows[np.lexsort((-end[rows], start[rows]))]
+        reach = np.maximum.accumulate(end[rows][::-1])[::-1]  # the latest end from each row on
+        inner = np.cumsum(blocks[rows][::-1])[::-1]  # how many blocks there are from each row on
+        wraps = named[rows[:-1]] & (end[rows[:-1]] >= reach[1:]) & (inner[1:] > 0)
+        outermost = int(np.argmin(wraps)) if not wraps.all() else len(wraps)
+        frame[rows[:outermost]] = True
+    return frame
 
 
 def _main_lanes(kind: Array, lane: Array) -> Array:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fairmile.perf.traces.activity import Activity
 from fairmile.perf.traces.breakdown import NS
 from fairmile.perf.traces.events import EventTable, Kind
+from fairmile.perf.traces.intervals import Spans, spans, union
 
 _GIVES = re.compile(r"put|send|write|publish|push|set_field|store", re.IGNORECASE)
 _TAKES = re.compile(r"get|recv|receive|read|fetch|pull|load", re.IGNORECASE)
@@ -55,15 +56,18 @@ class Component:
     compute_s: float
     idle_s: float  # neither computing nor communicating nor reading
     exchange_s: float  # not hidden behind compute
-    waits_s: float  # of it, waiting for other components
+    waits_s: float  # of it, waiting for other components, each moment once
     steps: int
     exchange_per_step_s: float
-    cost: float  # exposed exchange over the time of the steps
+    cost: float  # exposed exchange in the steps over their time
 
 
 @dataclass(frozen=True)
 class Coupling:
-    """The exchanges and the components; `matrix[i][j]` is how long component i waited for component j."""
+    """The exchanges and the components; `matrix[i][j]` is how long component i waited for j and did nothing else.
+
+    It is a sum over the ranks of i, in which each moment counts once.
+    """
 
     exchanges: tuple[Exchange, ...]
     components: tuple[Component, ...]
@@ -95,7 +99,6 @@ def coupling(table: EventTable, found: Sequence[Activity]) -> Coupling | None:
         return None
     names = list(dict.fromkeys(each.component for each in found))
     puts, gets = _sides(table, rows[np.argsort(table.start_ns[rows], kind="stable")], names)
-    matrix = np.zeros((len(names), len(names)))
     sums: dict[tuple[int, int, str], list[tuple[_Side, _Side, int]]] = {}
     unmatched = 0
     for key, versions in gets.items():
@@ -110,11 +113,18 @@ def coupling(table: EventTable, found: Sequence[Activity]) -> Coupling | None:
                 put = next((each for each in given if each.rank == get.rank), given[min(at, len(given) - 1)])
                 pair = (put, get, newest.than(version, get.start))
                 sums.setdefault((put.component, get.component, key), []).append(pair)
-    exchanges = [_exchange(names, key, pairs, matrix) for key, pairs in sums.items()]
+    exchanges = [_exchange(names, key, pairs) for key, pairs in sums.items()]
     members = {name: [each for each in found if each.component == name] for name in names}
+    waits = _waits(names, found, sums.values())
+    matrix = np.zeros((len(names), len(names)))
+    alone: dict[str, int] = dict.fromkeys(names, 0)
+    for (at, giver), moments in waits.items():
+        matrix[names.index(found[at].component), giver] += moments.length_ns * NS
+    for at, each in enumerate(found):
+        alone[each.component] += union([moments for (who, _), moments in waits.items() if who == at]).length_ns
     return Coupling(
         tuple(sorted(exchanges, key=lambda each: (-(each.taker_waits_s + each.giver_waits_s), each.key))),
-        tuple(_component(name, members[name], matrix[at]) for at, name in enumerate(names)),
+        tuple(_component(name, members[name], alone[name]) for name in names),
         tuple(tuple(float(value) for value in row) for row in matrix),
         unmatched,
         sum(version not in gets.get(key, {}) for key, versions in puts.items() for version in versions),
@@ -179,26 +189,42 @@ def _sides(
     return puts, gets
 
 
+def _waited(put: _Side, get: _Side) -> tuple[int, int]:
+    """Return how long the taker waited within its call and how long the giver did, as the program told or by times."""
+    # While it is being put it moves: waiting is what came before.
+    late = get.waited if get.waited >= 0 else max(0, min(put.start, get.end) - get.start)
+    stuck = max(0, min(get.start, put.end) - put.start) if put.end > get.start > put.start else 0
+    stuck = put.waited if put.waited >= 0 else stuck
+    return min(late, get.end - get.start), min(stuck, put.end - put.start)
+
+
+def _waits(
+    names: Sequence[str], found: Sequence[Activity], pairs: Iterable[Sequence[tuple[_Side, _Side, int]]]
+) -> dict[tuple[int, int], Spans]:
+    """Return when each rank (its place) waited for each other component and did nothing else."""
+    places = {(each.component, each.rank): at for at, each in enumerate(found)}
+    moments: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for put, get, _ in (pair for several in pairs for pair in several):
+        for side, other, length in zip((get, put), (put, get), _waited(put, get), strict=True):
+            key = (places[names[side.component], side.rank], other.component)
+            moments.setdefault(key, []).append((side.start, side.start + length))
+    return {key: spans(*np.array(each, np.int64).T) & found[key[0]].parts["exchange"] for key, each in moments.items()}
+
+
 def _exchange(
     names: Sequence[str],
     key: tuple[int, int, str],
     pairs: Sequence[tuple[_Side, _Side, int]],
-    matrix: NDArray[np.float64],
 ) -> Exchange:
     giver, taker, name = key
     moved = put_s = get_s = asked = held = age = moving = 0
     for put, get, _ in pairs:
-        # While it is being put it moves: waiting is what came before.
-        late = get.waited if get.waited >= 0 else max(0, min(put.start, get.end) - get.start)
-        stuck = max(0, min(get.start, put.end) - put.start) if put.end > get.start > put.start else 0
-        stuck = put.waited if put.waited >= 0 else stuck
+        late, stuck = _waited(put, get)
         asked, held = asked + late, held + stuck
         put_s, get_s = put_s + put.end - put.start, get_s + get.end - get.start
         moving += put.end - put.start - stuck + get.end - get.start - late
         age += max(0, get.start - put.end)
         moved += max(put.bytes, get.bytes, 0)
-    matrix[taker, giver] += asked * NS
-    matrix[giver, taker] += held * NS
     newer = [each[2] for each in pairs]
     return Exchange(
         names[giver],
@@ -217,12 +243,13 @@ def _exchange(
     )
 
 
-def _component(name: str, mine: Sequence[Activity], waits: NDArray[np.float64]) -> Component:
+def _component(name: str, mine: Sequence[Activity], waits_ns: int) -> Component:
     count = len(mine)
     span = sum(each.end_ns - each.start_ns for each in mine) * NS / count
     exchange = sum(each.parts["exchange"].length_ns for each in mine) * NS / count
     steps = max(len(each.steps) for each in mine)
-    stepped = sum(int((each.steps.ends - each.steps.starts).sum()) for each in mine) * NS / count
+    stepped = sum(int((each.steps.ends - each.steps.starts).sum()) for each in mine)
+    inside = sum(int(each.parts["exchange"].within(each.steps.starts, each.steps.ends).sum()) for each in mine)
     return Component(
         name,
         count,
@@ -230,8 +257,8 @@ def _component(name: str, mine: Sequence[Activity], waits: NDArray[np.float64]) 
         sum(each.compute.length_ns for each in mine) * NS / count,
         sum(each.idle.length_ns for each in mine) * NS / count,
         exchange,
-        float(waits.sum()) / count,
+        waits_ns * NS / count,
         steps,
         exchange / steps,
-        exchange / stepped if stepped else 0.0,
+        inside / stepped if stepped else 0.0,
     )

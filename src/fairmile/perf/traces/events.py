@@ -15,6 +15,8 @@ Rules that every reader keeps:
 - `sequence` counts the collectives of one group (in `group`) from 0, the same on all its ranks; -1: not known.
 - `bytes` is the size of the message on this rank, of what goes in or what comes out the larger one; or what was
   copied, read or allocated (less than 0: released); -1: not known.
+- The attribute `moves` of a COLLECTIVE row, where a trace tells it, is when its data moved (start, end): what lies
+  between the last rank that came and that start is a queue.
 - `value` is what a COUNTER or MEMORY row states, NaN elsewhere.
 - `rank` is unique within a component; `component` is 0 (named "") where a program has one part only.
 """

@@ -16,24 +16,31 @@ from fairmile.base.units import format_duration, format_size
 from fairmile.perf.traces.activity import Activity, on_device
 from fairmile.perf.traces.breakdown import NS, Breakdown
 from fairmile.perf.traces.coupling import Coupling
+from fairmile.perf.traces.critical import time_by_name
 from fairmile.perf.traces.events import Array, EventTable, Kind
+from fairmile.perf.traces.intervals import Spans, nothing, spans
 from fairmile.perf.traces.replay import Replay, WhatIf
-from fairmile.perf.traces.waiting import CollectiveSummary, Delay, Waiting
+from fairmile.perf.traces.waiting import CollectiveSummary, Delay, Waiting, mean_over_ranks
 
 _LEAST = 0.01  # share of the time from which something is worth a finding
 _DOMINATES = 0.6  # of the waiting for one cause, from which one rank is the straggler
 _SMALL_BYTES = 64 << 10
 _SLOW = 0.5  # of the model's speed
 _TINY_KERNEL_S = 10e-6
+_LONG_CALL_S = 1e-3
+_CLEARLY = 1.01
 _MOVES_LONG = 0.1  # of the time of its steps that a component spends on moving data
 _HANG, _STALE = "hang", "old data"
 _WITHOUT_TIME = (_HANG, _STALE)  # what is told whatever it costs
 _TURNS = re.compile(r"nchwToNhwc|nhwcToNchw|nhwc2nchw|nchw2nhwc", re.IGNORECASE)
 
 
+STEPS = "the time of the steps"
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One thing that costs time; `kind` is its name for programs."""
+    """One thing that costs time; `kind` is its name for programs, `share` its part of what `share_of` names."""
 
     kind: str
     title: str
@@ -42,6 +49,10 @@ class Finding:
     where: str
     why: str
     what_to_try: str
+    share_of: str = STEPS
+
+    def __post_init__(self) -> None:
+        assert self.seconds >= 0 and 0 <= self.share <= 1, f"{self.kind}: {self.share:.0%} of {self.share_of}"
 
 
 _RANK_CAUSES = {
@@ -90,6 +101,14 @@ _RANK_CAUSES = {
     ),
 }
 
+_LATER = (
+    "late rank",
+    "{who} comes later to its collectives: {cause} before them takes longer",
+    "Its work lies elsewhere in the step: more of it before these calls, less behind them.",
+    "Look at what it does before these calls that the others do later, or let all ranks make them in the same place.",
+)
+_CAUSE_NAMES = {"idle": "time in which nothing was recorded", "launch": "time of the host"}
+
 
 def findings(
     table: EventTable,
@@ -116,7 +135,7 @@ def findings(
         *_coupled(about, coupled),
         *_exchanges(about, coupled),
     ]
-    kept = [each for each in all_ if each.seconds >= _LEAST * about.total_s or each.kind in _WITHOUT_TIME]
+    kept = [each for each in all_ if each.share >= _LEAST or each.kind in _WITHOUT_TIME]
     return tuple(sorted(kept, key=lambda each: (each.kind != _HANG, -each.seconds, each.kind, each.where)))
 
 
@@ -137,11 +156,38 @@ class _About:
         self.labels = {(each.component, each.rank): each.label for each in found}
         self.has_device = any(each.has_device for each in found)
         self.has_work = any(len(each.compute) or len(each.input) or len(each.host) for each in found)
-        self.synced_s = _drained_s(table, found) if self.has_device else 0.0
+        self.synced_s = self.mean_in_steps([_drained(table, each) for each in found]) if self.has_device else 0.0
 
-    def finding(self, kind: str, title: str, seconds: float, where: str, why: str, what_to_try: str) -> Finding:
-        share = seconds / self.total_s if self.total_s > 0 else 0.0
-        return Finding(kind, title, seconds, share, where, why, what_to_try)
+    def finding(
+        self,
+        kind: str,
+        title: str,
+        seconds: float,
+        where: str,
+        why: str,
+        what_to_try: str,
+        *,
+        base_s: float | None = None,
+        share_of: str = STEPS,
+    ) -> Finding:
+        """Return a finding: a share of the time of the steps, mean over ranks, or of `base_s`, and never more.
+
+        Bounding is for estimates, a sum over calls or a replay; what is measured is counted within its base.
+        """
+        base_s = self.total_s if base_s is None else base_s
+        seconds = min(max(seconds, 0.0), max(base_s, 0.0))
+        return Finding(kind, title, seconds, seconds / base_s if base_s > 0 else 0.0, where, why, what_to_try, share_of)
+
+    def mean_in_steps(self, sets: Sequence[Spans]) -> float:
+        """Return how long sets of moments, one for each rank, last within its steps: the mean over ranks."""
+        lengths = [
+            int(each.within(activity.steps.starts, activity.steps.ends).sum())
+            for activity, each in zip(self.found, sets, strict=True)
+        ]
+        return sum(lengths) * NS / max(1, len(lengths))
+
+    def of_all_ranks(self, collectives: Sequence[CollectiveSummary], name: str) -> float:
+        return mean_over_ranks(collectives, name, self.count)
 
     def saved_s(self, calls: Sequence[CollectiveSummary], factor: float, otherwise: float) -> float:
         """Return what it would save if these calls took a factor of their time."""
@@ -239,16 +285,18 @@ def _late_ranks(about: _About) -> Iterator[Finding]:
 def _late_rank(about: _About, delay: Delay) -> Finding:
     kind, title, why, what = _RANK_CAUSES[delay.cause]
     label = about.labels[(delay.component, delay.rank)]
-    own = next(each.total for each in about.times.ranks if (each.component, each.rank) == (delay.component, delay.rank))
-    name = f"{delay.cause}_s"
-    others = [getattr(each.total, name) for each in about.times.ranks if each.label != label]
-    steps = max(1, about.steps)
-    numbers = (
-        f"{_begin(label)} spends {_time(getattr(own, name) / steps)} a step on it, the others "
-        f"{_time(float(np.median(others)) / steps)} (median). "
-        if others and delay.cause != "idle"
-        else ""
-    )
+    numbers = ""
+    mine, others = _spent_per_step(about, delay)
+    if delay.cause != "idle" and others is not None and mine > _CLEARLY * others:
+        numbers = f"{_begin(label)} spends {_time(mine)} a step on it, the others {_time(others)} (median). "
+    elif delay.cause != "idle" and others is not None:
+        kind, title, why, what = _LATER
+        if delay.own_s > delay.others_s:
+            numbers = (
+                f"Before a call that others wait in, {label} spends {_time(delay.own_s)} on it, those that wait "
+                f"{_time(delay.others_s)}. "
+            )
+        numbers += "Over whole steps it does not spend more on it than the others. "
     spread = (
         f" {_time(delay.indirect_s)} of the waiting reached ranks by others that waited." if delay.indirect_s else ""
     )
@@ -257,24 +305,42 @@ def _late_rank(about: _About, delay: Delay) -> Finding:
         what = "Profile it as well (`fairmile trace record`): that tells whether it computes, reads or waits longer."
     where = f"{label}, {delay.calls:,} of its collectives"
     why = f"{numbers}{why} Together they waited {_time(delay.waiting_s)}.{spread}"
-    return about.finding(kind, title.format(who=_begin(label)), delay.lost_s, where, why, what)
+    cause = _CAUSE_NAMES.get(delay.cause, delay.cause)
+    return about.finding(kind, title.format(who=_begin(label), cause=cause), delay.lost_s, where, why, what)
+
+
+def _spent_per_step(about: _About, delay: Delay) -> tuple[float, float | None]:
+    """Return what a rank spends on a cause in a step, and what the others of its component do (median)."""
+    name, mine, others = f"{delay.cause}_s", 0.0, []
+    for each in about.times.ranks:
+        spent = getattr(each.total, name) / max(1, each.steps)
+        if (each.component, each.rank) == (delay.component, delay.rank):
+            mine = spent
+        elif each.component == delay.component:
+            others.append(spent)
+    return mine, float(np.median(others)) if others else None
 
 
 def _imbalance(about: _About, cause: str, seconds: float, delays: Sequence[Delay]) -> Finding:
     ranked = sorted(delays, key=lambda each: -each.waiting_s)[:3]
     who = ", ".join(about.labels[(each.component, each.rank)] for each in ranked)
-    name = {"idle": "time in which nothing was recorded", "launch": "time of the host"}.get(cause, cause)
+    name = _CAUSE_NAMES.get(cause, cause)
     by_step: dict[int, list[float]] = {}
     for step in about.times.steps:
         by_step.setdefault(step.step, []).append(getattr(step, f"{cause}_s"))
     low, high = (float(np.mean([pick(values) for values in by_step.values()])) for pick in (min, max))
+    numbers = (
+        f"{_begin(name)} of a step is {_time(high)} on its slowest rank and {_time(low)} on its fastest (means over "
+        "steps); no single rank is always the slowest."
+        if _time(high) != _time(low)
+        else f"{_begin(name)} of a step is the same on all ranks, but does not lie at the same place in it."
+    )
     return about.finding(
         "imbalance",
         f"Ranks wait for each other: {name} differs",
         seconds,
         f"all ranks; most waited for: {who}",
-        f"{_begin(name)} of a step is {_time(high)} on its slowest rank and {_time(low)} on its fastest (means "
-        "over steps); no single rank is always the slowest. Each collective waits for the last.",
+        f"{numbers} Each collective waits for the last.",
         "Even out the work per batch (bucket by length or size), or wait less often: larger batches, local steps.",
     )
 
@@ -311,7 +377,7 @@ def _communication(about: _About) -> Iterator[Finding]:
     calls = sum(each.calls for each in small)
     per_step = calls / max(1, about.steps)
     if small and per_step >= 2:
-        seconds = about.saved_s(small, 0.0, sum(each.exposed_s for each in small))
+        seconds = about.saved_s(small, 0.0, about.of_all_ranks(small, "exposed_s"))
         names = ", ".join(dict.fromkeys(each.operation for each in small))
         largest = max(each.bytes for each in small)  # of barriers it is not known
         yield about.finding(
@@ -326,10 +392,31 @@ def _communication(about: _About) -> Iterator[Finding]:
     else:
         rest += small
     yield from _exposed(about, rest)
+    yield from _queued(about)
+
+
+def _queued(about: _About) -> Iterator[Finding]:
+    """Calls that all ranks have come to and whose data does not move yet, as Horovod's timeline tells."""
+    told = [each for each in about.waits.collectives if each.exposed_queued_s > 0]
+    seconds = about.of_all_ranks(told, "exposed_queued_s")
+    if not told or seconds <= 0:
+        return
+    calls = sum(each.calls for each in told)
+    top = max(told, key=lambda each: each.exposed_queued_s)
+    yield about.finding(
+        "queued collectives",
+        "Collectives wait in a queue though all ranks have come",
+        seconds,
+        f"mostly {top.operation} of group {top.group!r}",
+        f"{calls:,} calls wait {_time(sum(each.queued_s for each in told) / calls)} apiece (mean) until their data "
+        f"moves, {_time(seconds)} in all without another transfer meanwhile: the cycle of the back end, data that is "
+        "not computed yet, copies into and out of its buffer.",
+        "Shorten HOROVOD_CYCLE_TIME, or fuse more tensors (HOROVOD_FUSION_THRESHOLD).",
+    )
 
 
 def _exposed(about: _About, rest: Sequence[CollectiveSummary]) -> Iterator[Finding]:
-    exposed = sum(each.exposed_s for each in rest)
+    exposed = about.of_all_ranks(rest, "exposed_s")
     if exposed <= 0:
         return
     seconds = about.saved_s(rest, 0.0, exposed)
@@ -385,7 +472,7 @@ def _slow_link(about: _About, each: CollectiveSummary) -> Finding:
     return about.finding(
         "slow link",
         f"Slow link between {who}",
-        about.saved_s([each], 1 - excess, each.exposed_s * excess),
+        about.saved_s([each], 1 - excess, about.of_all_ranks([each], "exposed_s") * excess),
         f"{each.operation}{size}, {each.ranks} ranks, {each.calls:,} calls",
         f"A call takes {_time(each.median_transfer_s)}{bandwidth} once all {seen}have come; by {by} it should take "
         f"{_time(should_s)}.",
@@ -424,7 +511,19 @@ def _device(about: _About) -> Iterator[Finding]:
             "non_blocking=True.",
         )
     yield from _layouts(about)
-    idle = about.mean("idle_s")
+    waits = about.mean_in_steps([each.idle & each.sync for each in about.found])
+    if waits > 0.05 * about.total_s:
+        yield about.finding(
+            "waiting host",
+            "The device is idle, and the host waits in a synchronising call",
+            waits,
+            "all ranks" if about.count > 1 else about.found[0].label,
+            f"In {_percent(waits / about.total_s)} of the time the host waits ({_sync_names(about)}) though no kernel "
+            "or copy runs.",
+            "Another process or device may be waited for, or the device starts (its first use, a lazily loaded "
+            "kernel): warm up before recording, or record the other processes as well.",
+        )
+    idle = about.mean("idle_s") - waits
     if idle > 0.05 * about.total_s:
         yield about.finding(
             "idle device",
@@ -436,6 +535,14 @@ def _device(about: _About) -> Iterator[Finding]:
         )
 
 
+def _sync_names(about: _About, most: int = 2) -> str:
+    """Return the calls that the host waits in, the longest first."""
+    table = about.table
+    rows = np.flatnonzero(table.of_kind(Kind.SYNC) & ~table.on_device())
+    lengths = np.bincount(table.name[rows], table.duration_ns[rows].astype(np.float64), len(table.names))
+    return ", ".join(table.names[at] for at in np.argsort(-lengths, kind="stable")[:most].tolist() if lengths[at] > 0)
+
+
 def _layouts(about: _About) -> Iterator[Finding]:
     """Kernels with which cuDNN brings data into the order that its own kernels want."""
     table = about.table
@@ -443,7 +550,8 @@ def _layouts(about: _About) -> Iterator[Finding]:
     rows = table.of_kind(Kind.KERNEL) & np.isin(table.name, turning)
     if not rows.any():
         return
-    seconds = float((table.end_ns[rows] - table.start_ns[rows]).sum()) * NS / about.count
+    ran = [each.rows[rows[each.rows]] for each in about.found]
+    seconds = about.mean_in_steps([spans(table.start_ns[mine], table.end_ns[mine]) for mine in ran])
     yield about.finding(
         "layouts",
         "Data is turned from one memory layout to another",
@@ -468,6 +576,20 @@ def _host(about: _About) -> Iterator[Finding]:
             "Fewer and larger operators: torch.compile, fused optimizers, larger batches.",
         )
         return
+    long_ = _long_on_host(about, launch)
+    if long_ is not None:
+        name, seconds, each_s = long_
+        yield about.finding(
+            "host-bound",
+            f"The device waits while the host is in {name}",
+            launch,
+            "all ranks" if about.count > 1 else about.found[0].label,
+            f"The device is idle for {_percent(launch / about.total_s)} of the time while the host works, "
+            f"{_time(seconds)} of it in {name} ({_time(each_s)} a call).",
+            "Look at what it does: the first use of a device, memory that is allocated or copied, work that the "
+            "device could do. Do it once, ahead of time or in another thread.",
+        )
+        return
     rows = about.table.of_kind(Kind.KERNEL) & about.table.on_device()
     lengths = about.table.duration_ns[rows] * NS
     count = len(lengths) / about.count / max(1, about.steps)
@@ -483,20 +605,34 @@ def _host(about: _About) -> Iterator[Finding]:
     )
 
 
-def _drained_s(table: EventTable, found: Sequence[Activity]) -> float:
-    """Return how long devices had nothing to do after the host had waited for them, mean over ranks."""
-    total = 0
-    for each in found:
-        rows = each.rows[(table.kind[each.rows] == Kind.SYNC) & ~on_device(table, each.rows)]
-        busy = each.device_busy
-        if not len(rows) or len(busy) < 2:
-            continue
-        ends = table.end_ns[rows]
-        at = np.searchsorted(busy.ends, ends, side="right")
-        gaps = np.unique(at[(at > 0) & (at < len(busy))])
-        gaps = gaps[np.isin(gaps, at[busy.starts[np.minimum(at, len(busy) - 1)] > ends])]
-        total += int((busy.starts[gaps] - busy.ends[gaps - 1]).sum()) if len(gaps) else 0
-    return min(total * NS / max(1, len(found)), total * NS)
+def _long_on_host(about: _About, launch_s: float) -> tuple[str, float, float] | None:
+    """Return what the host does for most of the time that devices wait for it, and for how long in all and each call.
+
+    None where calls are short: then it is their number that costs.
+    """
+    table = about.table
+    sums = np.zeros(len(table.names), np.int64)
+    for each in about.found:
+        sums += time_by_name(table, each, each.parts["launch"])
+    if not len(sums):
+        return None
+    top = int(sums.argmax())
+    seconds = float(sums[top]) * NS / about.count
+    each_s = seconds * about.count / max(1, int(np.count_nonzero(table.name == top)))
+    return (table.names[top], seconds, each_s) if seconds > 0.5 * launch_s and each_s >= _LONG_CALL_S else None
+
+
+def _drained(table: EventTable, each: Activity) -> Spans:
+    """Return when a device had nothing to do after the host had waited for it."""
+    rows = each.rows[(table.kind[each.rows] == Kind.SYNC) & ~on_device(table, each.rows)]
+    busy = each.device_busy
+    if not len(rows) or len(busy) < 2:
+        return nothing()
+    ends = table.end_ns[rows]
+    at = np.searchsorted(busy.ends, ends, side="right")
+    gaps = np.unique(at[(at > 0) & (at < len(busy))])
+    gaps = gaps[np.isin(gaps, at[busy.starts[np.minimum(at, len(busy) - 1)] > ends])]
+    return spans(busy.ends[gaps - 1], busy.starts[gaps])
 
 
 def _shared_checkpoints(about: _About) -> Iterator[Finding]:
@@ -533,6 +669,8 @@ def _coupled(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
                 f"{_percent(waiter.cost)} of its steps.",
                 f"Give {_part(giver.name)} more resources or {_part(waiter.name)} fewer, exchange less often, or let "
                 "it work on with an older version.",
+                base_s=waiter.span_s,
+                share_of=f"the time of {_part(waiter.name)}",
             )
 
 
@@ -541,7 +679,7 @@ def _exchanges(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
         return
     for each in coupled.components:
         moving = each.exchange_s - each.waits_s
-        if moving < _MOVES_LONG * about.total_s or each.cost < _MOVES_LONG:
+        if moving < _MOVES_LONG * each.span_s or each.cost < _MOVES_LONG:
             continue
         keys = [one.key for one in coupled.exchanges if each.name in (one.giver, one.taker)]
         yield about.finding(
@@ -551,6 +689,8 @@ def _exchanges(about: _About, coupled: Coupling | None) -> Iterator[Finding]:
             f"exchange of {', '.join(keys[:3])}",
             f"Exchanges take {_percent(each.cost)} of its steps, {_time(moving)} of that without waiting for others.",
             "Exchange less often or less, convert and copy less on the way, or do it while computing.",
+            base_s=each.span_s,
+            share_of=f"the time of {_part(each.name)}",
         )
     for old in coupled.exchanges:
         if old.versions_behind >= 1:

@@ -48,7 +48,8 @@ class Meetings:
     """The calls that one group of ranks had in common: a row for each call, a column for each rank.
 
     `members` are places in the list of activities. Of messages the first column sends, the second receives.
-    `root` is a column, -1 where the operation has none or the trace does not tell.
+    `root` is a column, -1 where the operation has none or the trace does not tell. Data moved from `began` to `ended`
+    where the trace tells, else from the moment that the last rank came until each left.
     """
 
     group: str
@@ -60,6 +61,8 @@ class Meetings:
     operation: tuple[str, ...]
     bytes: NDArray[np.int64]
     root: NDArray[np.int64]
+    began: NDArray[np.int64]
+    ended: NDArray[np.int64]
     nodes: int = 1
 
     def __len__(self) -> int:
@@ -141,17 +144,36 @@ def _meetings(
     size_bytes = table.bytes[rows].max(axis=1) if len(rows) else np.empty(0, np.int64)
     operations = tuple(OPERATIONS[code] for code in codes.tolist())
     order = np.argsort(table.start_ns[rows].max(axis=1), kind="stable") if len(rows) else np.empty(0, np.int64)
+    rows = rows[order]
+    enter = table.start_ns[rows]
+    leave = np.maximum(enter, table.end_ns[rows])
     return Meetings(
         name,
         members,
         size,
-        rows[order],
-        table.start_ns[rows][order],
-        np.maximum(table.start_ns[rows], table.end_ns[rows])[order],
+        rows,
+        enter,
+        leave,
         tuple(operations[at] for at in order.tolist()),
         size_bytes[order],
         root[order],
+        *_moves(table, rows, enter, leave),
     )
+
+
+def _moves(
+    table: EventTable, rows: NDArray[np.int64], enter: NDArray[np.int64], leave: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return when the data of each call began to move and had moved, as widely as calls last where nothing tells."""
+    if not len(rows):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    began, ended = enter.min(axis=1), leave.max(axis=1)
+    if told := table.attributes.get("moves"):
+        for call, row in enumerate(rows[:, 0].tolist()):
+            if moves := told.get(row):
+                began[call] = np.clip(moves[0], began[call], ended[call])
+                ended[call] = np.clip(moves[1], began[call], ended[call])
+    return began, ended
 
 
 def _codes(table: EventTable) -> NDArray[np.int64]:

@@ -221,15 +221,29 @@ def _queued(
     before: Mapping[tuple[int, int], tuple[int, int]],
     ready: Mapping[tuple[int, int], int],
 ) -> _Call:
-    """Return a call with the one before it in each lane, and how long it took to begin once it could."""
-    begun = []
+    """Return a call with the one before it in each lane, how long it took to begin once it could, and to be done then.
+
+    Calls of one lane come one behind the other: what a call waited for the one before it is no time of its own.
+    """
+    meetings, row = call.meetings, call.row
+    begun, could = [], []
     for column in range(len(call.taken)):
         free = ready[(number, column)]
         if earlier := before.get((number, column)):
             other = calls[earlier[0]]
             free = max(free, int(other.meetings.leave[other.row, earlier[1]]))
-        begun.append(float(max(0, int(call.meetings.enter[call.row, column]) - free)))
-    return replace(call, before=tuple(before.get((number, column)) for column in range(len(begun))), begun=tuple(begun))
+        begun.append(float(max(0, int(meetings.enter[row, column]) - free)))
+        could.append(max(free, int(meetings.enter[row, column])))
+    taken = []
+    for column, waits_for in enumerate(call.waits_for):
+        come = max(could[other] for other in (column, *waits_for))
+        leave = int(meetings.leave[row, column])
+        began = min(max(come, int(meetings.began[row])), leave)
+        ended = min(max(began, int(meetings.ended[row])), leave)
+        taken.append(float(max(0, ended - began)))
+        begun[column] += max(0, leave - come) - taken[-1]  # it queued, or its data was copied
+    links = tuple(before.get((number, column)) for column in range(len(begun)))
+    return replace(call, taken=tuple(taken), before=links, begun=tuple(begun))
 
 
 def _issued(table: EventTable, each: Activity) -> dict[int, int]:

@@ -7,7 +7,7 @@ counted for the rank and the cause it began with (indirect).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from fairmile.perf.collectives.formulas import bus_factor, collective_name
 from fairmile.perf.traces.activity import PARTS, Activity
 from fairmile.perf.traces.breakdown import NS
 from fairmile.perf.traces.events import EventTable
-from fairmile.perf.traces.intervals import Spans, nothing, spans
+from fairmile.perf.traces.intervals import Spans, nothing, one, spans
 from fairmile.perf.traces.matching import ALL_TO_ONE, ONE_TO_ALL, Meetings, matched
 
 CAUSES = (*(part for part in PARTS if part != "communication"), "idle", "earlier wait")
@@ -44,9 +44,11 @@ class TransferModel(Protocol):
 class Waits:
     """The calls of one group with what each rank spent in them, in nanoseconds; one row per call, one column per rank.
 
-    wait + transfer + completion = leave - enter. `last` is the column that the others waited for; `exposed` is the
-    part of the wait in which the rank computed nothing, counted once for calls at the same time.
-    `cost[call, rank, cause]` shares the exposed wait out over causes.
+    wait + queue + transfer + completion = leave - enter. `last` is the column that the others waited for; `queue` is
+    what passes between its coming and the moment that data moves; `exposed` is the part of the wait in which the rank
+    computed nothing, counted once for calls at the same time, `exposed_queue` and `exposed_transfer` likewise.
+    `cost[call, rank, cause]` shares the exposed wait out over causes, by the time that each rank `spent` on them
+    before the call. `in_steps` is the share of `exposed` in the rank's steps; the other two count there alone.
     """
 
     meetings: Meetings
@@ -54,10 +56,14 @@ class Waits:
     wait: Whole
     exposed: Whole
     completion: Whole
+    queue: Whole
     transfer: Whole
+    exposed_queue: Whole
     exposed_transfer: Whole
     cost: NDArray[np.float64]
     anchor: Whole  # row of the call before, which all ranks had left; -1: none
+    spent: NDArray[np.float64]
+    in_steps: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,10 @@ class WaitState:
 class Delay:
     """What one rank cost the others by coming late for one reason.
 
-    `waiting_s` is summed over all that waited; `lost_s` is what the job would gain were this rank as early as the next
-    latest; `analyze` replaces it by what a replay says of it working like the others. `direct_s` began here,
-    `indirect_s` reached others through ranks that waited in between.
+    `waiting_s` is summed over all that waited in their steps; `lost_s` is what the job would gain were this rank as
+    early as the next latest; `analyze` replaces it by what a replay says of it working like the others. `direct_s`
+    began here, `indirect_s` reached others through ranks that waited in between. Before a call in which others waited
+    for it directly, the rank spent `own_s` on the cause and those that waited `others_s` (means; 0: no such call).
     """
 
     component: str
@@ -89,6 +96,8 @@ class Delay:
     lost_s: float
     direct_s: float
     indirect_s: float
+    own_s: float = 0.0
+    others_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -101,9 +110,11 @@ class CollectiveSummary:
     bytes: int  # -1: the trace does not tell
     calls: int
     wait_s: float  # mean over ranks of the sum over calls
-    exposed_wait_s: float
+    exposed_wait_s: float  # without compute meanwhile, in steps; so are the other exposed ones
     completion_s: float
-    transfer_s: float  # sum over calls, from the last to come until the last has left
+    queued_s: float  # sum over calls, from the last to come until data moves, where the trace tells
+    exposed_queued_s: float
+    transfer_s: float  # sum over calls, from then until the last has left
     exposed_s: float  # transfer that was not hidden behind compute, mean over ranks
     median_transfer_s: float
     bus_bytes_per_s: float | None
@@ -179,44 +190,71 @@ def _waits(each: Meetings) -> Waits:
     symmetric = np.array([name not in (*ONE_TO_ALL, *ALL_TO_ONE, "point_to_point") for name in each.operation], bool)
     completion = completion * symmetric[:, None]
     cost = np.zeros((*wait.shape, len(CAUSES)))
-    transfer = leave - enter - wait - completion
+    queue = np.minimum(_moments_before_moving(each, come), leave - enter - wait - completion)
+    transfer = leave - enter - wait - completion - queue
     none = np.zeros_like(wait)
-    return Waits(each, last, wait, none, completion, transfer, none, cost, _anchors(each))
+    return Waits(
+        each, last, wait, none, completion, queue, transfer, none, none, cost, _anchors(each), cost, np.ones(wait.shape)
+    )
+
+
+def _moments_before_moving(each: Meetings, come: Whole) -> Whole:
+    """Return how long each rank stood in a call that all had come to while its data did not move."""
+    enter, leave = each.enter, each.leave
+    since = np.minimum(np.maximum(enter, come[:, None]), leave)
+    before = np.clip(np.minimum(each.began[:, None], leave) - since, 0, None)
+    after = np.clip(leave - np.maximum(each.ended[:, None], since), 0, None)
+    standing: Whole = before + after
+    return standing
 
 
 def _with_exposed(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Waits]:
     """Set what of waits and transfers was not hidden behind compute, each moment for the call that began first."""
-    exposed = [np.zeros_like(each.wait) for each in calls]
-    exposed_transfer = [np.zeros_like(each.wait) for each in calls]
+    shapes = [each.wait.shape for each in calls]
+    exposed, queued, moved, stepped = ([np.zeros(shape, np.int64) for shape in shapes] for _ in range(4))
     by_rank: dict[int, list[tuple[int, int]]] = {}
     for number, each in enumerate(calls):
         for column, member in enumerate(each.meetings.members):
             by_rank.setdefault(member, []).append((number, column))
     for member, mine in by_rank.items():
-        enter = np.concatenate([calls[number].meetings.enter[:, column] for number, column in mine])
-        leave = np.concatenate([calls[number].meetings.leave[:, column] for number, column in mine])
-        come = enter + np.concatenate([calls[number].wait[:, column] for number, column in mine])
-        order = np.argsort(enter, kind="stable")
-        reach = np.maximum.accumulate(leave[order])
-        begin = enter.copy()
-        begin[order[1:]] = np.maximum(enter[order[1:]], reach[:-1])
-        compute = found[member].compute
-        come, begin = np.maximum(come, begin), np.minimum(begin, leave)
-        come = np.minimum(come, leave)
-        waited = come - begin - compute.within(begin, come)
-        moved = leave - come - compute.within(come, leave)
         at = 0
+        found_here = _exposed_of_rank(calls, mine, found[member])
         for number, column in mine:
-            size = len(calls[number].meetings)
-            exposed[number][:, column], exposed_transfer[number][:, column] = (
-                waited[at : at + size],
-                moved[at : at + size],
-            )
-            at += size
+            piece = slice(at, at + len(calls[number].meetings))
+            for sets, values in zip((exposed, queued, moved, stepped), found_here, strict=True):
+                sets[number][:, column] = values[piece]
+            at = piece.stop
     return [
-        replace(each, exposed=waits, exposed_transfer=transfers)
-        for each, waits, transfers in zip(calls, exposed, exposed_transfer, strict=True)
-    ]
+        replace(each, exposed=waits, exposed_queue=queue, exposed_transfer=transfers,
+                in_steps=np.divide(inside, waits, out=np.ones(waits.shape), where=waits > 0))
+        for each, waits, queue, transfers, inside in zip(calls, exposed, queued, moved, stepped, strict=True)
+    ]  # fmt: skip
+
+
+def _exposed_of_rank(
+    calls: Sequence[Waits], mine: Sequence[tuple[int, int]], activity: Activity
+) -> tuple[Whole, Whole, Whole, Whole]:
+    """Return for the calls of one rank what is not hidden of wait, queue and transfer, and of the wait in its steps."""
+    meetings = [calls[number].meetings for number, _ in mine]
+    enter = np.concatenate([each.enter[:, column] for each, (_, column) in zip(meetings, mine, strict=True)])
+    leave = np.concatenate([each.leave[:, column] for each, (_, column) in zip(meetings, mine, strict=True)])
+    come = enter + np.concatenate([calls[number].wait[:, column] for number, column in mine])
+    order = np.argsort(enter, kind="stable")
+    reach = np.maximum.accumulate(leave[order])
+    begin = enter.copy()
+    begin[order[1:]] = np.maximum(enter[order[1:]], reach[:-1])
+    come, begin = np.maximum(come, begin), np.minimum(begin, leave)
+    come = np.minimum(come, leave)
+    began = np.clip(np.concatenate([each.began for each in meetings]), come, leave)
+    ended = np.clip(np.concatenate([each.ended for each in meetings]), began, leave)
+    hidden = activity.compute
+    outside = hidden | (one(activity.start_ns, activity.end_ns) - spans(activity.steps.starts, activity.steps.ends))
+
+    def open_(since: Whole, until: Whole, closed: Spans) -> Whole:
+        return until - since - closed.within(since, until)
+
+    queued = open_(come, began, outside) + open_(ended, leave, outside)
+    return open_(begin, come, hidden), queued, open_(began, ended, outside), open_(begin, come, outside)
 
 
 def _anchors(each: Meetings) -> Whole:
@@ -269,12 +307,17 @@ def _with_causes(each: Waits, found: Sequence[Activity], earlier: Sequence[Spans
     fallback = np.zeros(len(CAUSES))
     fallback[-2] = 1.0
     share = np.where(total > 0, longer / np.where(total > 0, total, 1.0), fallback)
-    return replace(each, cost=share * each.exposed[:, :, None])
+    return replace(each, cost=share * each.exposed[:, :, None], spent=spent)
 
 
 def _earliest(each: Waits, found: Sequence[Activity], known: NDArray[np.bool_]) -> Whole:
     first = min(found[member].start_ns for member in each.meetings.members)
     return np.where(known, each.meetings.leave[each.anchor].min(axis=1), first)
+
+
+def mean_over_ranks(collectives: Iterable[CollectiveSummary], name: str, ranks: int) -> float:
+    """Return a mean over all ranks of a program; summaries are means over those of a group."""
+    return float(sum(getattr(each, name) * min(each.ranks, ranks) / max(1, ranks) for each in collectives))
 
 
 def state_names(operation: str) -> tuple[str, str]:
@@ -317,13 +360,15 @@ def _delays(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Delay]:
     sums: dict[tuple[int, str], list[float]] = {}
 
     def add(member: int, cause: str, waits: float, lost: float, direct: float) -> None:
-        entry = sums.setdefault((member, cause), [0.0, 0.0, 0.0, 0.0, 0.0])
+        entry = sums.setdefault((member, cause), [0.0] * 5)
         for place, value in enumerate((1.0, waits, lost, direct, waits - direct)):
             entry[place] += value
 
-    origins = _Origins(calls)
+    origins, compared = _Origins(calls), _Compared()
     for number, each in enumerate(calls):
-        members, totals = each.meetings.members, each.cost.sum(axis=1)
+        members = each.meetings.members
+        cost = each.cost * each.in_steps[:, :, None]
+        totals = cost.sum(axis=1)
         lost = _lost(each)
         own = np.array(members)[each.last]
         for at, cause in enumerate(CAUSES[:-1]):
@@ -334,6 +379,7 @@ def _delays(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Delay]:
                     waits = float(totals[mine, at].sum())
                     add(member, cause, waits, float((lost[mine] * share).sum()), waits)
                     sums[(member, cause)][0] += int(mine.sum()) - 1
+                    compared.add((member, cause), each.spent[mine, :, at], each.last[mine], cost[mine, :, at] > 0)
         for call in np.flatnonzero(totals[:, -1] > 0).tolist():
             share = totals[call, -1] / totals[call].sum()
             for (member, cause), part in origins.of(number, call).items():
@@ -344,7 +390,7 @@ def _delays(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Delay]:
             found[member].rank,
             cause,
             int(values[0]),
-            *(round(float(value) * NS, 12) for value in values[1:]),
+            *(round(float(value) * NS, 12) for value in (*values[1:], *compared.means((member, cause)))),
         )
         for (member, cause), values in sums.items()
     ]
@@ -353,7 +399,7 @@ def _delays(calls: Sequence[Waits], found: Sequence[Activity]) -> list[Delay]:
 
 def _lost(each: Waits) -> NDArray[np.float64]:
     """Return for each call what the job would gain were the last rank as early as the next one."""
-    others = each.exposed.astype(np.float64)
+    others = each.exposed * each.in_steps
     if others.shape[1] < 2:
         return np.zeros(len(others))
     rows = np.arange(len(others))
@@ -361,8 +407,25 @@ def _lost(each: Waits) -> NDArray[np.float64]:
     least = others.min(axis=1)
     # Where only the root or the receiver waits, it is the one that loses.
     alone = (each.wait > 0).sum(axis=1) == 1
-    lost: NDArray[np.float64] = np.where(alone, each.exposed.max(axis=1), least)
+    lost: NDArray[np.float64] = np.where(alone, (each.exposed * each.in_steps).max(axis=1), least)
     return lost
+
+
+class _Compared:
+    """What late ranks and those that waited for them spent on the cause before the same calls."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, str], list[float]] = {}
+
+    def add(self, key: tuple[int, str], spent: NDArray[np.float64], last: Whole, waited: NDArray[np.bool_]) -> None:
+        entry = self._sums.setdefault(key, [0.0, 0.0, 0.0])
+        own, others = spent[np.arange(len(last)), last], (spent * waited).sum(axis=1) / waited.sum(axis=1)
+        for place, value in enumerate((len(last), own.sum(), others.sum())):
+            entry[place] += float(value)
+
+    def means(self, key: tuple[int, str]) -> tuple[float, float]:
+        calls, own, others = self._sums.get(key, (0.0, 0.0, 0.0))
+        return (own / calls, others / calls) if calls else (0.0, 0.0)
 
 
 class _Origins:
@@ -439,10 +502,19 @@ def _summaries(calls: Sequence[Waits], model: TransferModel | None) -> list[Coll
 
 
 def transfer_ns(each: Waits) -> Whole:
-    """Return for each call how long it took from the last to come until the last had left."""
-    come = each.meetings.enter[np.arange(len(each.meetings)), each.last]
-    taken: Whole = np.clip(each.meetings.leave.max(axis=1) - come, 0, None)
+    """Return for each call how long its data moved: from the last to come until the last had left, or as told."""
+    meetings = each.meetings
+    come = meetings.enter[np.arange(len(meetings)), each.last]
+    until = np.minimum(meetings.ended, meetings.leave.max(axis=1))
+    taken: Whole = np.clip(until - np.maximum(come, meetings.began), 0, None)
     return taken
+
+
+def _queued_ns(each: Waits) -> Whole:
+    """Return for each call how long all had come and its data did not move."""
+    come = each.meetings.enter[np.arange(len(each.meetings)), each.last]
+    queued: Whole = np.clip(each.meetings.leave.max(axis=1) - come, 0, None) - transfer_ns(each)
+    return queued
 
 
 def modelled_s(model: TransferModel | None, meetings: Meetings, operation: str, size_bytes: int) -> float | None:
@@ -475,8 +547,10 @@ def _summary(each: Waits, rows: Whole, key: tuple[str, int], model: TransferMode
         size,
         len(rows),
         float(each.wait[rows].sum()) / len(members) * NS,
-        float(each.exposed[rows].sum()) / len(members) * NS,
+        float((each.exposed * each.in_steps)[rows].sum()) / len(members) * NS,
         float(each.completion[rows].sum()) / len(members) * NS,
+        float(_queued_ns(each)[rows].sum()) * NS,
+        float(each.exposed_queue[rows].sum()) / len(members) * NS,
         float(transfers.sum()) * NS,
         exposed * NS,
         typical,

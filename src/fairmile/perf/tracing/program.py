@@ -149,8 +149,8 @@ def _told(request: TraceRequest, what: str) -> Iterator[None]:
 
 
 def _hint(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"install {error.name} where the prediction runs"
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name or 'the missing package'} in the environment that runs the prediction"
     return "run the function alone to see where it fails"
 
 

@@ -51,14 +51,15 @@ def test_phases_lie_in_the_lane_of_their_tensor(tmp_path: Path) -> None:
     file = tmp_path / "timeline.json"
     file.write_text(TIMELINE + "]", encoding="utf-8")
     table = read_traces(file)
-    rows = np.flatnonzero(table.of_kind(Kind.SYNC, Kind.MEMCPY))
+    rows = np.flatnonzero(table.of_kind(Kind.SYNC, Kind.MEMCPY, Kind.REGION))
     found = {table.name_of(row): (table.kind[row], int(table.duration_ns[row])) for row in rows.tolist()}
     assert found == {
         "NEGOTIATE_ALLREDUCE": (Kind.SYNC, 805_000),
-        "ALLREDUCE": (Kind.SYNC, 90_000),
+        "ALLREDUCE": (Kind.REGION, 90_000),
         "MEMCPY_IN_FUSION_BUFFER": (Kind.MEMCPY, 8_000),
-        "NCCL_ALLREDUCE": (Kind.SYNC, 69_000),
+        "NCCL_ALLREDUCE": (Kind.REGION, 69_000),
     }
+    assert table.lanes[table.lane[rows[table.kind[rows] == Kind.REGION][0]]].on_device  # a named range, no work
     assert {table.lanes[lane].label for lane in table.lane[rows].tolist()} == {"grad/dense"}
 
 
@@ -113,3 +114,72 @@ def test_a_timeline_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None
     assert not table.of_kind(Kind.COLLECTIVE).any()
     assert any("is cut off" in note for note in table.notes)
     assert any("2 phases begin and never end" in note for note in table.notes)
+
+
+def one_call(*phases: tuple[str, int, int], operation: str = "ALLREDUCE") -> str:
+    """A timeline of two ranks, both ready at 100 µs; the phases lie within an operation from 200 to 1000 µs."""
+    lines = [
+        '{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "w"}}',
+        f'{{"ph": "B", "name": "NEGOTIATE_{operation}", "ts": 90, "pid": 1}}',
+        *(f'{{"ph": "X", "name": "{rank}", "ts": 100, "pid": 1, "dur": 0}}' for rank in (0, 1)),
+        '{"ph": "E", "ts": 110, "pid": 1}',
+        f'{{"ph": "B", "name": "{operation}", "ts": 200, "pid": 1}}',
+    ]
+    for name, start, end in phases:
+        lines += [f'{{"ph": "B", "name": "{name}", "ts": {start}, "pid": 1}}', f'{{"ph": "E", "ts": {end}, "pid": 1}}']
+    lines.append('{"ph": "E", "ts": 1000, "pid": 1, "args": {"dtype": "float32", "shape": "[1000]"}}')
+    return "[" + ",\n".join(lines) + "]"
+
+
+QUEUE = (("QUEUE", 200, 400), ("WAIT_FOR_DATA", 400, 500), ("WAIT_FOR_OTHER_TENSOR_DATA", 500, 550))
+FUSION = (("INIT_FUSION_BUFFER", 550, 560), ("MEMCPY_IN_FUSION_BUFFER", 560, 600))
+
+
+@pytest.mark.parametrize(
+    ("phases", "transfer_us"),
+    [
+        ((*QUEUE, *FUSION, ("NCCL_ALLREDUCE", 600, 900), ("MEMCPY_OUT_FUSION_BUFFER", 900, 1000)), 300),
+        ((*QUEUE, ("MPI_ALLREDUCE", 550, 1000)), 450),
+        ((("NCCL_REDUCESCATTER", 300, 400), ("MPI_ALLREDUCE", 400, 700), ("NCCL_ALLGATHER", 700, 800)), 500),
+        ((("GLOO_ALLREDUCE", 250, 950),), 700),
+        ((*QUEUE, *FUSION, ("MEMCPY_OUT_FUSION_BUFFER", 900, 1000)), 300),  # a library that is not named
+        ((), 800),
+    ],
+)
+def test_only_the_operation_of_the_library_is_transfer(
+    tmp_path: Path, phases: tuple[tuple[str, int, int], ...], transfer_us: int
+) -> None:
+    file = tmp_path / "timeline.json"
+    file.write_text(one_call(*phases), encoding="utf-8")
+    found = analyze(read_traces(file))
+    (call,) = found.waiting.collectives
+    assert call.transfer_s * 1e6 == pytest.approx(transfer_us)
+    assert call.queued_s * 1e6 == pytest.approx(900 - transfer_us)
+    assert call.exposed_queued_s + call.exposed_s == pytest.approx(900e-6)
+    (waits,) = found.waiting.calls
+    assert (waits.wait + waits.queue + waits.transfer + waits.completion == 900_000).all()
+
+
+def test_a_small_reduction_behind_a_large_one_is_quick_and_the_large_one_costs_the_time(tmp_path: Path) -> None:
+    lines = []
+    for at in range(0, 3_000_000, 300_000):
+        for tensor in (1, 2):
+            lines += [f'{{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": {at}, "pid": {tensor}}}']
+            lines += [f'{{"ph": "X", "name": "{r}", "ts": {at + 5}, "pid": {tensor}, "dur": 0}}' for r in (0, 1)]
+            lines += [f'{{"ph": "E", "ts": {at + 10}, "pid": {tensor}}}']
+        for tensor, begin, end, shape in ((1, 20, 250_000, 26_000_000), (2, 250_010, 250_510, 172)):
+            lines += [
+                f'{{"ph": "B", "name": "ALLREDUCE", "ts": {at + begin}, "pid": {tensor}}}',
+                f'{{"ph": "B", "name": "MPI_ALLREDUCE", "ts": {at + begin}, "pid": {tensor}}}',
+                f'{{"ph": "E", "ts": {at + end}, "pid": {tensor}}}',
+                f'{{"ph": "E", "ts": {at + end}, "pid": {tensor}, '
+                f'"args": {{"dtype": "float32", "shape": "[{shape}]"}}}}',
+            ]
+    file = tmp_path / "timeline.json"
+    file.write_text("[" + ",\n".join(lines) + "]", encoding="utf-8")
+    found = analyze(read_traces(file))
+    small = next(each for each in found.waiting.collectives if each.bytes == 688)
+    assert small.median_transfer_s == pytest.approx(500e-6)
+    assert not [each for each in found.findings if each.kind == "small collectives"]
+    (costs,) = (each for each in found.findings if each.kind == "exposed communication")
+    assert costs.seconds == pytest.approx(10 * 0.2505, rel=0.01)
