@@ -12,6 +12,7 @@ from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
 from fairmile.runs.model import Run, RunState
+from fairmile.runs.trial import is_trial, result_of
 from fairmile.runs.wording import Better, better_of
 
 # What every run has beside the metrics of its own.
@@ -54,15 +55,12 @@ def measures(run: Run) -> dict[str, Measure]:
 
 
 def ending(run: Run) -> str:
-    """Return how a run counts: by its state, but a trial by what its study made of it.
-
-    A trial that was pruned has no result, though its program may have ended well; one that a study stopped at the end
-    of its turn has one, though it was cancelled.
-    """
-    said = str((run.document.get("trial") or {}).get("state") or "")
-    if said in ("done", "pruned"):
-        return said
-    return said if said == "failed" and not _is_bad(run) else str(run.state)
+    """Return how a run counts: by its state, but a trial that was pruned or has no value of its objective as that."""
+    if is_trial(run):
+        result = result_of(run)
+        if result.state == "pruned" or (result.state == "failed" and run.state is RunState.DONE):
+            return result.state
+    return str(run.state)
 
 
 def counts(run: Run) -> bool:
@@ -155,10 +153,6 @@ def percent(value: float | None, *, signed: bool = True) -> str:
         return "0 %"
     text = f"{value * 100:{'+' if signed else ''}{'.3g' if abs(value) < 9.995 else ',.0f'}}"
     return re.sub(r"e\+?(-?)0*(\d+)$", r"e\1\2", text).replace("-", "−") + " %"
-
-
-def _is_bad(run: Run) -> bool:
-    return run.state.is_end and run.state is not RunState.DONE
 
 
 def _plain(value: float, digits: int) -> str:

@@ -23,7 +23,6 @@ from fairmile.reports.study import (
     goals_of,
     history,
     importance,
-    is_trial,
     spent,
     study_document,
     total,
@@ -44,6 +43,7 @@ from fairmile.reports.sweep import (
     survey,
 )
 from fairmile.runs.model import Run
+from fairmile.runs.trial import is_trial
 
 _MOST_POINTS = 500
 _MOST_MAPS = 3
