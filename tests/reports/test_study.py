@@ -210,7 +210,7 @@ def test_what_was_spent_is_told_by_ending_and_counts_nodes(tmp_path: Path) -> No
 def test_trials_can_name_their_objectives(tmp_path: Path) -> None:
     runs = [trial(tmp_path, 0, 0.1, trial={"objectives": {"loss": "lower", "throughput": "higher"}})]
     assert goals_of(runs) == [("loss", "lower"), ("throughput", "higher")]
-    assert goals_of([trial(tmp_path, 1, 0.1)]) == []
+    assert goals_of([trial(tmp_path, 1, 0.1, trial={"objectives": {}})]) == []
 
 
 def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
+from fairmile.reports.statistics import CONFIDENCE, Estimate, estimate
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.trial import is_trial, result_of
-from fairmile.runs.wording import Better, better_of
+from fairmile.runs.wording import Better, better_of, bounds_of
 
 # What every run has beside the metrics of its own.
 ALWAYS: dict[str, tuple[str, Better]] = {
@@ -124,6 +125,23 @@ def interval(mean: float, half_width: float | None, unit: str = "") -> str:
         return f"{mean:.4g} ± {half:.2g} {word}".strip()
     places = max(0, places)
     return f"{mean:,.{places}f} ± {half:,.{places}f} {word}".strip().replace("-", "−")
+
+
+def estimate_of(name: str, unit: str, values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
+    """Return what repeats say about the mean of a metric, within the bounds that its name and unit give."""
+    bounds = bounds_of(name, unit, [value for value in values if math.isfinite(value)])
+    return estimate(values, confidence=confidence, bounds=bounds)
+
+
+def estimate_text(found: Estimate, unit: str = "") -> str:
+    """Return a mean with its interval; where a bound cuts that with both ends, and of two values with these."""
+    half = found.half_width if found.sd else found.sd
+    if half is not None or found.ends is None or not math.isfinite(found.mean):
+        return interval(found.mean, half, unit)
+    if found.low is None:
+        low, high = (number(each, unit) for each in found.ends)
+        return f"{number(found.mean, unit)} ({low} and {high})"
+    return f"{number(found.mean, unit)} ({between(*found.ends, unit)})"
 
 
 def between(low: float | None, high: float | None, unit: str = "") -> str:

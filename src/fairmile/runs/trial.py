@@ -36,9 +36,7 @@ def result_of(run: Run) -> TrialResult:
     return trial_result(run.state, str(run.result.get("reason") or ""), metrics, said.get("objectives") or ())
 
 
-def trial_result(
-    state: RunState, reason: str, metrics: Mapping[str, float], objectives: Iterable[str]
-) -> TrialResult:
+def trial_result(state: RunState, reason: str, metrics: Mapping[str, float], objectives: Iterable[str]) -> TrialResult:
     """Return what a trial came to, by the state, the reason and the last values of its run.
 
     A program that ended by itself is done, whatever a pruner said meanwhile: only one that was stopped is pruned.

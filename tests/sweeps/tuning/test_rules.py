@@ -80,7 +80,9 @@ def test_a_stop_is_taken_back_at_the_last_step_and_from_the_best(
     settings: dict[str, float], done: list[float], told: list[str]
 ) -> None:
     finished = [TrialRecord(at, "done", {}, (value,)) for at, value in enumerate(done)]
-    report = rules(1.0, **settings).reporter(lambda *_: "", lambda step, _: "weak" if step == 1 else "", lambda: finished)
+    report = rules(1.0, **settings).reporter(
+        lambda *_: "", lambda step, _: "weak" if step == 1 else "", lambda: finished
+    )
     assert [report(step, 1.0 / step) for step in range(1, 5)] == told
 
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, RunFailed, SystemFailure, Unsupported, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import Holder, write_atomic
 from fairmile.runs.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.ledger import Ledger, Row
@@ -26,6 +26,7 @@ from fairmile.runs.model import RunState
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.trial import trial_result
+from fairmile.runs.wording import Better
 from fairmile.runs.worker import Batch
 from fairmile.sweeps.files import read_document
 from fairmile.sweeps.members import Members
@@ -201,6 +202,17 @@ class Studies:
             for each in judged
             if each.judged
         ]
+
+    def about(self, id: str) -> tuple[list[tuple[str, Better]], list[dict[str, Any]]]:
+        """Return what a report of a sweep or study needs: its objectives, and how well curves would be extrapolated."""
+        try:
+            sweep = self._sweeps.get(id)
+        except NotFound:  # its runs came from elsewhere
+            return [], []
+        try:
+            return sweep.objectives, self.hindsight(sweep) if sweep.is_study else []
+        except Unsupported:  # nothing here can extrapolate
+            return sweep.objectives, []
 
     # Execute
 
