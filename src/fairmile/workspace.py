@@ -234,6 +234,7 @@ class Workspace:
             base=self.config["catalog.base"],
             context=self.context,
             on_progress=self.on_progress,
+            systems=lambda: self.systems.registry.rows(),
         )
 
     @cached_property

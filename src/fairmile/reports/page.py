@@ -198,7 +198,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         tones: dict[str, Tone] = {"verdict": tone, "to the first": "dim", "why": "warn" if tone == "warn" else "dim"}
         shown = zip(columns, [metric, *row[1:]], strict=True)
         cells.append([Cell(text, tone=tones.get(name, "")) for name, text in shown])
-    yield table(columns, cells, numbers=[*columns[2:5], "to the first"])
+    yield table(columns, cells, numbers=columns[2:5])
     yield Text(
         f"Means with their {comparison.confidence * 100:g} % confidence intervals within what the quantity can be, of "
         "two runs both values; standard deviations (sd); differences to the first group by Welch’s t, or with the "

@@ -13,7 +13,17 @@ from fairmile.reports import sweep_figures
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, table
 from fairmile.reports.comparison import Comparison, compare
 from fairmile.reports.differences import inner_differences
-from fairmile.reports.measures import counts, ending, estimate_text, measures, number, percent, title, value_text
+from fairmile.reports.measures import (
+    counts,
+    ending,
+    estimate_text,
+    known_names,
+    measures,
+    number,
+    percent,
+    title,
+    value_text,
+)
 from fairmile.reports.one_run import drawn
 from fairmile.reports.study import (
     Front,
@@ -100,7 +110,8 @@ def sweep_blocks(
     if not trials and any(map(counts, runs)) and 1 < len(known.points) <= _MOST_COMPARED:
         # Each is judged among all comparisons of the page, so that no pair has two verdicts.
         groups = {point.label: point.runs for point in known.points}
-        comparison = compare(groups, compared, also=found.board.chances if found else {})
+        names = compared or sorted(known_names(filter(counts, runs)), key=lambda name: name != known.metric)
+        comparison = compare(groups, names, also=found.board.chances if found else {})
         found = _best(known, comparison.chances)
     steps = history(runs, known.metric, better=known.better) if trials and known.metric else []
     weights = importance(known) if trials and known.metric else None
