@@ -41,6 +41,7 @@ _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _WIDTH = 7.0  # inches; 700 pixels on the web
 _MOST_LINES = 8
 _MOST_BESIDE = 4
+_LEGEND_LETTERS = 88  # that fit beside each other below a figure
 _MOST_LABEL = 48
 MEASURED_AS = {"memory_bytes": "max_rss_bytes"}
 _STYLE: dict[str, Any] = {
@@ -223,6 +224,8 @@ def bars(comparison: Comparison) -> Picture:
         raise NotFound("none of the groups has a number to draw")
     groups, columns = list(comparison.groups), 2 if len(rows) == 4 else min(3, len(rows))
     lines = math.ceil(len(rows) / columns)
+    labels = [short_label(name) for name in groups]
+    beside = min(4, len(groups), max(1, _LEGEND_LETTERS // (max(map(len, labels)) + 4)))  # more would be cut off
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(lines, columns, squeeze=False).ravel()
@@ -230,11 +233,11 @@ def bars(comparison: Comparison) -> Picture:
             panel.set_visible(False)
         for panel, row in zip(panels, rows, strict=False):
             _draw_bars(panel, row)
-        handles = [_patch(COLOURS[at % len(COLOURS)], short_label(name)) for at, name in enumerate(groups)]
-        figure.legend(handles=handles, loc="outside lower left", ncols=min(4, len(handles)))
+        handles = [_patch(COLOURS[at % len(COLOURS)], label) for at, label in enumerate(labels)]
+        figure.legend(handles=handles, loc="outside lower left", ncols=beside)
 
-    note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals."
-    height = 2.1 * lines + 0.3 * math.ceil(len(groups) / 4)
+    note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals; of two runs, both."
+    height = 2.1 * lines + 0.3 * math.ceil(len(groups) / beside)
     return Picture("comparison", "Groups side by side", draw, height, note)
 
 

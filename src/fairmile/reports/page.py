@@ -285,7 +285,8 @@ def _curves(
 ) -> Iterator[Block]:
     """Draw metrics over steps with bands over repeats, the curves of few single runs, and a histogram of many."""
     readable = {name: chosen for name, runs in groups.items() if (chosen := [run for run in runs if not run.packed])}
-    names = list(metrics or [name for name in known_names(done) if name not in ALWAYS])
+    own = [name for name in known_names(done) if name not in ALWAYS]
+    names = list(metrics or sorted(own, key=lambda name: name != main))
     images: list[Block] = []
     for name in names if bands else ():
         if len(images) < _MOST_BANDS:
