@@ -363,7 +363,12 @@ def _is_zombie(pid: int) -> bool:
 
 
 def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> None:
-    document = {"format": 1, "id": "quick", "created": 0.0, "spec": {"name": "quick", "watch_s": 0}}
+    document = {
+        "format": 1,
+        "id": "quick",
+        "created": 0.0,
+        "spec": {"name": "quick", "argv": ["sleep", "0.3"], "watch_s": 0},
+    }
 
     def look() -> str:
         """Decide to stop it, but only when it is over."""

@@ -146,8 +146,14 @@ def leaderboard(
         first, other = estimates[order[0]], estimates[label]
         if first.not_finite or other.not_finite:
             return Judgement(Verdict.NOT_COMPARABLE)
-        told = {"better": better, "tolerance": measured[0].tolerance, "noise": noise, "is_positive": is_positive}
-        return judge((order[0], first), (label, other), **told)
+        return judge(
+            (order[0], first),
+            (label, other),
+            better=better,
+            tolerance=measured[0].tolerance,
+            noise=noise,
+            is_positive=is_positive,
+        )
 
     ids = {label: [run.id for run in each] for label, each in groups.items()}
     pairs = {label: pair_of(metric, ids[order[0]], ids[label]) for label in order[1:]}
@@ -170,7 +176,9 @@ def leaderboard(
             )
         )
     notes = tuple(_notes(chosen, done, having, places))
-    return Leaderboard(metric, unit, better, tuple(places), len(order), notes, noise and noise.sd, chances(judgements))
+    return Leaderboard(
+        metric, unit, better, tuple(places), len(order), notes, noise.sd if noise else None, chances(judgements)
+    )
 
 
 def parse_where(conditions: Sequence[str]) -> Where:

@@ -117,8 +117,9 @@ def report(
         about = f"{runs[0].name} · {runs[0].group}"
         goals = [(name, dict(objectives).get(name, "")) for name in metrics] if metrics else objectives
         first = metrics[0] if metrics else None
-        told = {"notes": notes, "hindsight": hindsight, "over": over, "compared": metrics}
-        part = sweep_blocks(runs, metric=first, objectives=goals, **told)
+        part = sweep_blocks(
+            runs, metric=first, objectives=goals, notes=notes, hindsight=hindsight, over=over, compared=metrics
+        )
         blocks, data = _swept(part, metrics, about)
     else:
         names = list(dict.fromkeys(run.name for run in runs))
