@@ -2,9 +2,9 @@
 
 `import fairmile as fm` gives verbs (`fm.search`, `fm.show`, `fm.match`, `fm.fetch`, `fm.run`, `fm.sweep`, `fm.tune`)
 and nouns (`fm.catalog`, `fm.models`, `fm.datasets`, `fm.workflows`, `fm.assets`, `fm.store`, `fm.systems`, `fm.envs`,
-`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.benchmarks`, `fm.predict`, `fm.traces`), all of the workspace that
-the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a program, `fm.log`,
-`fm.span` and `fm.event` write to the record of the run that it is part of.
+`fm.jobs`, `fm.runs`, `fm.sweeps`, `fm.studies`, `fm.benchmarks`, `fm.reports`, `fm.predict`, `fm.traces`), all of the
+workspace that the settings name. Code that works with another one opens it: `fm.Workspace.open(...)`. Inside a program,
+`fm.log`, `fm.span` and `fm.event` write to the record of the run that it is part of.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = [
     "match",
     "models",
     "predict",
+    "reports",
     "run",
     "runs",
     "search",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from fairmile.meter import event, log, span
     from fairmile.perf.predict import Predict
     from fairmile.perf.traces.traces import Traces
+    from fairmile.reports.reports import Reports
     from fairmile.runs.model import Run
     from fairmile.runs.models import Models
     from fairmile.runs.runs import Runs
@@ -89,13 +91,14 @@ if TYPE_CHECKING:
     sweeps: Sweeps
     studies: Studies
     benchmarks: Benchmarks
+    reports: Reports
     predict: Predict
     traces: Traces
 
 _NOUNS = (
     *("catalog", "models", "datasets", "workflows", "assets", "store"),
     *("systems", "envs", "jobs", "runs", "sweeps", "studies", "benchmarks"),
-    *("predict", "traces"),
+    *("reports", "predict", "traces"),
 )
 
 

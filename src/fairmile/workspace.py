@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fairmile.meter.footprint import Supply
     from fairmile.perf.predict import Predict
     from fairmile.perf.traces.traces import Traces
+    from fairmile.reports.reports import Reports
     from fairmile.runs.ledger import Ledger
     from fairmile.runs.models import Models
     from fairmile.runs.runs import Runs
@@ -233,6 +234,7 @@ class Workspace:
             base=self.config["catalog.base"],
             context=self.context,
             on_progress=self.on_progress,
+            systems=lambda: self.systems.registry.rows(),
         )
 
     @cached_property
@@ -362,6 +364,12 @@ class Workspace:
         from fairmile.sweeps.tuning.study import Studies
 
         return Studies(self.sweeps, lambda: self.runs)
+
+    @property
+    def reports(self) -> Reports:
+        from fairmile.reports.reports import About, Reports
+
+        return Reports(lambda: self.ledger, self.supply, lambda group: About(*self.studies.about(group)))
 
     @property
     def models(self) -> Models:

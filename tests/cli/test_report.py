@@ -32,6 +32,19 @@ def test_last_means_all_runs_of_a_sweep_also_where_they_were_combined(fairmile: 
         assert said == fairmile("report", "-o", "parts.html", "--json").json
 
 
+def test_a_sweep_is_reported_by_the_metric_that_its_file_names(fairmile: Fairmile, place: Path) -> None:
+    (place / "train.sh").write_text('echo "{\\"train_loss\\": 0.$1, \\"val_accuracy\\": 0.$1}" >> $FAIRMILE_METRICS\n')
+    (place / "swept.yaml").write_text(
+        "name: swept\ncommand: sh train.sh {x}\naxes: {x: [1, 2, 3]}\nbest: val_accuracy\nevery: 0\n"
+    )
+    fairmile("sweep", "run", "swept.yaml")
+    page = fairmile("report", "swept", "--json", "-o", "s.html").json
+    assert (page["sweep"]["metric"], page["sweep"]["better"]) == ("val_accuracy", "higher")
+    assert page["sweep"]["best"]["value"] == 0.3
+    other = fairmile("report", "swept", "--json", "-o", "s.html", "-m", "train_loss").json
+    assert other["sweep"]["metric"] == "train_loss", "what the command line names goes first"
+
+
 def test_without_a_word_the_last_run_is_reported(fairmile: Fairmile, runs: Path, place: Path) -> None:
     result = fairmile("report")
     assert result.code == 0

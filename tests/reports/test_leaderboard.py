@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from run_making import make_run, metric_document, repeats
 
 from fairmile.base.errors import NotFound, RunFailed, UsageError
-from fairmile.reports.comparison import Verdict
 from fairmile.reports.leaderboard import (
     competition,
     cooperation,
@@ -22,6 +21,7 @@ from fairmile.reports.leaderboard import (
     parse_where,
     selection,
 )
+from fairmile.reports.verdicts import Verdict
 from fairmile.runs.model import Run
 
 

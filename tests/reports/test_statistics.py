@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairmile.base.errors import UsageError
 from fairmile.base.statistics import t_cdf
-from fairmile.reports.statistics import effect, estimate, holm
+from fairmile.reports.statistics import Noise, effect, estimate, holm
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -46,7 +46,7 @@ def test_a_confidence_outside_zero_to_one_is_refused(confidence: float) -> None:
         estimate([1.0, 2.0], confidence=confidence)
 
 
-@given(st.lists(NUMBERS, min_size=2, max_size=30))
+@given(st.lists(NUMBERS, min_size=3, max_size=30))
 def test_a_mean_lies_among_its_values_and_in_its_interval(values: list[float]) -> None:
     found = estimate(values)
     assert found.low is not None and found.high is not None
@@ -170,3 +170,30 @@ def test_noise_alone_seldom_stands_out() -> None:
         effect(*(estimate([chance.gauss(0, 1) for _ in range(4)]) for _ in range(2))).p < 0.05 for _ in range(2000)
     ]
     assert sum(found) / 2000 < 0.06
+
+
+def test_two_values_are_told_as_they_are_without_an_interval() -> None:
+    found = estimate([0.4, 0.6])
+    assert (found.low, found.high, found.ends) == (None, None, (0.4, 0.6))
+    few = effect(found, estimate([5.0, 5.01, 5.02]))
+    assert few.degrees < 2 and few.low is few.relative_low is few.g_low is None
+    assert 0 < few.p < 1, "the test stands all the same"
+
+
+def test_an_interval_ends_where_the_quantity_does() -> None:
+    values = [0.1, 0.2, 3.0]
+    free, positive = estimate(values), estimate(values, bounds=(0.0, math.inf))
+    assert free.low is not None and free.low < 0
+    assert (positive.low, positive.high, positive.half_width) == (0.0, free.high, None)
+    share = estimate([0.90, 0.99, 1.0], bounds=(0.0, 1.0))
+    assert share.high == 1.0 and share.low is not None and 0 < share.low < 0.9
+
+
+def test_what_is_positive_falls_by_no_more_than_all_of_it() -> None:
+    found = effect(estimate([1.0, 2.0, 1.5]), estimate([0.1, 1.4, 0.2]), is_positive=True)
+    assert found.relative_low == -1.0
+
+
+def test_shared_noise_is_the_spread_of_both_sides() -> None:
+    one, other = estimate([1.0]), estimate([2.0])
+    assert effect(one, other, noise=Noise(0.1, 20)).p < 0.001 < 0.5 < effect(one, other, noise=Noise(5.0, 20)).p

@@ -46,8 +46,10 @@ def trial(
         "state": {"done": "done", "pruned": "cancelled", "failed": "failed"}.get(state, state),
     }  # fmt: skip
     run = make_run(tmp_path, f"tune-{number}", **(facts | said))
-    said_of_it = {"study": "tune", "number": number, "state": state, "generation": 0, **(trial or {})}
-    return Run({**run.document, "trial": said_of_it}, run.folder)
+    goals = {"throughput": "higher"} if loss is None and speed is not None else {"loss": "lower"}
+    said_of_it = {"study": "tune", "number": number, "generation": 0, "objectives": goals, **(trial or {})}
+    reason = {"reason": "stopped early: weak"} if state == "pruned" else {}
+    return Run({**run.document, "result": {**run.result, **reason}, "trial": said_of_it}, run.folder)
 
 
 def searched(tmp_path: Path, count: int = 60) -> list[Run]:
@@ -63,23 +65,26 @@ def searched(tmp_path: Path, count: int = 60) -> list[Run]:
 
 
 @pytest.mark.parametrize(
-    ("state", "run_state", "expected"),
+    ("state", "reason", "expected"),
     [
-        ("done", "done", "done"),
-        ("pruned", "cancelled", "pruned"),
-        ("pruned", "done", "pruned"),  # the program ended well when it was asked to stop
-        ("done", "cancelled", "done"),  # stopped at the end of its turn
-        ("failed", "timeout", "timeout"),
-        ("failed", "done", "failed"),  # it told no value
-        ("running", "interrupted", "interrupted"),
+        ("done", "", "done"),
+        ("cancelled", "stopped early: weak", "pruned"),
+        ("cancelled", "it was ended by TERM", "cancelled"),
+        ("timeout", "", "timeout"),
+        ("interrupted", "", "interrupted"),
     ],
 )
-def test_a_trial_counts_as_its_study_says(tmp_path: Path, state: str, run_state: str, expected: str) -> None:
-    run = trial(tmp_path, 0, 0.5, trial={"state": state})
-    document = {**run.document, "result": {**run.result, "state": run_state}}
+def test_a_trial_counts_as_its_run_ended(tmp_path: Path, state: str, reason: str, expected: str) -> None:
+    run = trial(tmp_path, 0, 0.5, trial={"state": "pruned"})  # as earlier versions noted of those that ended, too
+    document = {**run.document, "result": {**run.result, "state": state, "reason": reason}}
     changed = Run(document, run.folder)
     assert ending(changed) == expected
     assert counts(changed) is (expected == "done")
+
+
+def test_a_trial_without_a_value_of_its_objective_failed(tmp_path: Path) -> None:
+    assert ending(trial(tmp_path, 0, None)) == "failed"
+    assert ending(trial(tmp_path, 1, math.nan)) == "failed"
 
 
 def test_a_pruned_trial_never_wins(tmp_path: Path) -> None:
@@ -205,7 +210,7 @@ def test_what_was_spent_is_told_by_ending_and_counts_nodes(tmp_path: Path) -> No
 def test_trials_can_name_their_objectives(tmp_path: Path) -> None:
     runs = [trial(tmp_path, 0, 0.1, trial={"objectives": {"loss": "lower", "throughput": "higher"}})]
     assert goals_of(runs) == [("loss", "lower"), ("throughput", "higher")]
-    assert goals_of([trial(tmp_path, 1, 0.1)]) == []
+    assert goals_of([trial(tmp_path, 1, 0.1, trial={"objectives": {}})]) == []
 
 
 def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fairmile.base.errors import Conflict
@@ -359,3 +360,22 @@ def _wait_until(is_so: object) -> None:
 
 def _is_zombie(pid: int) -> bool:
     return b") Z" in Path(f"/proc/{pid}/stat").read_bytes()
+
+
+def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> None:
+    document = {
+        "format": 1,
+        "id": "quick",
+        "created": 0.0,
+        "spec": {"name": "quick", "argv": ["sleep", "0.3"], "watch_s": 0},
+    }
+
+    def look() -> str:
+        """Decide to stop it, but only when it is over."""
+        (child,) = psutil.Process().children()
+        _wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE)
+        return "stopped early: weak"
+
+    (tmp_path / "quick").mkdir()
+    recorder.execute(tmp_path / "quick", document, argv=["sleep", "0.3"], env=os.environ, look=look)
+    assert (document["state"], document["result"]["reason"]) == ("done", "")

@@ -25,6 +25,7 @@ from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, source_key, valid_sha256
 from fairmile.catalog.index import Index, Refresh, rebuild
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS
+from fairmile.catalog.machines import Described, asks_for_systems, system_hits
 from fairmile.catalog.query import FIELDS, Query, kind_named, parse_query
 from fairmile.catalog.results import Added, Checked, Hit, SearchResult
 from fairmile.catalog.row import Row, target_names
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from fairmile.catalog.content import Content
     from fairmile.catalog.exchange.draft import Document
     from fairmile.catalog.fair import Assessment
-    from fairmile.catalog.match import Match
+from fairmile.catalog.match import Match
 
 # What a search or a fetch, which must answer at once, does not ask for.
 _WORK: Registry[Callable[..., Any]] = Registry(
@@ -81,6 +82,7 @@ class Catalog:
         clock: Callable[[], float] = time.time,
         on_progress: Callable[[int, int], None] | None = None,
         builtin: CatalogFolder | None = None,
+        systems: Callable[[], Iterable[Described]] = tuple,
     ) -> None:
         self.home = home
         self._base = base
@@ -97,6 +99,7 @@ class Catalog:
             clock=clock,
         )
         self._builtin = builtin or builtin_folder()
+        self._systems = systems  # that have files of their own instead of cards
 
     if not TYPE_CHECKING:
 
@@ -184,8 +187,15 @@ class Catalog:
             hits = self._merge(index, rows, query, lambda row: index.matches(query, row.id))
             # Mirrors of one another fill the list with twins; then more rows are needed for as many assets.
             if len(hits) >= limit or len(rows) < wanted:
-                return hits[:limit]
+                return [*hits, *self._described(query, hits)][:limit]
             wanted *= 4
+
+    def _described(self, query: Query, hits: Sequence[Hit]) -> list[Hit]:
+        """Return the systems without a card that a search for systems finds."""
+        if not asks_for_systems(query):
+            return []
+        seen = {hit.row.name for hit in hits}
+        return [hit for hit in system_hits(self._systems(), query) if hit.row.name not in seen]
 
     def _merge(self, index: Index, rows: Sequence[Row], query: Query, fits: Callable[[Row], bool]) -> list[Hit]:
         """Return one hit for each asset: its card of highest precedence that fits."""
@@ -287,6 +297,9 @@ class Catalog:
             there = ", ".join(dict.fromkeys(row.version for row in rows))
             return NotFound(f"{asset!r} has no version {version!r}", hint=f"versions: {there}")
         word = asset.rsplit("/", 1)[-1]
+        is_system = wanted == "system" or "system/" in asset
+        if is_system and any(system.name == word for system in self._systems()):
+            return NotFound(f"the system {word!r} has no card", hint=f"`fairmile system show {word}` tells about it")
         near_words = [Query(words=(near,)) for near in index.suggest(word, 5)]
         queries = [query.with_facets(kind=wanted) if wanted else query for query in near_words]
         names = [row.name for query in queries for row in index.search(query, limit=3) if not row.gone]

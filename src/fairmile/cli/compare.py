@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from fairmile.base.errors import UsageError
 from fairmile.cli.out import Out, json_option
-from fairmile.reports.comparison import Comparison, Verdict, group_runs
-from fairmile.reports.comparison import compare as compare_groups
-from fairmile.reports.references import Check, check, read_references
-from fairmile.runs.ledger import Ledger
-from fairmile.runs.model import Run
+from fairmile.reports.comparison import Comparison
+from fairmile.reports.references import Check
+from fairmile.reports.verdicts import Verdict
 from fairmile.workspace import Workspace
 
 _COLOURS = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.NOT_COMPARABLE: "yellow", Verdict.TOO_FEW: "yellow"}
@@ -42,12 +40,12 @@ def compare(
       fairmile compare tides surge --metric loss
       fairmile compare tides --reference references.yaml
     """
-    groups = groups_of(Workspace.open().runs, references)
-    runs = [run for each in groups.values() for run in each]
-    if len(runs) < 2 and reference is None:
+    reports = Workspace.open().reports
+    several = sum(map(len, reports.groups(*references).values())) > 1
+    if not several and reference is None:
         raise UsageError("there is nothing to compare it with", hint="name a second run, group or name, or --reference")
-    compared = compare_groups(groups, metrics, confidence=confidence) if len(runs) > 1 else None
-    checked = check(runs, read_references(reference)) if reference else None
+    compared = reports.compare(*references, metrics=metrics, confidence=confidence) if several else None
+    checked = reports.check(*references, file=reference) if reference else None
     if out.as_json:
         told = {"comparison": compared and compared.document(), "check": checked and checked.document()}
         out.data(told)
@@ -56,12 +54,6 @@ def compare(
     if checked:
         checked.require()
     return 0
-
-
-def groups_of(ledger: Ledger, references: Sequence[str]) -> Mapping[str, Sequence[Run]]:
-    """Return the runs that each word means; those of a single word in groups of repeats."""
-    found = {reference: ledger.select(reference) for reference in references}
-    return group_runs(next(iter(found.values()))) if len(found) == 1 else found
 
 
 def _render(out: Out, compared: Comparison | None, checked: Check | None) -> None:

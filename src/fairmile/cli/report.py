@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from fairmile.base.errors import NotFound, Unsupported, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.cli.out import Out, json_option
-from fairmile.reports.leaderboard import leaderboard, parse_where
-from fairmile.reports.measures import ALWAYS
+from fairmile.reports.leaderboard import Leaderboard
 from fairmile.reports.page import FORMATS, Format, Report
-from fairmile.reports.page import report as report_runs
-from fairmile.runs.ledger import Ledger
-from fairmile.runs.model import Run
-from fairmile.sweeps.record import COMBINED
 from fairmile.workspace import Workspace
 
-_LAST = "last"
 _OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "figures", "png": "figures"}
 
 
@@ -66,57 +59,16 @@ def report(
       fairmile report tides --over level,x
       fairmile report --top loss -n 5 --where name=tides
     """
-    workspace = Workspace.open()
-    ledger = workspace.runs
+    reports = Workspace.open().reports
     if top:
-        _print_leaderboard(out, _all(ledger, references, top), top, places, where)
+        _print_leaderboard(out, reports.leaderboard(top, *references, n=places, where=where))
         return
-    holds = parse_where(where)
-    named = _chosen(ledger, references) if references or not where else [ledger.get(row.id) for row in ledger.rows()]
-    chosen = [run for run in named if holds(run)]
-    if named and not chosen:
-        raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` shows what there is")
     axes = [name.strip() for name in over.split(",")] if over else []
-    judged = _hindsight(workspace, chosen)
-    made = report_runs(chosen, metrics=metrics or None, over=axes, hindsight=judged, supply=workspace.supply)
+    made = reports.page(*references, metrics=metrics, where=where, over=axes)
     _write(out, made, output, form or _form_of(output), dry_run)
 
 
-def _hindsight(workspace: Workspace, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return how well curves would have been extrapolated, where all runs are trials of one study."""
-    studies = {(run.document.get("trial") or {}).get("study", "") for run in runs}
-    if len(studies) != 1 or "" in studies:
-        return []
-    try:
-        return workspace.studies.hindsight(workspace.sweeps.get(studies.pop()))
-    except (NotFound, Unsupported):  # its runs came from elsewhere, or nothing here can extrapolate
-        return []
-
-
-def _chosen(ledger: Ledger, references: Sequence[str]) -> list[Run]:
-    found = [run for reference in references or (_LAST,) for run in ledger.select(_group_of_last(ledger, reference))]
-    return list({run.id: run for run in found}.values())
-
-
-def _group_of_last(ledger: Ledger, reference: str) -> str:
-    """Return a word as it is, but for `last` the sweep, the study or the repeats that the last run is part of."""
-    if reference != _LAST:
-        return reference
-    run = ledger.get(_LAST)
-    return run.group or run.id.removesuffix(COMBINED)
-
-
-def _all(ledger: Ledger, references: Sequence[str], metric: str) -> list[Run]:
-    """Return the runs that are meant; without any word all that have the metric, or all where none has it."""
-    if references:
-        return _chosen(ledger, references)
-    rows = ledger.rows()
-    having = [row for row in rows if metric in ALWAYS or metric in row.metrics] or rows
-    return [ledger.get(row.id) for row in having]
-
-
-def _print_leaderboard(out: Out, runs: Sequence[Run], metric: str, places: int, where: Sequence[str]) -> None:
-    board = leaderboard(runs, metric, n=places, where=parse_where(where))
+def _print_leaderboard(out: Out, board: Leaderboard) -> None:
     if out.as_json:
         out.data(board.document())
         return

@@ -27,7 +27,7 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 
 
 @click.command(cls=WithCommand)
-@click.argument("what", metavar="NAME", required=False)
+@click.argument("what", metavar="[NAME]", required=False)
 @click.argument("dataset", required=False)
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter; fills {KEY}.")
 @run_options

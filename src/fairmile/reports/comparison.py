@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
@@ -17,7 +16,8 @@ from fairmile.reports.measures import (
     counts,
     deviation,
     ending,
-    interval,
+    estimate_of,
+    estimate_text,
     known_names,
     measures,
     percent,
@@ -25,22 +25,12 @@ from fairmile.reports.measures import (
     unknown_metric,
     value_text,
 )
-from fairmile.reports.statistics import CONFIDENCE, Effect, Estimate, effect, estimate, holm
+from fairmile.reports.statistics import CONFIDENCE, Effect, Estimate
+from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
 from fairmile.runs.model import Run
-from fairmile.runs.wording import Better, better_of
+from fairmile.runs.wording import Better, better_of, bounds_of
 
 _FEW = 5
-
-
-class Verdict(StrEnum):
-    """How a group stands to the first one."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    SAME = "same within noise"
-    DIFFERS = "differs"  # beyond the noise, but nothing says which direction is better
-    NOT_COMPARABLE = "not comparable"
-    TOO_FEW = "too few repeats"
 
 
 @dataclass(frozen=True)
@@ -74,6 +64,7 @@ class Comparison:
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] = ()
     confidence: float = CONFIDENCE
+    chances: Mapping[Pair, float] = field(default_factory=dict, repr=False)  # of noise alone, each pair by itself
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows: a row for each metric and group; of one group alone nothing is judged."""
@@ -95,7 +86,8 @@ class Comparison:
 
     def document(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""
-        found: dict[str, Any] = json_value(asdict(self))
+        found: dict[str, Any] = json_value(asdict(replace(self, chances={})))
+        del found["chances"]
         for row in found["rows"]:
             for cell in row["cells"]:
                 cell["verdict"] = cell["verdict"] or ""
@@ -129,12 +121,14 @@ def compare(
     metrics: Sequence[str] | None = None,
     *,
     confidence: float = CONFIDENCE,
+    also: Mapping[Pair, float] | None = None,
 ) -> Comparison:
     """Compare groups of repeats with the first one, metric by metric.
 
     Only runs that are done count; the notes say how many others there were. A group is called better or worse only
     where noise alone is less likely than 1 - confidence to make such a difference, over all comparisons of the table
-    (Holm's rule), and where the difference is larger than the metric's own tolerance.
+    and those that stand beside it, `also` (Holm's rule), and where the difference is larger than the metric's own
+    tolerance.
     """
     if not any(groups.values()):
         raise UsageError("there is nothing to compare", hint="name two runs, groups or names of runs")
@@ -149,12 +143,15 @@ def compare(
     if metrics and (missing := [name for name in metrics if name not in known]):
         raise unknown_metric(missing[0], known)
     rows = [_row(name, counting, confidence) for name in metrics or known]
+    judgements = {pair: each for row in rows for pair, each in row.judgements.items()}
+    settled = settle(judgements, also or {}, confidence=confidence)
     return Comparison(
         groups={name: tuple(run.id for run in runs) for name, runs in counting.items()},
-        rows=tuple(_settled(rows, confidence)),
+        rows=tuple(row.judged(settled) for row in rows),
         differences=tuple(differences({name: runs for name, runs in counting.items() if runs})),
         notes=tuple(_notes(groups, counting)),
         confidence=confidence,
+        chances=chances(judgements),
     )
 
 
@@ -214,7 +211,7 @@ def _with_params(run: Run, varying: set[tuple[str, str]]) -> str:
     return " ".join([run.name, *said])
 
 
-def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) -> Row:
+def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) -> _Row:
     found = {name: [each.get(metric) for each in map(measures, runs)] for name, runs in groups.items()}
     first = next((each for values in found.values() for each in values if each), Measure(0.0))
     units = {each.unit for values in found.values() for each in values if each}
@@ -225,19 +222,53 @@ def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) ->
         trouble = f"the units differ: {', '.join(sorted(unit or 'none' for unit in units))}"
     elif len(directions) > 1:
         trouble = "the runs do not agree on which direction is better"
-    cells: list[Cell] = []
-    base: Cell | None = None
-    for name, values in found.items():
-        present = [each.value for each in values if each]
-        cell = Cell(name, estimate(present, confidence=confidence) if present else None)
-        why = _trouble(cell, len(values), len(present))
-        cell = replace(cell, why=why)
-        if base is None:
-            base = replace(cell, why=why or trouble)
-            cells.append(base)
-        else:
-            cells.append(_judged(base, cell, trouble, better, first.tolerance))
-    return Row(metric, first.unit, better, tuple(cells))
+    values = {name: [each.value for each in present if each] for name, present in found.items()}
+    cells = []
+    for name, present in values.items():
+        cell = Cell(name, estimate_of(metric, first.unit, present, confidence=confidence) if present else None)
+        cells.append(replace(cell, why=_trouble(cell, len(found[name]), len(present))))
+    cells[0] = replace(cells[0], why=cells[0].why or trouble)
+    everything = [value for present in values.values() for value in present]
+    row = _Row(metric, first.unit, better, tuple(cells), {}, [None] * len(cells))
+    noise = shared_noise(
+        [run for runs in groups.values() for run in runs], [cell.estimate for cell in cells if cell.estimate]
+    )
+    for at, (name, cell) in enumerate(zip(groups, cells, strict=True)):
+        base = cells[0]
+        reason = trouble or (f"{base.group}: {base.why}" if base.why else cell.why)
+        if at == 0 or reason or base.estimate is None or cell.estimate is None:
+            cells[at] = cell if at == 0 else replace(cell, verdict=Verdict.NOT_COMPARABLE, why=reason)
+            continue
+        ids = [[run.id for run in groups[each]] for each in (base.group, name)]
+        row.pairs[at] = pair_of(metric, *ids)
+        row.judgements[pair_of(metric, *ids)] = judge(
+            (base.group, base.estimate),
+            (name, cell.estimate),
+            better=better,
+            tolerance=first.tolerance,
+            noise=noise,
+            is_positive=bounds_of(metric, first.unit, everything)[0] == 0,
+        )
+    return replace(row, cells=tuple(cells))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row whose verdicts are not settled yet; `pairs` has the comparison of each cell."""
+
+    metric: str
+    unit: str
+    better: Better
+    cells: tuple[Cell, ...]
+    judgements: dict[Pair, Judgement]
+    pairs: list[Pair | None]
+
+    def judged(self, settled: Mapping[Pair, Judgement]) -> Row:
+        cells = [
+            cell if pair is None else replace(cell, **vars(settled[pair]))
+            for cell, pair in zip(self.cells, self.pairs, strict=True)
+        ]
+        return Row(self.metric, self.unit, self.better, tuple(cells))
 
 
 def _trouble(cell: Cell, runs: int, present: int) -> str:
@@ -247,51 +278,6 @@ def _trouble(cell: Cell, runs: int, present: int) -> str:
     if cell.estimate.not_finite:
         return f"{cell.estimate.not_finite} of {present} values are NaN or infinite"
     return f"{runs - present} of {runs} runs did not measure it" if present < runs else ""
-
-
-def _judged(base: Cell, cell: Cell, trouble: str, better: Better, tolerance: float | None) -> Cell:
-    """Return the cell with its verdict, as if it were the only comparison."""
-    reason = trouble or (f"{base.group}: {base.why}" if base.why else cell.why)
-    if reason or base.estimate is None or cell.estimate is None:
-        return replace(cell, verdict=Verdict.NOT_COMPARABLE, why=reason)
-    counts = (base.estimate.count, cell.estimate.count)
-    if 1 in counts:
-        who = "one run each" if counts == (1, 1) else f"one run of {base.group if counts[0] == 1 else cell.group}"
-        return replace(cell, verdict=Verdict.TOO_FEW, why=f"{who}: no statement about noise")
-    found = effect(base.estimate, cell.estimate)
-    within = tolerance is not None and found.relative is not None and abs(found.relative) <= tolerance
-    if within:
-        why = f"within the tolerance of {percent(tolerance, signed=False)}"
-        return replace(cell, effect=found, verdict=Verdict.SAME, why=why, p=found.p)
-    if not better:
-        return replace(cell, effect=found, verdict=Verdict.DIFFERS, why="no direction is declared better", p=found.p)
-    is_better = (found.difference < 0) == (better == "lower")
-    # What is computed alike each time, as with one seed for all, varies less than it would among other seeds.
-    why = "identical repeats: no noise seen" if found.g is None and not found.p else ""
-    return replace(cell, effect=found, verdict=Verdict.BETTER if is_better else Verdict.WORSE, why=why, p=found.p)
-
-
-def _settled(rows: Sequence[Row], confidence: float) -> list[Row]:
-    """Return the rows with every verdict withdrawn that noise could have made among so many comparisons."""
-    places = [(r, c) for r, row in enumerate(rows) for c, cell in enumerate(row.cells) if cell.p is not None]
-    adjusted = dict(zip(places, holm([rows[r].cells[c].p or 0.0 for r, c in places]), strict=True))
-    settled = []
-    for r, row in enumerate(rows):
-        cells = [
-            _withdrawn(cell, adjusted[r, c], len(places), confidence) if (r, c) in adjusted else cell
-            for c, cell in enumerate(row.cells)
-        ]
-        settled.append(replace(row, cells=tuple(cells)))
-    return settled
-
-
-def _withdrawn(cell: Cell, chance: float, comparisons: int, confidence: float) -> Cell:
-    cell = replace(cell, p=chance)
-    if chance < 1 - confidence or cell.verdict is Verdict.SAME:
-        return cell
-    alone = cell.effect is not None and cell.effect.p < 1 - confidence
-    why = f"stands out alone, not among {comparisons} comparisons" if alone else ""
-    return replace(cell, verdict=Verdict.SAME, why=why)
 
 
 def _notes(groups: Mapping[str, Sequence[Run]], counting: Mapping[str, Sequence[Run]]) -> list[str]:
@@ -308,7 +294,7 @@ def _notes(groups: Mapping[str, Sequence[Run]], counting: Mapping[str, Sequence[
 
 
 def _mean(found: Estimate | None, unit: str) -> str:
-    return "" if found is None else interval(found.mean, found.half_width, unit)
+    return "" if found is None else estimate_text(found, unit)
 
 
 def _arrow(better: Better) -> str:

@@ -24,8 +24,7 @@ from fairmile.reports.comparison import Comparison, Row
 from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs, merged, over_epochs, thinned, timeline
 from fairmile.reports.leaderboard import Histogram
 from fairmile.reports.leaderboard import histogram as count_in_bins
-from fairmile.reports.measures import measures, title, unit_of
-from fairmile.reports.statistics import estimate
+from fairmile.reports.measures import estimate_of, measures, title, unit_of
 from fairmile.runs.model import Run
 from fairmile.runs.wording import better_of
 
@@ -42,6 +41,7 @@ _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _WIDTH = 7.0  # inches; 700 pixels on the web
 _MOST_LINES = 8
 _MOST_BESIDE = 4
+_LEGEND_LETTERS = 88  # that fit beside each other below a figure
 _MOST_LABEL = 48
 MEASURED_AS = {"memory_bytes": "max_rss_bytes"}
 _STYLE: dict[str, Any] = {
@@ -153,19 +153,20 @@ def bands(groups: Mapping[str, Sequence[Run]], metric: str) -> Picture:
     if not any(len(curve.xs) > 1 for each in shown.values() for curve in each):
         raise NotFound(f"none of these runs logged {metric!r} more than once")
     crowded = len(shown) > _MOST_BESIDE  # then a legend among the curves would hide them
+    unit = _unit(groups, metric)
 
     def draw(figure: Figure) -> None:
         axis = figure.subplots()
         for at, (name, each) in enumerate(shown.items()):
-            xs, means, lows, highs = _band(each)
+            xs, means, lows, highs = _band(each, metric, unit)
             axis.plot(xs, means, color=COLOURS[at], label=short_label(f"{name} ({len(each)})"), **_mark(at, xs))
             axis.fill_between(xs, lows, highs, color=COLOURS[at], alpha=0.2, linewidth=0)
-        _finish(axis, "step", axis_name(metric, _unit(groups, metric)), legend=not crowded)
+        _finish(axis, "step", axis_name(metric, unit), legend=not crowded)
         if crowded:
             figure.legend(loc="outside lower left", ncols=2)
         axis.xaxis.set_major_locator(whole_numbers())
 
-    note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval."
+    note = "Mean over the repeats (their number in brackets) and its 95 % confidence interval; of two, both values."
     if broken := sum(curve.not_finite for each in shown.values() for curve in each):
         note += f" Not shown: {broken} that {'is' if broken == 1 else 'are'} NaN or infinite."
     note += more_note(left_out)
@@ -223,6 +224,8 @@ def bars(comparison: Comparison) -> Picture:
         raise NotFound("none of the groups has a number to draw")
     groups, columns = list(comparison.groups), 2 if len(rows) == 4 else min(3, len(rows))
     lines = math.ceil(len(rows) / columns)
+    labels = [short_label(name) for name in groups]
+    beside = min(4, len(groups), max(1, _LEGEND_LETTERS // (max(map(len, labels)) + 4)))  # more would be cut off
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(lines, columns, squeeze=False).ravel()
@@ -230,11 +233,11 @@ def bars(comparison: Comparison) -> Picture:
             panel.set_visible(False)
         for panel, row in zip(panels, rows, strict=False):
             _draw_bars(panel, row)
-        handles = [_patch(COLOURS[at % len(COLOURS)], short_label(name)) for at, name in enumerate(groups)]
-        figure.legend(handles=handles, loc="outside lower left", ncols=min(4, len(handles)))
+        handles = [_patch(COLOURS[at % len(COLOURS)], label) for at, label in enumerate(labels)]
+        figure.legend(handles=handles, loc="outside lower left", ncols=beside)
 
-    note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals."
-    height = 2.1 * lines + 0.3 * math.ceil(len(groups) / 4)
+    note = f"Bars are means, whiskers their {comparison.confidence * 100:g} % confidence intervals; of two runs, both."
+    height = 2.1 * lines + 0.3 * math.ceil(len(groups) / beside)
     return Picture("comparison", "Groups side by side", draw, height, note)
 
 
@@ -409,10 +412,11 @@ def _draw_bars(panel: Axes, row: Row) -> None:
         if cell.estimate is None or not _has_mean(cell.estimate):
             panel.text(at, 0, "–", ha="center", va="bottom")
             continue
-        half = cell.estimate.half_width
         panel.bar(at, cell.estimate.mean / size, color=COLOURS[at % len(COLOURS)], width=0.72, alpha=0.9)
-        if half is not None:
-            panel.errorbar(at, cell.estimate.mean / size, yerr=half / size, color=INK, capsize=4, linewidth=1.2)
+        if (ends := cell.estimate.ends) is not None:
+            mean = cell.estimate.mean
+            reach = [[(mean - ends[0]) / size], [(ends[1] - mean) / size]]
+            panel.errorbar(at, mean / size, yerr=reach, color=INK, capsize=4, linewidth=1.2)
     panel.set_xticks([])
     panel.set_xlim(-0.7, len(row.cells) - 0.3)
     panel.grid(False, axis="x")
@@ -457,7 +461,7 @@ def _first_curves(groups: Mapping[str, Sequence[Run]], metric: str) -> tuple[dic
     return shown, left_out
 
 
-def _band(found: Sequence[Curve]) -> tuple[list[float], list[float], list[float], list[float]]:
+def _band(found: Sequence[Curve], metric: str, unit: str) -> tuple[list[float], list[float], list[float], list[float]]:
     """Return steps, means and the ends of the interval, which is nothing where only one run has a value."""
     values: dict[float, list[float]] = {}
     for curve in found:
@@ -465,10 +469,9 @@ def _band(found: Sequence[Curve]) -> tuple[list[float], list[float], list[float]
             values.setdefault(x, []).append(y)
     most = max(map(len, values.values()))
     steps = sorted(step for step, each in values.items() if len(each) == most or most == 1)
-    known = [estimate(values[step]) for step in steps]
-    lows = [each.mean if each.low is None else each.low for each in known]
-    highs = [each.mean if each.high is None else each.high for each in known]
-    return steps, [each.mean for each in known], lows, highs
+    known = [estimate_of(metric, unit, values[step]) for step in steps]
+    ends = [each.ends or (each.mean, each.mean) for each in known]
+    return steps, [each.mean for each in known], [low for low, _ in ends], [high for _, high in ends]
 
 
 def _at(xs: Sequence[float], ys: Sequence[float], x: float) -> float:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fairmile.base.errors import NotFound, RunFailed, UsageError
-from fairmile.base.statistics import t_cdf
-from fairmile.reports.comparison import Verdict, group_runs, json_value
-from fairmile.reports.measures import Measure, counts, interval, known_names, measures, number, title, unknown_metric
-from fairmile.reports.statistics import Estimate, effect, estimate, holm
+from fairmile.reports.comparison import group_runs, json_value
+from fairmile.reports.measures import (
+    Measure,
+    counts,
+    estimate_of,
+    estimate_text,
+    known_names,
+    measures,
+    number,
+    title,
+    unknown_metric,
+)
+from fairmile.reports.statistics import Estimate
+from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
 from fairmile.runs.model import Run, RunState
-from fairmile.runs.wording import Better
+from fairmile.runs.wording import Better, bounds_of
 
 Where = Callable[[Run], bool]
 Combine = Callable[[Sequence[float]], float]
@@ -51,19 +61,21 @@ class Leaderboard:
     of: int  # how many things were ranked
     notes: tuple[str, ...] = ()
     noise: float | None = None  # the standard deviation behind the verdicts, where it is that of all repeats together
+    chances: Mapping[Pair, float] = field(default_factory=dict, repr=False)  # of noise alone, each pair by itself
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows, the best first."""
         rows = []
         for each in self.places:
-            mean = interval(each.estimate.mean, each.estimate.half_width, self.unit)
+            mean = estimate_text(each.estimate, self.unit)
             best = number(each.best, self.unit)
             rows.append([str(each.rank), each.label, mean, str(len(each.runs)), best, each.system, each.verdict or ""])
         return ["rank", "what", title(self.metric), "runs", "best", "system", "to the first"], rows
 
     def document(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""
-        found: dict[str, Any] = json_value(asdict(self))
+        found: dict[str, Any] = json_value(asdict(replace(self, chances={})))
+        del found["chances"]
         return found
 
 
@@ -102,13 +114,13 @@ def leaderboard(
     n: int = 10,
     where: Where | None = None,
     better: Better = "",
-    pooled: bool = False,
+    also: Mapping[Pair, float] | None = None,
 ) -> Leaderboard:
     """Rank groups of repeats by the mean of a metric, the best first.
 
     Only runs that are done count. A group with a value that is NaN or infinite comes last. The verdict of a place
-    says whether more than noise tells it from the first. `better` overrules what the runs say of the direction.
-    With `pooled` the noise is that of all repeats together, which tells more where each group has but few.
+    says whether more than noise tells it from the first, among all places, shown or not, and the comparisons `also`
+    that stand beside them. `better` overrules what the runs say of the direction.
     """
     if n < 1:
         raise UsageError(f"a leaderboard has at least one place, not {n}")
@@ -121,12 +133,32 @@ def leaderboard(
     having = [run for run in done if run.id in values]
     unit, better = _one_kind(metric, list(values.values()), better)
     groups = group_runs(having)
-    estimates = {label: estimate([values[run.id].value for run in each]) for label, each in groups.items()}
+    estimates = {
+        label: estimate_of(metric, unit, [values[run.id].value for run in each]) for label, each in groups.items()
+    }
     order = sorted(groups, key=lambda label: _key(estimates[label], better))
     shown = order[:n]
-    known = [estimates[label] for label in shown]
-    noise = _noise(list(estimates.values())) if pooled else None
-    verdicts = _verdicts(known, next(iter(values.values())).tolerance, noise)
+    noise = shared_noise(having, estimates.values())
+    measured = list(values.values())
+    is_positive = bounds_of(metric, unit, [each.value for each in measured if math.isfinite(each.value)])[0] == 0
+
+    def stands(label: str) -> Judgement:
+        first, other = estimates[order[0]], estimates[label]
+        if first.not_finite or other.not_finite:
+            return Judgement(Verdict.NOT_COMPARABLE)
+        return judge(
+            (order[0], first),
+            (label, other),
+            better=better,
+            tolerance=measured[0].tolerance,
+            noise=noise,
+            is_positive=is_positive,
+        )
+
+    ids = {label: [run.id for run in each] for label, each in groups.items()}
+    pairs = {label: pair_of(metric, ids[order[0]], ids[label]) for label in order[1:]}
+    judgements = {pair: stands(label) for label, pair in pairs.items()}
+    settled = settle(judgements, also or {})
     places: list[Place] = []
     for at, label in enumerate(shown):
         tied = at > 0 and estimates[label].mean == estimates[shown[at - 1]].mean
@@ -140,11 +172,13 @@ def leaderboard(
                 best_run=best.id,
                 runs=tuple(run.id for run in groups[label]),
                 system=groups[label][0].system,
-                verdict=verdicts[at],
+                verdict=settled[pairs[label]].verdict if at else None,
             )
         )
     notes = tuple(_notes(chosen, done, having, places))
-    return Leaderboard(metric, unit, better, tuple(places), len(order), notes, noise.sd if noise else None)
+    return Leaderboard(
+        metric, unit, better, tuple(places), len(order), notes, noise.sd if noise else None, chances(judgements)
+    )
 
 
 def parse_where(conditions: Sequence[str]) -> Where:
@@ -257,57 +291,6 @@ def _key(found: Estimate, better: Better) -> tuple[bool, float]:
     broken = found.not_finite > 0 or found.count == 0
     mean = 0.0 if math.isnan(found.mean) else found.mean
     return broken, -mean if better == "higher" else mean
-
-
-@dataclass(frozen=True)
-class _Noise:
-    """The standard deviation of repeats about the means of their groups."""
-
-    sd: float
-    degrees: int
-
-    def chance(self, one: Estimate, other: Estimate) -> float:
-        """Return the chance that noise alone makes two means differ as much."""
-        error = self.sd * math.sqrt(1 / one.count + 1 / other.count)
-        apart = abs(one.mean - other.mean)
-        if apart <= 1e-12 * max(abs(one.mean), abs(other.mean)):
-            return 1.0
-        return min(1.0, 2 * t_cdf(-apart / error, self.degrees)) if error else 0.0
-
-
-def _noise(found: Sequence[Estimate]) -> _Noise | None:
-    """Return the noise of all groups together; None where nothing was repeated."""
-    known = [(each.sd, each.count - 1) for each in found if each.sd is not None and math.isfinite(each.sd)]
-    degrees = sum(free for _, free in known)
-    largest = max((sd for sd, _ in known), default=0.0)
-    if not degrees:
-        return None
-    # In units of the largest, no square overflows or vanishes.
-    squares = math.fsum(free * (sd / largest) ** 2 for sd, free in known) if largest else 0.0
-    return _Noise(largest * math.sqrt(squares / degrees), degrees)
-
-
-def _verdicts(found: Sequence[Estimate], tolerance: float | None, noise: _Noise | None) -> list[Verdict | None]:
-    """Return how each stands to the first, taken together so that many places make no false winner.
-
-    What lies within the tolerance of the metric is the same, as in a comparison.
-    """
-    verdicts: list[Verdict | None] = [None]
-    chances: dict[int, float] = {}
-    for at, each in enumerate(found[1:], 1):
-        verdicts.append(Verdict.TOO_FEW)
-        if each.not_finite or found[0].not_finite:
-            verdicts[at] = Verdict.NOT_COMPARABLE
-        elif noise or (each.sd is not None and found[0].sd is not None):
-            chance = noise.chance(found[0], each) if noise else effect(found[0], each).p
-            chances[at] = 1.0 if _within(found[0].mean, each.mean, tolerance) else chance
-    for at, chance in zip(chances, holm(list(chances.values())), strict=True):
-        verdicts[at] = Verdict.WORSE if chance < 1 - found[0].confidence else Verdict.SAME
-    return verdicts
-
-
-def _within(first: float, mean: float, tolerance: float | None) -> bool:
-    return tolerance is not None and first != 0 and abs(mean - first) / abs(first) <= tolerance
 
 
 def _ranked(runs: Sequence[Run], metric: str) -> list[Run]:

@@ -11,8 +11,10 @@ from typing import Any
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
+from fairmile.reports.statistics import CONFIDENCE, Estimate, estimate
 from fairmile.runs.model import Run, RunState
-from fairmile.runs.wording import Better, better_of
+from fairmile.runs.trial import is_trial, result_of
+from fairmile.runs.wording import Better, better_of, bounds_of
 
 # What every run has beside the metrics of its own.
 ALWAYS: dict[str, tuple[str, Better]] = {
@@ -54,15 +56,12 @@ def measures(run: Run) -> dict[str, Measure]:
 
 
 def ending(run: Run) -> str:
-    """Return how a run counts: by its state, but a trial by what its study made of it.
-
-    A trial that was pruned has no result, though its program may have ended well; one that a study stopped at the end
-    of its turn has one, though it was cancelled.
-    """
-    said = str((run.document.get("trial") or {}).get("state") or "")
-    if said in ("done", "pruned"):
-        return said
-    return said if said == "failed" and not _is_bad(run) else str(run.state)
+    """Return how a run counts: by its state, but a trial that was pruned or has no value of its objective as that."""
+    if is_trial(run):
+        result = result_of(run)
+        if result.state == "pruned" or (result.state == "failed" and run.state is RunState.DONE):
+            return result.state
+    return str(run.state)
 
 
 def counts(run: Run) -> bool:
@@ -128,6 +127,23 @@ def interval(mean: float, half_width: float | None, unit: str = "") -> str:
     return f"{mean:,.{places}f} ± {half:,.{places}f} {word}".strip().replace("-", "−")
 
 
+def estimate_of(name: str, unit: str, values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
+    """Return what repeats say about the mean of a metric, within the bounds that its name and unit give."""
+    bounds = bounds_of(name, unit, [value for value in values if math.isfinite(value)])
+    return estimate(values, confidence=confidence, bounds=bounds)
+
+
+def estimate_text(found: Estimate, unit: str = "") -> str:
+    """Return a mean with its interval; where a bound cuts that with both ends, and of two values with these."""
+    half = found.half_width if found.sd else found.sd
+    if half is not None or found.ends is None or not math.isfinite(found.mean):
+        return interval(found.mean, half, unit)
+    if found.low is None:
+        low, high = (number(each, unit) for each in found.ends)
+        return f"{number(found.mean, unit)} ({low} and {high})"
+    return f"{number(found.mean, unit)} ({between(*found.ends, unit)})"
+
+
 def between(low: float | None, high: float | None, unit: str = "") -> str:
     """Return "low … high" in one unit; nothing where either end is not known."""
     if low is None or high is None:
@@ -155,10 +171,6 @@ def percent(value: float | None, *, signed: bool = True) -> str:
         return "0 %"
     text = f"{value * 100:{'+' if signed else ''}{'.3g' if abs(value) < 9.995 else ',.0f'}}"
     return re.sub(r"e\+?(-?)0*(\d+)$", r"e\1\2", text).replace("-", "−") + " %"
-
-
-def _is_bad(run: Run) -> bool:
-    return run.state.is_end and run.state is not RunState.DONE
 
 
 def _plain(value: float, digits: int) -> str:

@@ -13,7 +13,7 @@ from fairmile.base.files import write_atomic
 from fairmile.meter.footprint import Supply
 from fairmile.reports import figures, html, markdown
 from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, Note, Row, Text, Title, Tone, table
-from fairmile.reports.comparison import Comparison, Verdict, compare, group_runs, json_value
+from fairmile.reports.comparison import Comparison, compare, group_runs, json_value
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import Picture
 from fairmile.reports.leaderboard import Leaderboard, leaderboard
@@ -30,8 +30,10 @@ from fairmile.reports.measures import (
     title,
 )
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
+from fairmile.reports.statistics import Estimate
 from fairmile.reports.sweep import Goal, main_metric
 from fairmile.reports.sweep_page import SweepReport, is_sweep, sweep_blocks
+from fairmile.reports.verdicts import Verdict
 from fairmile.runs.model import Run, RunState
 
 Format = Literal["html", "md", "svg", "png"]
@@ -113,9 +115,11 @@ def report(
         blocks, data, about = list(one_run(run, supply)), document_of(run, supply), f"{run.name} · {run.id}"
     elif is_sweep(runs):
         about = f"{runs[0].name} · {runs[0].group}"
-        goals = objectives or [(name, "") for name in (metrics or ())]
+        goals = [(name, dict(objectives).get(name, "")) for name in metrics] if metrics else objectives
         first = metrics[0] if metrics else None
-        part = sweep_blocks(runs, metric=first, objectives=goals, notes=notes, hindsight=hindsight, over=over)
+        part = sweep_blocks(
+            runs, metric=first, objectives=goals, notes=notes, hindsight=hindsight, over=over, compared=metrics
+        )
         blocks, data = _swept(part, metrics, about)
     else:
         names = list(dict.fromkeys(run.name for run in runs))
@@ -138,13 +142,15 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
     }
     count = f"{len(runs)} runs in {len(groups)} groups" if len(groups) > 1 else f"{len(runs)} repeats"
     blocks: list[Block] = [_title(about, runs, count)]
+    main = main_metric(done, metrics)
+    board = leaderboard(runs, main, n=_TOP) if main and len(groups) > 1 else None
     if done and len(groups) <= _MOST_GROUPS:
-        comparison = compare(groups, metrics)
+        # Each is judged among all comparisons of the page, so that no pair has two verdicts.
+        comparison = compare(groups, metrics, also=board.chances if board else {})
+        board = board and leaderboard(runs, main, n=_TOP, also=comparison.chances)
         data["comparison"] = comparison.document()
         blocks += _compared(comparison) if len(groups) > 1 else _repeated(comparison)
-    main = main_metric(done, metrics)
-    if main and len(groups) > 1:
-        board = leaderboard(runs, main, n=_TOP)
+    if board:
         data["leaderboard"] = board.document()
         blocks += _ranked(board)
         # Where not all can be drawn, the best are.
@@ -164,10 +170,9 @@ def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tupl
     data: dict[str, Any] = {"runs": [run.id for run in runs], **part.data}
     what = "trials" if "study" in data else "points"
     blocks: list[Block] = [_title(about, runs, f"{len(groups):,} {what}"), *part.blocks]
-    if done and 1 < len(groups) <= _MOST_GROUPS and what == "points":
-        comparison = compare(groups, metrics)
-        data["comparison"] = comparison.document()
-        blocks += _compared(comparison)
+    if part.comparison is not None:
+        data["comparison"] = part.comparison.document()
+        blocks += _compared(part.comparison)
     if part.best:
         board = replace(part.best.board, places=part.best.board.places[:_TOP])
         data["leaderboard"] = board.document()
@@ -194,11 +199,12 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         tones: dict[str, Tone] = {"verdict": tone, "to the first": "dim", "why": "warn" if tone == "warn" else "dim"}
         shown = zip(columns, [metric, *row[1:]], strict=True)
         cells.append([Cell(text, tone=tones.get(name, "")) for name, text in shown])
-    yield table(columns, cells, numbers=[*columns[2:5], "to the first"])
+    yield table(columns, cells, numbers=columns[2:5])
     yield Text(
-        f"Means with their {comparison.confidence * 100:g} % confidence intervals, and standard deviations (sd); "
-        "differences to the first group by Welch’s t, with their intervals. A group is called better or worse only "
-        "where noise alone would seldom make such a difference over all lines of this table (Holm’s rule)."
+        f"Means with their {comparison.confidence * 100:g} % confidence intervals within what the quantity can be, of "
+        "two runs both values; standard deviations (sd); differences to the first group by Welch’s t, or with the "
+        "noise of all repeats of a sweep. A group is called better or worse only where noise alone would seldom make "
+        "such a difference over all comparisons of this page (Holm’s rule)."
     )
     yield from (Note(note) for note in comparison.notes)
 
@@ -239,13 +245,18 @@ def _repeated(comparison: Comparison) -> Iterator[Block]:
             number(found.mean, row.unit),
             deviation(found.sd, found.mean, row.unit),
             spread,
-            between(found.low, found.high, row.unit),
+            between(found.low, found.high, row.unit) or _both(found, row.unit),
         ]
         rows.append([title(row.metric), *shown, str(found.count), Cell(why, tone="warn")])
     interval = f"{comparison.confidence * 100:g} % interval of the mean"
     columns = ["metric", "mean", "standard deviation", "of the mean", interval, "runs", ""]
     yield table(columns, rows, numbers=columns[1:-1])
     yield from (Note(note) for note in comparison.notes)
+
+
+def _both(found: Estimate, unit: str) -> str:
+    """Return the two values of which no interval can be told."""
+    return "" if found.count < 2 else f"{number(found.least, unit)} and {number(found.largest, unit)}"
 
 
 def _ranked(board: Leaderboard) -> Iterator[Block]:
@@ -275,7 +286,8 @@ def _curves(
 ) -> Iterator[Block]:
     """Draw metrics over steps with bands over repeats, the curves of few single runs, and a histogram of many."""
     readable = {name: chosen for name, runs in groups.items() if (chosen := [run for run in runs if not run.packed])}
-    names = list(metrics or [name for name in known_names(done) if name not in ALWAYS])
+    own = [name for name in known_names(done) if name not in ALWAYS]
+    names = list(metrics or sorted(own, key=lambda name: name != main))
     images: list[Block] = []
     for name in names if bands else ():
         if len(images) < _MOST_BANDS:

@@ -23,8 +23,8 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, RunFailed, 
 from fairmile.base.words import did_you_mean
 from fairmile.base.yaml import Located, load_located
 from fairmile.reports.comparison import json_value
-from fairmile.reports.measures import Measure, between, interval, measures, number, percent, title
-from fairmile.reports.statistics import Estimate, estimate
+from fairmile.reports.measures import Measure, between, estimate_of, estimate_text, measures, number, percent, title
+from fairmile.reports.statistics import Estimate
 from fairmile.runs.model import Run, RunState
 
 ANY = "*"
@@ -80,7 +80,7 @@ class Check:
         rows = []
         for each in self.findings:
             unit = each.reference.unit
-            mean = "" if each.estimate is None else interval(each.estimate.mean, each.estimate.half_width, unit)
+            mean = "" if each.estimate is None else estimate_text(each.estimate, unit)
             verdict = "pass" if each.passed else "fail"
             rows.append([title(each.metric), each.system, verdict, mean, _bounds(each.reference), each.why])
         return ["metric", "system", "verdict", "measured", "allowed", "why"], rows
@@ -148,12 +148,13 @@ def _finding(reference: Reference, system: str, runs: Sequence[Run]) -> Finding:
     bad = [run for run in runs if run.state is not RunState.DONE]
     found = [measures(run).get(name) for run in runs if run.state is RunState.DONE]
     present = [each for each in found if each is not None]
-    measured = estimate([each.value for each in present]) if present else None
+    measured = estimate_of(name, present[0].unit, [each.value for each in present]) if present else None
     why = _obstacle(reference, bad, found, present) or _miss(reference, measured)
     passed = not why
-    if passed and measured and measured.low is not None and measured.high is not None:
-        outside = measured.low < reference.low or measured.high > reference.high
-        why = "barely: its interval reaches beyond the tolerance" if outside else ""
+    if passed and measured and measured.ends is not None:
+        outside = measured.ends[0] < reference.low or measured.ends[1] > reference.high
+        what = "one of its values lies" if measured.low is None else "its interval reaches"
+        why = f"barely: {what} beyond the tolerance" if outside else ""
     return Finding(name, system, passed, reference, measured, why)
 
 

@@ -104,11 +104,6 @@ class Spent:
     metered: int
 
 
-def is_trial(run: Run) -> bool:
-    """Tell whether a run is a trial of a study."""
-    return bool(run.document.get("trial"))
-
-
 def goals_of(runs: Sequence[Run]) -> list[Goal]:
     """Return the objectives that the trials themselves name, where they do."""
     said: Mapping[str, Any] = next(

@@ -12,21 +12,24 @@ from typing import Any
 
 from fairmile.base.errors import NotFound
 from fairmile.base.words import did_you_mean
-from fairmile.reports.comparison import Verdict, group_runs, json_value
+from fairmile.reports.comparison import group_runs, json_value
 from fairmile.reports.figures import short_number
 from fairmile.reports.leaderboard import Leaderboard, Place, leaderboard
 from fairmile.reports.measures import (
     ALWAYS,
+    Measure,
     counts,
     ending,
-    interval,
+    estimate_of,
+    estimate_text,
     known_names,
     measures,
     title,
     unknown_metric,
     value_text,
 )
-from fairmile.reports.statistics import Estimate, estimate
+from fairmile.reports.statistics import Estimate
+from fairmile.reports.verdicts import Pair, Verdict
 from fairmile.runs.model import Run
 from fairmile.runs.wording import Better, Value
 
@@ -147,7 +150,7 @@ class Best:
     @property
     def text(self) -> str:
         """All of it in one sentence or two."""
-        found = interval(self.first.estimate.mean, self.first.estimate.half_width, self.board.unit)
+        found = estimate_text(self.first.estimate, self.board.unit)
         runs = f", {len(self.first.runs)} runs" if len(self.first.runs) > 1 else ""
         said = f"Best by {title(self.board.metric)}: {self._name(self.first)} with {found}{runs}."
         if self.level:
@@ -228,9 +231,9 @@ def main_metric(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> st
     return next((name for name in metrics or known_names(runs) if name in directed), "")
 
 
-def best(runs: Sequence[Run], metric: str, *, better: Better = "") -> Best:
-    """Return the best point by the mean of a metric, with all that are level with it."""
-    board = leaderboard(runs, metric, n=max(1, len(runs)), better=better, pooled=True)
+def best(runs: Sequence[Run], metric: str, *, better: Better = "", also: Mapping[Pair, float] | None = None) -> Best:
+    """Return the best point by the mean of a metric, with all that are level with it; `also` as in a leaderboard."""
+    board = leaderboard(runs, metric, n=max(1, len(runs)), better=better, also=also)
     first, others = board.places[0], board.places[1:]
     if not first.estimate.count:
         raise NotFound(f"no run has a finite value of {metric!r}")
@@ -292,7 +295,8 @@ def effects(sweep: Sweep) -> list[AxisEffect]:
             if at is not None:
                 values[at].append(value)
         if sum(map(bool, values)) > 1:
-            found.append(AxisEffect(axis, known, tuple(map(estimate, values)), _share(values)))
+            estimates = tuple(estimate_of(sweep.metric, sweep.unit, each) for each in values)
+            found.append(AxisEffect(axis, known, estimates, _share(values)))
     return sorted(found, key=lambda each: -(each.share or 0.0))
 
 
@@ -338,11 +342,11 @@ def _axis(name: str, values: Sequence[Value], absent: int) -> Axis:
 
 
 def _point(label: str, runs: Sequence[Run]) -> Point:
-    known: dict[str, list[float]] = {}
+    known: dict[str, list[Measure]] = {}
     for run in runs:
         for name, each in measures(run).items() if counts(run) else ():
-            known.setdefault(name, []).append(each.value)
-    estimates = {name: estimate(each) for name, each in known.items()}
+            known.setdefault(name, []).append(each)
+    estimates = {name: estimate_of(name, some[0].unit, [each.value for each in some]) for name, some in known.items()}
     reasons = (str(run.result.get("reason") or "") for run in runs if not counts(run))
     ends = Counter(map(ending, runs))
     return Point(label, runs[0].params, runs[0].system, tuple(runs), estimates, ends, next(filter(None, reasons), ""))

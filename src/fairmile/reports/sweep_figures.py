@@ -456,9 +456,11 @@ def _draw_effect(panel: Axes, found: AxisEffect, sweep: Sweep, known: _Scale, co
     means = [(x, each) for x, each in zip(centres, found.estimates, strict=True) if each.count]
     ys = [known.inside(each.mean) / known.size for _, each in means]
     # So few values say next to nothing about the interval of their mean.
-    halves = [(each.half_width or 0.0) / known.size if each.count > 3 else math.nan for _, each in means]
-    panel.errorbar([x for x, _ in means], ys, yerr=halves, color=COLOURS[0], marker="o", markersize=4, capsize=3,
-                   linewidth=1.6, elinewidth=1.1)  # fmt: skip
+    ends = [each.ends if each.count > 3 and each.ends else (math.nan, math.nan) for _, each in means]
+    below = [(each.mean - low) / known.size for (_, each), (low, _) in zip(means, ends, strict=True)]
+    above = [(high - each.mean) / known.size for (_, each), (_, high) in zip(means, ends, strict=True)]
+    panel.errorbar([x for x, _ in means], ys, yerr=[below, above], color=COLOURS[0], marker="o", markersize=4,
+                   capsize=3, linewidth=1.6, elinewidth=1.1)  # fmt: skip
     _draw_to_scale(panel, known)
     if is_number:
         if found.axis.log:

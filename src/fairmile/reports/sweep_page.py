@@ -11,8 +11,19 @@ from typing import Any
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.reports import sweep_figures
 from fairmile.reports.blocks import Block, Cell, Heading, Note, Row, Text, Tile, Tiles, table
+from fairmile.reports.comparison import Comparison, compare
 from fairmile.reports.differences import inner_differences
-from fairmile.reports.measures import counts, ending, interval, measures, number, percent, title, value_text
+from fairmile.reports.measures import (
+    counts,
+    ending,
+    estimate_text,
+    known_names,
+    measures,
+    number,
+    percent,
+    title,
+    value_text,
+)
 from fairmile.reports.one_run import drawn
 from fairmile.reports.study import (
     Front,
@@ -23,7 +34,6 @@ from fairmile.reports.study import (
     goals_of,
     history,
     importance,
-    is_trial,
     spent,
     study_document,
     total,
@@ -43,9 +53,12 @@ from fairmile.reports.sweep import (
     metric_names,
     survey,
 )
+from fairmile.reports.verdicts import Pair
 from fairmile.runs.model import Run
+from fairmile.runs.trial import is_trial
 
 _MOST_POINTS = 500
+_MOST_COMPARED = 6  # more points than this are ranked, not compared with the first
 _MOST_MAPS = 3
 _OF_JOBS = ("variable SLURM_", "variable PBS_", "variable LSB_", "variable FLUX_")
 _MOST_REASONS = 4
@@ -60,6 +73,7 @@ class SweepReport:
 
     sweep: Sweep
     best: Best | None
+    comparison: Comparison | None  # of few points, each with the first
     blocks: tuple[Block, ...]
     points: tuple[Block, ...]  # the table of all of them, which may be long
     data: Mapping[str, Any]
@@ -79,19 +93,26 @@ def sweep_blocks(
     notes: Sequence[str] = (),
     hindsight: Sequence[Mapping[str, object]] = (),
     over: Sequence[str] = (),
+    compared: Sequence[str] | None = None,
 ) -> SweepReport:
     """Report runs that vary over parameters: all that their records tell, and for trials the way of the study.
 
     `objectives` are metrics with their direction (else what the trials name, else the metric); `notes` come first;
     `hindsight` are rows of a table about early stopping, as whoever knows the study gives them; `over` are two
-    parameters for the heat map.
+    parameters for the heat map; `compared` are the metrics in which few points are compared (else all).
     """
     runs = _numbered(runs)
     goals = list(objectives) or goals_of(runs)
     name = metric or (goals[0][0] if goals else None)
     known = survey(runs, name, better=dict(goals).get(name or "", ""))
-    found = _best(known)
     trials = any(map(is_trial, runs))
+    found, comparison = _best(known), None
+    if not trials and any(map(counts, runs)) and 1 < len(known.points) <= _MOST_COMPARED:
+        # Each is judged among all comparisons of the page, so that no pair has two verdicts.
+        groups = {point.label: point.runs for point in known.points}
+        names = compared or sorted(known_names(filter(counts, runs)), key=lambda name: name != known.metric)
+        comparison = compare(groups, names, also=found.board.chances if found else {})
+        found = _best(known, comparison.chances)
     steps = history(runs, known.metric, better=known.better) if trials and known.metric else []
     weights = importance(known) if trials and known.metric else None
     edge = _front(known, goals)
@@ -105,7 +126,7 @@ def sweep_blocks(
     data: dict[str, Any] = {"sweep": known.document() | {"best": found and _best_document(found)}}
     if trials:
         data["study"] = study_document(steps, weights, edge, runs)
-    return SweepReport(known, found, tuple(blocks), tuple(_all_points(known, goals, found)), data)
+    return SweepReport(known, found, comparison, tuple(blocks), tuple(_all_points(known, goals, found)), data)
 
 
 def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
@@ -115,11 +136,11 @@ def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
     return runs
 
 
-def _best(sweep: Sweep) -> Best | None:
+def _best(sweep: Sweep, also: Mapping[Pair, float] | None = None) -> Best | None:
     if not sweep.metric or not sweep.better or not sweep.values:
         return None
     try:
-        return best(sweep.runs, sweep.metric, better=sweep.better)
+        return best(sweep.runs, sweep.metric, better=sweep.better, also=also)
     except (NotFound, UsageError):  # units that differ: nothing can be ranked, and the table shows why
         return None
 
@@ -271,10 +292,10 @@ def _value_cell(point: Point, name: str, unit: str, several: bool) -> Cell:
     found = point.estimates.get(name)
     if found is None:  # how far one came that is no result
         last = measures(point.runs[-1]).get(name)
-        return Cell(number(last.value, last.unit), tone="dim") if last else Cell("")
+        return Cell(number(last.value, last.unit), tone="dim") if last and math.isfinite(last.value) else Cell("")
     if not found.count:
         return Cell("NaN", tone="warn")
-    text = interval(found.mean, found.half_width, unit) if several else number(found.mean, unit)
+    text = estimate_text(found, unit) if several else number(found.mean, unit)
     return Cell(text, found.mean, "warn" if found.not_finite else "")
 
 

@@ -277,11 +277,9 @@ class _Program:
                         watch_at = None
                         self._measure(process.pid, watch_s)
                     if limit is not None and now >= limit:
-                        child.end()
-                        return self._judged(child, f"it took longer than {timeout_s:g} s", state="timeout")
+                        return self._stopped(child, f"it took longer than {timeout_s:g} s", state="timeout")
                     if self._look is not None and (why := self._look()):
-                        child.end()
-                        return self._judged(child, why, state="cancelled")
+                        return self._stopped(child, why, state="cancelled")
             except BaseException:
                 self._forwarded = "INT"
                 child.end(first=signal.SIGINT)
@@ -330,6 +328,12 @@ class _Program:
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+    def _stopped(self, child: _Child, reason: str, *, state: str) -> Ending:
+        if child.wait(0):  # it came to its end by itself meanwhile
+            return self._judged(child)
+        child.end()
+        return self._judged(child, reason, state=state)
 
     def _judged(self, child: _Child, reason: str = "", *, state: str = "") -> Ending:
         code = child.exit_code

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 Better = Literal["lower", "higher", ""]
@@ -17,6 +19,11 @@ _HIGHER = re.compile(
     r"samples_per_s|images_per_s|tokens_per_s|flops_per_s|per_s|per_second)s?($|[^a-z])",
     re.IGNORECASE,
 )
+_FRACTION = re.compile(
+    r"(^|[^a-z])(acc(uracy)?|f1|auc|auroc|precision|recall|nnse|iou|dice|map)s?($|[^a-z])", re.IGNORECASE
+)
+_RATE = re.compile(r"(^|[^a-z])(throughput|bandwidth|speedup|per_s|per_second)($|[^a-z])", re.IGNORECASE)
+_NEVER_NEGATIVE = ("s", "ms", "us", "ns", "min", "h", "J", "kJ", "kWh", "W", "kW", "bytes", "B")
 _SPEED = re.compile(r"(_s|_ms|_wait_share|speedup)$")
 
 
@@ -30,3 +37,14 @@ def better_of(name: str) -> Better:
     if _HIGHER.search(name):
         return "higher"
     return "lower" if _LOWER.search(name) else ""
+
+
+def bounds_of(name: str, unit: str, values: Sequence[float]) -> tuple[float, float]:
+    """Return between which numbers a metric can lie, as far as name and unit tell and its values do not contradict."""
+    least, largest = min(values, default=0.0), max(values, default=0.0)
+    if least < 0:
+        return -math.inf, math.inf
+    if _FRACTION.search(name):
+        return 0.0, next((top for top in (1.0, 100.0) if largest <= top), math.inf)
+    is_bounded = unit in _NEVER_NEGATIVE or better_of(name) == "lower" or bool(_RATE.search(name))
+    return 0.0 if is_bounded else -math.inf, math.inf

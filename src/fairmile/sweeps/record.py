@@ -13,6 +13,7 @@ from typing import Any
 
 from fairmile.base.errors import SystemFailure
 from fairmile.base.files import Holder, write_atomic
+from fairmile.runs.wording import Better
 
 SWEEP = "sweep.json"
 COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep
@@ -51,6 +52,14 @@ class Sweep:
     @property
     def is_study(self) -> bool:
         return "study" in self.document
+
+    @property
+    def objectives(self) -> list[tuple[str, Better]]:
+        """The metrics that its file names, each with its direction where the file tells it."""
+        if self.is_study:
+            return [(each["metric"], each["better"]) for each in self.document["study"]["objectives"]]
+        best = str(self.document.get("best") or "")
+        return [(best, "")] if best else []
 
 
 def list_sweeps(root: Path) -> list[Sweep]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Settings
+from fairmile.sweeps.tuning.engine import Settings, TrialRecord
 from fairmile.sweeps.tuning.records import Entry
 from fairmile.sweeps.tuning.rules import Rules
 from fairmile.sweeps.tuning.space import Space
@@ -66,3 +66,27 @@ def test_a_trial_that_is_told_too_late_to_stop_has_its_curve_kept_to_the_end() -
     assert [report(step, 1.0 / step) for step in range(1, 5)] == ["", "weak", "weak", "weak"]
     assert kept == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25)]
     assert asked == [1, 2], "what was stopped once is not judged again"
+
+
+@pytest.mark.parametrize(
+    ("settings", "done", "told"),
+    [
+        ({}, [], ["weak"] * 4),
+        ({"steps": 4}, [], ["weak", "weak", "weak", ""]),  # at its last step it is done
+        ({}, [0.4, 0.9], ["weak", "weak", "", ""]),  # better than all that are done
+    ],
+)
+def test_a_stop_is_taken_back_at_the_last_step_and_from_the_best(
+    settings: dict[str, float], done: list[float], told: list[str]
+) -> None:
+    finished = [TrialRecord(at, "done", {}, (value,)) for at, value in enumerate(done)]
+    report = rules(1.0, **settings).reporter(
+        lambda *_: "", lambda step, _: "weak" if step == 1 else "", lambda: finished
+    )
+    assert [report(step, 1.0 / step) for step in range(1, 5)] == told
+
+
+def test_a_trial_that_was_given_to_another_worker_stays_stopped() -> None:
+    finished = [TrialRecord(0, "done", {}, (9.0,))]
+    report = rules(1.0).reporter(lambda step, _: "lost" if step == 1 else "", lambda *_: "", lambda: finished)
+    assert [report(step, 1.0) for step in (1, 2)] == ["lost", "lost"]

@@ -80,7 +80,7 @@ class TestHere:
             assert run.params["x"] == each.params["x"]
             assert each.values == (run.metrics["loss"].value,)
             assert [step for step, _ in each.curve] == [1, 2, 3, 4, 5]
-            said = {"study": study.id, "number": each.number, "generation": 0, "state": "done"}
+            said = {"study": study.id, "number": each.number, "generation": 0}
             assert run.document["trial"] == {**said, "objectives": {"loss": "lower"}}
         (best,) = workspace.studies.best(study)
         assert best.values[0] == min(each.values[0] for each in trials)
@@ -99,9 +99,31 @@ class TestHere:
         stopped = workspace.runs.get(trials[2].run)
         assert stopped.state is RunState.CANCELLED
         assert stopped.result["reason"].startswith("stopped early: ")
-        assert stopped.document["trial"]["state"] == "pruned"
         assert b"saved" in workspace.runs.output(stopped.id)
         assert len(trials[2].curve) < 5
+        assert trials[2].values == (stopped.metrics["loss"].value,), "the last value, not that of the decision"
+
+    def test_what_ended_by_itself_is_done_with_its_last_value_whatever_the_pruner_says(
+        self, workspace: Workspace, tmp_path: Path
+    ) -> None:
+        text = STUDY.replace("sampler: random", "sampler: grid, pruner: median, startup: 1").replace(", steps: 5", "")
+        study = made(workspace, tmp_path, text.replace("{uniform: [0, 1]}", "{choice: [0.3, 0.9, 1.0]}"))
+        engine = workspace.studies.engine(study)
+
+        def execute(trial: Trial, report: Report) -> Outcome:
+            """Log five values and end before anybody can stop it."""
+            x = float(str(trial.params["x"]))
+            values = [(x - 0.3) ** 2 + 1 / step for step in range(1, 6)]
+            told = [report(step, value) for step, value in enumerate(values, 1)]
+            said.append(any(told))
+            return Outcome("done", (values[-1],), run=f"run-{trial.number}")
+
+        said: list[bool] = []
+        engine.work(execute, at_once=1, worker="me", stop=lambda: False)
+        assert said == [False, True, True]
+        assert [(each.state, round(each.values[0], 2)) for each in engine.trials()] == [
+            ("done", 0.2), ("done", 0.56), ("done", 0.69)
+        ]  # fmt: skip
 
     def test_what_the_command_line_says_goes_before_what_the_file_says_of_each_trial(
         self, workspace: Workspace, tmp_path: Path

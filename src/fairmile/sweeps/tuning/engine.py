@@ -12,6 +12,7 @@ from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
 
 TrialState = Literal["running", "done", "pruned", "failed"]
+INTERRUPTED = "the study was interrupted"  # why a trial is stopped that nobody judged: it may be tried again
 
 
 @dataclass(frozen=True)

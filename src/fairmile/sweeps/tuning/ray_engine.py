@@ -29,7 +29,7 @@ from typing import Any, Self
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Objective
-from fairmile.sweeps.tuning.engine import Execute, Outcome, Settings, Trial
+from fairmile.sweeps.tuning.engine import INTERRUPTED, Execute, Outcome, Settings, Trial
 from fairmile.sweeps.tuning.optuna_engine import suggest
 from fairmile.sweeps.tuning.records import Entry, RecordedEngine, Records
 from fairmile.sweeps.tuning.rules import Decide
@@ -219,11 +219,16 @@ class _Running:
         self.values: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.words: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.last_step: float | None = None
+        self._is_ended = False  # Ray is through with it, and asks for nothing more
 
     def decide(self, step: float, value: float) -> str:
         self.last_step = step
+        if self._is_ended:
+            return ""
         self.values.put({"step": step, "value": value})
-        return self.words.get()
+        why = self.words.get()
+        self._is_ended = bool(why)
+        return why
 
 
 class _Desk:
@@ -272,7 +277,7 @@ class _Desk:
         self.records.interrupted = self.records.interrupted or kind is not None
         with self._lock:
             for running in self._running.values():
-                running.words.put("the study was interrupted")
+                running.words.put(INTERRUPTED)
         for thread in self._threads:
             thread.join()
         for _ in range(self._at_once):  # generations are executed by the threads of their seats

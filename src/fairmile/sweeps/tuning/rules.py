@@ -100,28 +100,39 @@ class Rules:
         `keep` writes a value down, and may return why the trial is not ours any more; `decide` is the engine's pruner.
         With `whole` steps the first value within one counts. Late in a long curve one step in fifty is kept, so that a
         record does not grow by every batch of a training. With several objectives nothing is kept or stopped. Whoever
-        is told to stop and comes too late goes on to report: the curve is kept to its end.
+        is told to stop and comes too late goes on to report: the curve is kept to its end. At its last step a trial is
+        done, and one that is better than all that are done is not stopped: what was decided before is taken back.
         """
         curve: list[tuple[float, float]] = []
-        stopped: list[str] = []
+        why, gone = "", ""
         last = -math.inf
 
         def report(step: float, value: float) -> str:
-            nonlocal last
+            nonlocal last, why, gone
             if len(self.objectives) > 1 or not 0 <= step < math.inf:
                 return ""
             step = int(step) if whole else step
             if step - last < max(last // 50, 1 if whole else 1e-9):
-                return "".join(stopped)
+                return gone or why
             last, value = step, value if math.isfinite(value) else math.nan
             if math.isfinite(value):
                 curve.append((step, value))
-            why = keep(step, value) or ("" if stopped else self._why_stop(step, value, curve, decide, finished))
-            if why and not stopped:
-                stopped.append(why)
-            return "".join(stopped)
+            gone = keep(step, value) or gone
+            if self.settings.steps is not None and step >= self.settings.steps:
+                why = ""
+            else:
+                why = why or self._why_stop(step, value, curve, decide, finished)
+                why = "" if why and self._leads(value, finished()) else why
+            return gone or why
 
         return report
+
+    def _leads(self, value: float, trials: Iterable[TrialRecord]) -> bool:
+        """Tell whether a value is better than those of all trials that are done."""
+        done = [each.values[0] for each in trials if each.state == "done" and each.values]
+        if not done or math.isnan(value):
+            return False
+        return value < min(done) if self.objectives[0].better == "lower" else value > max(done)
 
     def _why_stop(
         self,
@@ -132,9 +143,6 @@ class Rules:
         finished: Callable[[], Iterable[TrialRecord]],
     ) -> str:
         settings = self.settings
-        # At its last step a trial is done, and to stop it would only spoil its record.
-        if settings.steps is not None and step >= settings.steps:
-            return ""
         why = decide(step, value)
         if why or self._stop_early is None or step < settings.min_steps or math.isnan(value):
             return why

@@ -18,13 +18,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, RunFailed, SystemFailure, Unsupported, UsageError
+from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import Holder, write_atomic
 from fairmile.runs.batches import Frozen, read_tasks, write_tasks
-from fairmile.runs.ledger import Ledger
+from fairmile.runs.ledger import Ledger, Row
 from fairmile.runs.model import RunState
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.runs.spec import RunSpec
+from fairmile.runs.trial import trial_result
+from fairmile.runs.wording import Better
 from fairmile.runs.worker import Batch
 from fairmile.sweeps.files import read_document
 from fairmile.sweeps.members import Members
@@ -152,8 +154,13 @@ class Studies:
         return _spent(study, self._runs())
 
     def trials(self, study: Sweep) -> Sequence[TrialRecord]:
-        """Return what is known of all trials."""
-        return self.engine(study).trials()
+        """Return what is known of all trials; of one that ended, what the record of its run tells."""
+        return self._trials(study, self.engine(study))
+
+    def _trials(self, study: Sweep, engine: Engine) -> Sequence[TrialRecord]:
+        rows = {row.id: row for row in self._runs().rows(group=study.id)}
+        names = [each["metric"] for each in study.document["study"]["objectives"]]
+        return [_with_result(each, rows.get(each.run), names) for each in engine.trials()]
 
     def settle(self, study: Sweep) -> None:
         """Bring up to date what nobody else will: trials whose worker died, and the ends of their runs."""
@@ -196,6 +203,17 @@ class Studies:
             if each.judged
         ]
 
+    def about(self, id: str) -> tuple[list[tuple[str, Better]], list[dict[str, Any]]]:
+        """Return what a report of a sweep or study needs: its objectives, and how well curves would be extrapolated."""
+        try:
+            sweep = self._sweeps.get(id)
+        except NotFound:  # its runs came from elsewhere
+            return [], []
+        try:
+            return sweep.objectives, self.hindsight(sweep) if sweep.is_study else []
+        except Unsupported:  # nothing here can extrapolate
+            return sweep.objectives, []
+
     # Execute
 
     def run(
@@ -208,7 +226,7 @@ class Studies:
         while True:
             self._work_here(study, engine, workers, on_look)
             self._reap(study, engine)
-            found = engine.trials()
+            found = self._trials(study, engine)
             on_look(found)
             if not engine.waiting() or (study.folder / _STOP).exists():
                 self._settle(study)
@@ -283,7 +301,7 @@ class Studies:
                 break
             self.submit(study)
         self._settle(study)
-        found = engine.trials()
+        found = self._trials(study, engine)
         on_look(found)
         return found
 
@@ -329,6 +347,14 @@ def _engine(study: Sweep, ledger: Ledger) -> Engine:
         spent=lambda: _budgeted(study, ledger),
         stop_early=stopper(settings, objectives[0].better),
     )
+
+
+def _with_result(trial: TrialRecord, row: Row | None, objectives: Sequence[str]) -> TrialRecord:
+    """Return a trial as its run tells it; what an engine keeps is what its sampler learned."""
+    if row is None or trial.state == "running":
+        return trial
+    result = trial_result(row.state, row.reason, row.metrics, objectives)
+    return trial if result.state == "running" else replace(trial, state=result.state, values=result.values)
 
 
 def _spent(study: Sweep, ledger: Ledger) -> dict[str, float | None]:

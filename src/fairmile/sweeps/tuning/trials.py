@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairmile.meter.tail import Tail
 from fairmile.runs.batches import Frozen
+from fairmile.runs.model import Run
+from fairmile.runs.trial import STOPPED_EARLY, result_of
 from fairmile.runs.wording import Value
 from fairmile.runs.worker import Batch
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Objective, Point
-from fairmile.sweeps.tuning.engine import Outcome, Report, Trial
+from fairmile.sweeps.tuning.engine import INTERRUPTED, Outcome, Report, Trial
 
 CHECKPOINT = "checkpoint"  # of a population: what a trial leaves here, others go on from
-_PRUNED = "stopped early: "
-_INTERRUPTED = "its worker was interrupted"
 
 
 class TrialRunner:
@@ -47,7 +46,7 @@ class TrialRunner:
     def __call__(self, trial: Trial, report: Report) -> Outcome:
         """Execute a trial to its end, or until `report` gives a reason to stop it."""
         if self.is_interrupted:
-            return Outcome("running", reason=_INTERRUPTED)
+            return Outcome("running", reason=INTERRUPTED)
         id = f"{self._study}-{trial.number:05d}" + (f"-{trial.generation}" if trial.until is not None else "")
         member = self._member(id, trial)
         watched = _Watched(self._batch.root / id, self._objectives[0], report)
@@ -55,23 +54,17 @@ class TrialRunner:
             "study": self._study,
             "number": trial.number,
             "generation": trial.generation,
-            "state": "running",
             "objectives": {each.metric: each.better for each in self._objectives},
         }
         more: dict[str, Any] = {"trial": said} | ({"job": dict(self._job)} if self._job else {})
 
-        def note(document: dict[str, Any]) -> None:
-            watched.last_look()
-            ended = {"done": "done"}.get(document["state"], "failed")
-            document["trial"] = {**said, "state": "pruned" if watched.why else ended}
-
         def look() -> str:
-            return watched.look() or (_INTERRUPTED if self.is_interrupted else "")
+            return watched.look() or (INTERRUPTED if self.is_interrupted else "")
 
-        document = self._batch.execute(member, more=more, look=look, then=note)
+        document = self._batch.execute(member, more=more, look=look, then=lambda _: watched.take())
         if document is None:
             return Outcome("failed", reason=f"run {id} is executed by another process", run=id)
-        return self._outcome(document, watched, id)
+        return self._outcome(document, id)
 
     def _member(self, id: str, trial: Trial) -> dict[str, Any]:
         point = Point(trial.number, id, trial.params)
@@ -87,25 +80,14 @@ class TrialRunner:
             member["env"] = {**member.get("env", {}), **places}
         return member
 
-    def _outcome(self, document: Mapping[str, Any], watched: _Watched, id: str) -> Outcome:
-        result = document["result"]
-        if watched.why:
-            value = watched.value
-            return Outcome("pruned", () if value is None else (value,), watched.why, id)
-        if result["state"] == "cancelled":  # not the trial failed: it may be tried again
+    def _outcome(self, document: Mapping[str, Any], id: str) -> Outcome:
+        folder = self._batch.root / id
+        result = result_of(Run(document, folder))
+        if result.state == "running":  # not the trial failed: it may be tried again
             self.is_interrupted = True
-            return Outcome("running", reason=str(result.get("reason") or ""), run=id)
-        if result["state"] != "done":
-            return Outcome("failed", reason=str(result.get("reason") or result["state"]), run=id)
-        values: list[float] = []
-        for each in self._objectives:
-            found = (result.get("metrics") or {}).get(each.metric)
-            values.append(float(found["value"]) if found is not None else math.nan)
-            if not math.isfinite(values[-1]):
-                why = "was never logged" if found is None else f"ended as {found['value']}"
-                return Outcome("failed", reason=f"the metric {each.metric!r} {why}", run=id)
-        left = self._batch.root / id / CHECKPOINT
-        return Outcome("done", tuple(values), run=id, checkpoint=str(left) if left.is_dir() else "")
+        left = folder / CHECKPOINT
+        checkpoint = str(left) if result.state == "done" and left.is_dir() else ""
+        return Outcome(result.state, result.values, result.reason, id, checkpoint)
 
 
 class _Watched:
@@ -116,22 +98,24 @@ class _Watched:
         self._metric = objective.metric
         self._report = report
         self._count = 0
-        self.value: float | None = None
-        self.why = ""
+        self._why = ""
 
     def look(self) -> str:
-        """Report what has come, and return why the trial is to be stopped, where it is."""
-        for step, value in self._new():
-            if not self.why:
-                self.value = value if math.isfinite(value) else self.value
-                self.why = self._report(step, value)
-        return f"{_PRUNED}{self.why}" if self.why else ""
+        """Report what has come, and return why the trial is to be stopped, where it is.
 
-    def last_look(self) -> None:
-        """Report what came at the very end; it is too late to stop anything."""
+        A program is stopped one look after the decision: one that logged all its steps between two looks ends by
+        itself meanwhile.
+        """
+        is_due = bool(self._why)
+        self.take()
+        if self._why == INTERRUPTED:
+            return self._why
+        return f"{STOPPED_EARLY}{self._why}" if is_due and self._why else ""
+
+    def take(self) -> None:
+        """Report what has come; a later value may take back the decision of an earlier one."""
         for step, value in self._new():
-            if not self.why:
-                self._report(step, value)
+            self._why = self._report(step, value)
 
     def _new(self) -> Iterator[tuple[float, float]]:
         for each in self._tail.new():

@@ -1,0 +1,106 @@
+"""Pages, comparisons and leaderboards of the runs of one workspace, by the names of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairmile.base.errors import NotFound
+from fairmile.meter.footprint import Supply
+from fairmile.reports.comparison import Comparison, compare, group_runs
+from fairmile.reports.leaderboard import Leaderboard, leaderboard, parse_where
+from fairmile.reports.measures import ALWAYS
+from fairmile.reports.page import Report, report
+from fairmile.reports.references import Check, check, read_references
+from fairmile.reports.statistics import CONFIDENCE
+from fairmile.reports.sweep import Goal
+from fairmile.runs.ledger import Ledger
+from fairmile.runs.model import Run
+
+_LAST = "last"
+_COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep
+
+
+@dataclass(frozen=True)
+class About:
+    """What a sweep or study says of its runs beside their records."""
+
+    objectives: Sequence[Goal] = ()
+    hindsight: Sequence[Mapping[str, object]] = ()
+
+
+class Reports:
+    """Reports of runs; each word is an id, a group or a name of runs, or `last`. Nothing is changed."""
+
+    def __init__(self, ledger: Callable[[], Ledger], supply: Supply, about: Callable[[str], About]) -> None:
+        self._ledger = ledger
+        self._supply = supply
+        self._about = about  # of a group of runs
+
+    def page(
+        self,
+        *references: str,
+        metrics: Sequence[str] | None = None,
+        where: Sequence[str] = (),
+        over: Sequence[str] = (),
+    ) -> Report:
+        """Report runs, without any word what ran last; `write(path)` of the result makes the file.
+
+        A sweep or study is reported by the metric that its file names, unless `metrics` are given.
+        """
+        runs = self._filtered(references, where)
+        groups = {run.group for run in runs}
+        about = self._about(groups.pop()) if len(groups) == 1 and "" not in groups else About()
+        return report(
+            runs,
+            metrics=metrics or None,
+            objectives=about.objectives,
+            hindsight=about.hindsight,
+            over=over,
+            supply=self._supply,
+        )
+
+    def compare(
+        self, *references: str, metrics: Sequence[str] | None = None, confidence: float = CONFIDENCE
+    ) -> Comparison:
+        """Compare groups of repeats with the first one; those of a single word by what they are repeats of."""
+        return compare(self.groups(*references), metrics, confidence=confidence)
+
+    def check(self, *references: str, file: Path) -> Check:
+        """Compare runs with the reference values of a file."""
+        return check([run for each in self.groups(*references).values() for run in each], read_references(file))
+
+    def leaderboard(self, metric: str, *references: str, n: int = 10, where: Sequence[str] = ()) -> Leaderboard:
+        """Rank runs by a metric; without any word all that have it."""
+        return leaderboard(self._having(metric, references), metric, n=n, where=parse_where(where))
+
+    def groups(self, *references: str) -> Mapping[str, Sequence[Run]]:
+        """Return the runs that each word means; those of a single word in groups of repeats."""
+        found = {reference: self._ledger().select(reference) for reference in references}
+        return group_runs(next(iter(found.values()))) if len(found) == 1 else found
+
+    def _filtered(self, references: Sequence[str], where: Sequence[str]) -> list[Run]:
+        holds, ledger = parse_where(where), self._ledger()
+        everything = not references and bool(where)
+        named = [ledger.get(row.id) for row in ledger.rows()] if everything else self._chosen(references)
+        chosen = [run for run in named if holds(run)]
+        if named and not chosen:
+            raise NotFound(f"no run has {' and '.join(where)}", hint="`fairmile runs ls` shows what there is")
+        return chosen
+
+    def _chosen(self, references: Sequence[str]) -> list[Run]:
+        words = [self._group_of_last() if each == _LAST else each for each in references or (_LAST,)]
+        return list({run.id: run for word in words for run in self._ledger().select(word)}.values())
+
+    def _group_of_last(self) -> str:
+        """Return the sweep, the study or the repeats that the last run is part of."""
+        run = self._ledger().get(_LAST)
+        return run.group or run.id.removesuffix(_COMBINED)
+
+    def _having(self, metric: str, references: Sequence[str]) -> list[Run]:
+        if references:
+            return self._chosen(references)
+        rows = self._ledger().rows()
+        having = [row for row in rows if metric in ALWAYS or metric in row.metrics] or rows
+        return [self._ledger().get(row.id) for row in having]
