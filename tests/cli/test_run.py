@@ -298,6 +298,20 @@ class TestRerun:
         packed = fairmile("runs", "pack", "last", "--json").json["done"][0]
         assert fairmile("rerun", packed).code == 0
 
+    def test_of_somebody_elses_run_is_shown_and_needs_consent(self, fairmile: Fairmile, place: Path) -> None:
+        fairmile("run", "--env", "LD_PRELOAD=", "--", "echo", "high")
+        fairmile("runs", "export", "last", "-o", "a.crate.zip")
+        fairmile("runs", "rm", "last")
+        refused = fairmile("rerun", "a.crate.zip")
+        assert (refused.code, refused.out, run_ids(place)) == (2, "", [])
+        assert "command   echo high" in refused.err
+        assert "not set   LD_PRELOAD=" in refused.err
+        assert "there is no terminal to ask for your consent" in refused.err
+        shown = fairmile("rerun", "a.crate.zip", "--dry-run", "--json").json
+        assert shown["review"]["command"] == ["echo", "high"]
+        agreed = fairmile("rerun", "a.crate.zip", "--yes")
+        assert (agreed.code, agreed.out.splitlines()[0], len(run_ids(place))) == (0, "high", 2)
+
     def test_in_an_environment_needs_no_file_of_it(self, fairmile: Fairmile, place: Path) -> None:
         first = fairmile("run", "--environment", "tides.yaml", "--", "python", "-c", "print(1)")
         assert first.code == 0, first.err

@@ -318,7 +318,7 @@ class TestExchange:
         other = Workspace.open(environ=environ).runs
         (imported,) = other.import_runs(crate)
         assert imported.id == run.id
-        done = other.rerun(imported.id)
+        done = other.rerun(imported.id, trust=True)
         assert done.again.state is RunState.DONE, other.output(done.again.id)
         assert done.reproduced, done.verdicts
         assert {each.what: each.same for each in done.verdicts}["input data"] is True
@@ -359,7 +359,7 @@ class TestExchange:
             paths = {name: Path(each["path"]) for name, each in again.captured["inputs"].items()}
             assert paths["data"].read_text() == "6" and (paths["more"] / "deep/x").read_text() == "7"
         assert [path.name for path in other.root.iterdir() if path.name.startswith(".import")] == []
-        assert other.rerun(run.id).reproduced
+        assert other.rerun(run.id, trust=True).reproduced
 
     def test_importing_twice_changes_nothing_and_another_of_that_name_is_refused(
         self, runs: Runs, tmp_path: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
@@ -13,10 +12,12 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, count, json_option
-from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
+from fairmile.cli.run_options import WithCommand, changes_from, command_of, pairs, run_options
+from fairmile.runs.isolation import isolating_runtime
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import Fit, unfit
 from fairmile.runs.rerun import Rerun
+from fairmile.runs.review import Review
 from fairmile.runs.runs import RunPlan, Runs, Step
 from fairmile.runs.targets import parse_params
 from fairmile.workspace import Workspace
@@ -86,10 +87,18 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     "--tolerance", type=click.FloatRange(min=0), help="How far a metric may be off.  [default: as declared, or 0.05]"
 )
 @click.option("--on", default="", metavar="SYSTEM", help="Where it runs.  [default: as before]")
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable for the program.")
+@click.option("--environment", default="", metavar="ENV", help="Run in this environment.  [default: as before]")
+@click.option("--in-container", "container", default="", metavar="IMAGE", help="Run it in this image, without network.")
+@click.option("--ignore-needs", is_flag=True, help="Run also where declared hardware or software is missing.")
+@click.option("--yes", is_flag=True, help="Run what somebody else recorded without asking.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")
 @json_option
-def rerun(out: Out, reference: str, tolerance: float | None, on: str, dry_run: bool) -> int:
+def rerun(out: Out, reference: str, **options: Any) -> int:
     """Do a run again from its record alone, in a fresh folder, and tell what differs.
+
+    A run that somebody else recorded (a crate, an imported run) is shown first: its
+    command, variables, system, files and what it builds. Fairmile asks before it runs it.
 
     \b
     Examples:
@@ -97,22 +106,44 @@ def rerun(out: Out, reference: str, tolerance: float | None, on: str, dry_run: b
       fairmile rerun last --tolerance 0.01
     """
     runs = Workspace.open().runs
-    changes = {"system": "" if on == "laptop" else on} if on else {}
-    if reference.endswith(".zip") and not runs.is_packed(Path(reference)):
-        (imported,) = runs.import_runs(reference, dry_run=dry_run)
-        if dry_run and not imported.folder.name:  # it is not among ours, so there is nothing to plan with yet
-            steps = (Step("import", reference), Step("run", " ".join(imported.spec.argv)))
-            _show_plan(out, RunPlan(imported.spec, steps))
-            return 0
-        reference = imported.id
-    if dry_run:
-        _show_plan(out, runs.rerun_plan(reference, **changes))
+    changes: dict[str, Any] = {}
+    if options["on"]:
+        changes["system"] = "" if options["on"] == "laptop" else options["on"]
+    if options["variables"]:
+        changes["env"] = dict(pairs("--env", options["variables"]))
+    if options["environment"]:
+        changes["environment"] = options["environment"]
+    if options["ignore_needs"]:
+        changes["ignore_needs"] = True
+    plan = runs.rerun_plan(reference, container=options["container"], **changes)
+    if options["dry_run"]:
+        _show_plan(out, plan)
         return 0
-    done = runs.rerun(reference, tolerance=tolerance, echo=_echo(out), **changes)
+    if plan.review is not None and not options["yes"] and not _agreed(out, plan.review, options["container"]):
+        out.say("nothing was run")
+        return 2
+    done = runs.rerun(plan, tolerance=options["tolerance"], echo=_echo(out), trust=True)
     _show_rerun(out, done)
     if done.again.state is RunState.CANCELLED:
         return _INTERRUPTED
     return 0 if done.reproduced else 1
+
+
+def _agreed(out: Out, review: Review, container: str) -> bool:
+    """Show what somebody else recorded, and ask; where no terminal is there to answer, refuse."""
+    out.say(f"run {review.run} was recorded by somebody else. Running it means:")
+    for what, line in review.lines():
+        out.say(f"  {what:<9} {line}")
+    if not container:
+        out.say("The program can read your files and use the network, but not see your other environment variables.")
+        if runtime := isolating_runtime():
+            out.hint(f"--in-container IMAGE runs it with {runtime}: no network, only its own folder")
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            f"run {review.run} was recorded by somebody else, and there is no terminal to ask for your consent",
+            hint="check what is listed above, then pass --yes",
+        )
+    return click.confirm("Run it?", default=False, err=True)
 
 
 def _going_on(run: Run) -> RunPlan:
@@ -148,7 +179,12 @@ def _show_plan(out: Out, plan: RunPlan) -> None:
         spec = plan.spec.model_dump(mode="json", exclude_defaults=True)
         steps = [vars(step) for step in plan.steps]
         facts = {"notes": plan.notes, "prediction": plan.prediction, "fit": verdict, "script": plan.script}
-        out.data({"spec": spec, "steps": steps, **facts})
+        reviewed = {"review": plan.review.to_dict()} if plan.review is not None else {}
+        out.data({"spec": spec, "steps": steps, **facts, **reviewed})
+        return
+    if plan.review is not None:
+        for what, line in plan.review.lines():
+            out.line(f"{what:<9} {line}")
         return
     for step in plan.steps:
         size = f"  ({format_size(step.size_bytes)})" if step.size_bytes else ""

@@ -26,6 +26,9 @@ _OPTIONS = (
     click.option(
         "--environment", default="", metavar="ENV", help="An environment, its file, or the asset that has it."
     ),
+    click.option(
+        "--ignore-needs", is_flag=True, help="Run also where declared hardware or software is missing."
+    ),
     click.option("--timeout", metavar="TIME", help="End it after so long."),
     click.option("--every", default="1s", metavar="TIME", help="Period of the measurements; 0 measures none."),
 )
@@ -69,6 +72,7 @@ def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = 
         "code": tuple(options["code"]),
         "tags": tuple(options["tags"]),
         "environment": options["environment"],
+        "ignore_needs": options["ignore_needs"],
         "timeout_s": parse_duration(options["timeout"]) if options["timeout"] else None,
         "system": "" if options["on"] == "laptop" else options["on"],
         "resources": job.resources,

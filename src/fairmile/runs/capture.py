@@ -27,7 +27,7 @@ from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha
 from fairmile.base.errors import DiskFailure, FairmileError, NotFound, SystemFailure
 from fairmile.base.files import write_atomic
 from fairmile.base.git import Repository
-from fairmile.runs.machine import hardware, scheduler, software, variables
+from fairmile.runs.machine import hardware, passed_on, scheduler, software, variables
 
 __all__ = [
     "agent",
@@ -37,6 +37,7 @@ __all__ = [
     "identity",
     "inputs",
     "is_source",
+    "passed_on",
     "scheduler",
     "software",
     "variables",

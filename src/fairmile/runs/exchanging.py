@@ -39,19 +39,26 @@ def import_runs(ledger: Ledger, store: Callable[[], Store], source: Path, format
     """Take in the runs that a file or folder of another form holds; one that is here already is left as it is."""
     found = []
     for each in EXCHANGES[format].read(source):
-        if not _ID.fullmatch(each.id):
-            raise UsageError(f"{source}: {each.id!r} is no id of a run")
-        known = ledger.find(each.id)
-        if known is not None and known.document.get("result") != each.document.get("result"):
-            raise Conflict(
-                f"there is another run {each.id} already", hint=f"`fairmile runs rm {each.id}` makes room for it"
-            )
+        known = known_run(ledger, each, source)
         if known is None and not dry_run:
             known = _taken_in(each, ledger, store)
         elif known is not None and not dry_run:
             known = _with_inputs(known, each, ledger)
         found.append(known or Run(each.document, Path()))
     return found
+
+
+def known_run(ledger: Ledger, imported: ImportedRun, source: Path) -> Run | None:
+    """Return the run that is here already under the id of one that comes in; another of that id raises Conflict."""
+    id = imported.id
+    if not _ID.fullmatch(id):
+        raise UsageError(f"{source}: {id!r} is no id of a run")
+    known = ledger.find(id)
+    if known is not None and any(
+        known.document.get(part) != imported.document.get(part) for part in ("spec", "result")
+    ):
+        raise Conflict(f"there is another run {id} already", hint=f"`fairmile runs rm {id}` makes room for it")
+    return known
 
 
 def _taken_in(imported: ImportedRun, ledger: Ledger, store: Callable[[], Store]) -> Run:

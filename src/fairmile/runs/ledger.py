@@ -173,6 +173,8 @@ class Ledger:
         for row in self.rows(identity=identity, states=[RunState.DONE]) if identity else ():
             with contextlib.suppress(NotFound):  # removed meanwhile
                 run = self.get(row.id)
+                if run.document.get("imported"):  # nobody here saw what went in
+                    continue
                 if not run.result.get("notes") and suits(run):  # one that lost something is no result to offer
                     return run
         return None

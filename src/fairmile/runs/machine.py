@@ -389,6 +389,50 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+# What a record from elsewhere may set: counts, switches and seeds of numerical libraries. No name by which one of
+# them loads a library or starts a program, and no value that names a file.
+_SETTABLE = re.compile(
+    r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|NCCL|RCCL|PYTORCH|TORCH|TORCHINDUCTOR|XLA|JAX|TF|HOROVOD|GLOO|"
+    r"HSA|MIOPEN|CUDNN|CUBLAS)_\w+|CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|"
+    r"MODULE_LOADING|CACHE_DISABLE)|NVIDIA_TF32_OVERRIDE|(?:HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|"
+    r"PYTHONHASHSEED|(?:\w+_)?SEED|LANG|LC_ALL|TZ"
+)
+_LOADS = re.compile(
+    r"PATH|DIR|HOME|FILE|LIB|PLUGIN|TOOL|AGENT|EXEC|CMD|COMMAND|CACHE(?!_DISABLE)|DUMP|HOOK|PROXY|URL|ADDR|SERVER"
+)
+_PLAIN_VALUE = re.compile(r"[\w .,:;=+*@(){}\[\]-]*", re.ASCII)
+# What a program from elsewhere sees of a person's variables: where programs and libraries lie, the terminal, the
+# language, the batch job and its launcher. Tokens, keys, agents, proxies and whatever else was exported stay out.
+_PASSED_ON = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|PWD|TERM|COLUMNS|LINES|NO_COLOR|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|TMP|TEMP|HOSTNAME|"
+    r"LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|PYTHON(?:PATH|HOME|UNBUFFERED|DONTWRITEBYTECODE|NOUSERSITE)|VIRTUAL_ENV|"
+    r"CONDA_(?:PREFIX|DEFAULT_ENV|SHLVL)|CUDA_(?:HOME|PATH|ROOT)|ROCM_(?:HOME|PATH)|MPI_HOME|MODULEPATH|MODULESHOME|"
+    r"LOADEDMODULES|_LMFILES_|LMOD_\w+|EBROOT\w+|"
+    r"(?:SLURM|SLURMD|PMI|PMI2|PMIX|PALS|LSB|LSF|PBS|FLUX|OMPI|PRTE|MV2|HYDRA|MPIR)_\w+|"
+    r"FAIRMILE_(?:ENV|POOLS|RESUME|JOB_FOLDER|ARRAY_INDEX|BIND)|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|"
+    r"MASTER_ADDR|MASTER_PORT|PS1"
+)
+
+
+def settable(env: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables of a record from elsewhere that may be set for its program."""
+    return {
+        name: value
+        for name, value in env.items()
+        if _SETTABLE.fullmatch(name) and not _LOADS.search(name) and _PLAIN_VALUE.fullmatch(value)
+    }
+
+
+def passed_on(env: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables of a person that a program from elsewhere may see."""
+    plain = variables(env)
+    return {
+        name: value
+        for name, value in env.items()
+        if name in plain or (_PASSED_ON.fullmatch(name) and not _SECRET_NAME.search(name.replace("PWD", "")))
+    }
+
+
 def looks_secret(name: str, value: str) -> bool:
     """Tell whether a variable may hold a secret, by its name or by what it holds."""
     if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):

@@ -149,7 +149,7 @@ class Run:
         if not self.packed:
             return read_log(event_files(self.folder))
         with TemporaryDirectory(prefix="fairmile-run-") as scratch:
-            extract(self.folder, Path(scratch) / self.id, only=FILES)
+            extract(self.folder, Path(scratch) / self.id, only=FILES, limits=None)
             return read_log(event_files(Path(scratch) / self.id))
 
 

@@ -25,12 +25,13 @@ from fairmile.base.errors import Conflict, DiskFailure, Integrity, NotFound, Sys
 from fairmile.base.files import Lock, safe_join, sync_folder, write_failure
 from fairmile.base.units import format_size
 from fairmile.runs.layout import RECORD, WORK
+from fairmile.store.limits import Limits
 
 SUFFIX = ".zip"
+LIMITS = Limits(files=1_000_000)
 _CHUNK = 1 << 20
 _FIRST_READ = 64 << 10
 _LONGEST_RECORD = 64 << 20
-_MOST_MEMBERS = 1_000_000
 _HEADER = struct.Struct("<4s5H3L2H")  # of a member: mark, version, flags, method, time, date, crc, sizes, lengths
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error, ValueError)
 
@@ -84,7 +85,7 @@ def unpack(file: Path) -> Path:
             raise Conflict(f"{folder} is in the way", hint="it holds no run; move it away")
         temporary = _beside(folder, "unpacking")
         try:
-            extract(file, temporary)
+            extract(file, temporary, limits=None)
             if not (temporary / RECORD).is_file():
                 raise Integrity(f"{file} holds no {RECORD}")
             os.rename(temporary, folder)
@@ -116,17 +117,17 @@ def read_packed(file: Path) -> dict[str, Any]:
     return document
 
 
-def extract(file: Path, folder: Path, *, most_bytes: int | None = None, only: str = "*") -> list[str]:
+def extract(file: Path, folder: Path, *, limits: Limits | None = LIMITS, only: str = "*") -> list[str]:
     """Unpack a zip file into a new folder and return the names of its files; nothing in it is trusted.
 
-    Names stay inside the folder, only files and folders are made, and what is written is bounded by `most_bytes`, by
-    the free space, and for each file by the size that the directory of the zip file states. Only members whose names
-    match `only` are unpacked.
+    Names stay inside the folder, only files and folders are made, and what is written is bounded by `limits`, by the
+    free space, and for each file by the size that the directory of the zip file states. Only members whose names
+    match `only` are unpacked. A pack of our own may be of any size: it has no limits.
     """
     names = []
-    with opened(file) as (packed, every):
+    with opened(file, limits=limits) as (packed, every):
         members = [member for member in every if fnmatchcase(member.filename, only)]
-        _check_size(members, file, folder, most_bytes)
+        _check_space(members, file, folder)
         try:
             folder.mkdir(parents=True)
             for member in members:
@@ -145,13 +146,13 @@ def extract(file: Path, folder: Path, *, most_bytes: int | None = None, only: st
 
 
 @contextlib.contextmanager
-def opened(file: Path) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
-    """Open a zip file that may come from anywhere; the names, kinds and places of its members are checked."""
+def opened(file: Path, *, limits: Limits | None = LIMITS) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
+    """Open a zip file that may come from anywhere; names, kinds, places and sizes of its members are checked."""
     if not file.is_file():
         raise NotFound(f"{file} is no file")
     try:
         with zipfile.ZipFile(file) as packed:
-            yield packed, _checked(packed, file)
+            yield packed, _checked(packed, file, limits)
     except (UsageError, SystemFailure):
         raise
     except _DAMAGED as error:
@@ -276,9 +277,15 @@ def _verify(file: Path, digests: dict[str, str]) -> None:
         raise Integrity(f"{file} cannot be read back: {error}") from error
 
 
-def _checked(packed: zipfile.ZipFile, file: Path) -> list[zipfile.ZipInfo]:
+def _checked(packed: zipfile.ZipFile, file: Path, limits: Limits | None) -> list[zipfile.ZipInfo]:
     members = packed.infolist()
-    if len(members) > _MOST_MEMBERS:
+    total_bytes = sum(member.file_size for member in members)
+    if limits is not None and (excess := limits.excess(total_bytes, file.stat().st_size)):
+        raise UsageError(
+            f"{file} unpacks to {format_size(total_bytes)}: {excess}",
+            hint="if you trust it, unpack it by hand and name the folder",
+        )
+    if len(members) > LIMITS.files:
         raise UsageError(f"{file} lists {len(members):,} members, which is too many to be a run")
     seen: set[str] = set()
     parents: set[str] = set()
@@ -296,11 +303,9 @@ def _checked(packed: zipfile.ZipFile, file: Path) -> list[zipfile.ZipInfo]:
     return members
 
 
-def _check_size(members: list[zipfile.ZipInfo], file: Path, folder: Path, most_bytes: int | None) -> None:
+def _check_space(members: list[zipfile.ZipInfo], file: Path, folder: Path) -> None:
     total_bytes = sum(member.file_size for member in members)
     free_bytes = shutil.disk_usage(folder.parent if folder.parent.is_dir() else file.parent).free
-    if most_bytes is not None and total_bytes > most_bytes:
-        raise UsageError(f"{file} unpacks to {format_size(total_bytes)}, at most {format_size(most_bytes)} are allowed")
     if total_bytes > free_bytes:
         raise DiskFailure(
             f"{file} unpacks to {format_size(total_bytes)}, but only {format_size(free_bytes)} are free",

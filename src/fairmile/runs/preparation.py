@@ -10,12 +10,13 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.catalog.assets import Assets
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
-from fairmile.envs.spec import parse_spec
+from fairmile.envs.spec import EnvironmentSpec, parse_spec
 from fairmile.runs import capture, sabath
 from fairmile.runs.layout import WORK
 from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.model import Run
 from fairmile.runs.rerun import rerun_spec
+from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
 from fairmile.runs.snapshot import keep_code, lay_code
 from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import filled, python_of, value_texts
@@ -69,13 +70,13 @@ class Preparation:
         digest = ""
         definition: Mapping[str, Any] = {}
         if spec.environment:
-            before = original.captured.get("environment") or {} if original is not None else {}
-            wanted = parse_spec(before["definition"]) if before.get("definition") else spec.environment
-            environment = self._envs().build(wanted)
+            environment = self._envs().build(self._wanted_environment(spec, original))
             lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         work = Path(spec.folder) if spec.folder else None
-        if original is not None:
+        if original is not None and is_foreign(original, self._root):
+            code = self._compared_code(original)
+        elif original is not None:
             code = dict(original.captured.get("code") or {"files": []})
         else:
             code = capture.code(argv, work or Path.cwd(), spec.code) if work or spec.code else {"files": []}
@@ -128,21 +129,39 @@ class Preparation:
         document["spec"] = recorded_spec(moved)
         return moved
 
-    def inputs_again(self, original: Run) -> dict[str, Input]:
-        """Return where what went into a run can be had now: where it was, or in the store."""
+    def _wanted_environment(self, spec: RunSpec, original: Run | None) -> str | EnvironmentSpec:
+        """Return what is built: as it was described for the original, unless a person named another environment."""
+        definition = environment_definition(original) if original is not None else None
+        if original is None or definition is None or spec.environment != original.spec.environment:
+            return spec.environment
+        return parse_spec(harmless_definition(definition) if is_foreign(original, self._root) else definition)
+
+    def _compared_code(self, original: Run) -> dict[str, Any]:
+        """Return what the program of a run from elsewhere is by its bytes; what else its record states is not taken."""
+        snapshot = (original.captured.get("code") or {}).get("snapshot") or ""
+        entries = self._store().tree(snapshot) if snapshot else ()
+        files = [{"name": e.path, "path": e.path, "sha256": e.sha256, "size_bytes": e.size_bytes} for e in entries]
+        return {"files": files, **({"snapshot": snapshot} if snapshot else {})}
+
+    def inputs_again(self, original: Run, *, foreign: bool = False) -> dict[str, Input]:
+        """Return where what went into a run can be had now: where it was, or in the store.
+
+        Of a run from elsewhere a path outside of its folder is taken only where the bytes are those of the record.
+        """
         found = {}
         for name, each in (original.captured.get("inputs") or {}).items():
             if "place" in each:
                 continue
             given = original.spec.inputs.get(name, Input())
             if not each.get("asset"):
-                given = self._input_again(original.id, name, each)
+                given = self._input_again(original, name, each, foreign=foreign)
             found[name] = given
         return found
 
-    def _input_again(self, id: str, name: str, each: Mapping[str, Any]) -> Input:
-        path, digest = Path(each["path"]), each.get("sha256", "")
-        if path.exists():
+    def _input_again(self, original: Run, name: str, each: Mapping[str, Any], *, foreign: bool) -> Input:
+        id, path, digest = original.id, Path(each.get("path") or "/-"), each.get("sha256", "")
+        is_own = not foreign or path.is_relative_to(original.folder)
+        if path.exists() and (is_own or capture.inputs({name: {"path": str(path)}})[name]["sha256"] == digest):
             return Input(path=str(path), sha256=digest)
         store = self._store()
         kept = self._root / ".inputs" / digest

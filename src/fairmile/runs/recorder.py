@@ -173,6 +173,8 @@ def execute(
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_failure(str(work), error) from error
+    if document.get("foreign"):  # a stranger's program is not given what this person exported
+        env = capture.passed_on(env)
     begin(folder, document, env)
     program = _Program(folder, document, argv, env, work, echo, look)
     ending, elapsed_s = program.run()
@@ -579,10 +581,11 @@ def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -
 
 
 def _outputs(work: Path, patterns: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the digests of the files that patterns match below a folder."""
+    """Return the digests of the files that patterns match below a folder; a link that leads out is not followed."""
     found: dict[str, Any] = {}
     if patterns and not work.is_dir():
         return found, f"its folder {work} is gone, and its outputs with it"
+    root, outside = work.resolve(), ""
     for pattern in patterns:
         try:
             paths = sorted(work.glob(pattern))
@@ -593,12 +596,22 @@ def _outputs(work: Path, patterns: Sequence[str]) -> tuple[dict[str, Any], str]:
             for file in files:
                 if not file.is_file() or file.is_symlink():
                     continue
+                if not _is_below(file, root):
+                    outside = outside or str(file)
+                    continue
                 if len(found) >= _MOST_OUTPUTS:
                     return found, f"only the first {_MOST_OUTPUTS} outputs are listed"
                 with contextlib.suppress(OSError):  # removed meanwhile
                     size_bytes = file.stat().st_size
                     found[str(file.relative_to(work))] = {"sha256": sha256_file(file), "size_bytes": size_bytes}
-    return found, ""
+    return found, f"outputs that a link leads to outside of {work} are left out, such as {outside}" if outside else ""
+
+
+def _is_below(file: Path, root: Path) -> bool:
+    try:
+        return file.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links that lead in a circle
+        return False
 
 
 def _energy(log: Log, missing: Mapping[str, str]) -> Document:

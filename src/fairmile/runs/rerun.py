@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.runs import capture
 from fairmile.runs.model import Metric, Run
 from fairmile.runs.spec import Input, RunSpec
@@ -46,6 +47,21 @@ class Rerun:
         if not any(each.what.startswith("metric ") for each in self.verdicts):
             judged.append("output ")
         return all(each.same is not False for each in self.verdicts if each.what.startswith(tuple(judged)))
+
+
+def check_repeatable(original: Run) -> None:
+    """Refuse a run that cannot be done again from its record."""
+    if not original.result:
+        hint = f"`fairmile run --resume {original.id}` goes on with it" if original.state.is_end else "wait for its end"
+        raise Conflict(f"run {original.id} is {original.state}", hint=hint)
+    if original.document.get("inside"):
+        raise UsageError(f"run {original.id} is a part of another program", hint="start that program again")
+    code = original.captured.get("code") or {}
+    if (code.get("git") or code.get("files")) and not code.get("snapshot"):
+        raise NotFound(
+            f"the code of run {original.id} was not kept: {code.get('trouble') or 'there is no snapshot of it'}",
+            hint="check the code out yourself and run it anew",
+        )
 
 
 def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]) -> RunSpec:
@@ -96,7 +112,7 @@ def verdicts(original: Run, again: Run, tolerance: float | None = None) -> tuple
 
 
 def _verdicts(original: Run, again: Run, tolerance: float | None) -> Iterator[Verdict]:
-    yield _code(original, again)
+    yield from _code(original, again)
     yield from _inputs(original, again)
     yield _environment(original, again)
     yield _hardware(original, again)
@@ -107,23 +123,26 @@ def _verdicts(original: Run, again: Run, tolerance: float | None) -> Iterator[Ve
     yield from _outputs(original, again)
 
 
-def _code(original: Run, again: Run) -> Verdict:
+def _code(original: Run, again: Run) -> Iterator[Verdict]:
+    """Compare programs by their bytes; a commit of somebody else's record is no byte that was compared."""
     before, now = (run.captured.get("code") or {} for run in (original, again))
-    if not before.get("git") and not before.get("files") and not before.get("sources"):
-        return Verdict("code", None, "no code was recorded: the command names no file")
-    if before.get("git") and before.get("git") == now.get("git"):
-        dirty = " with changes that were not committed" if before["git"].get("dirty") else ""
-        return Verdict("code", True, f"commit {before['git']['commit'][:12]}{dirty}")
-    same = [_digests(each) for each in (before, now)]
-    return Verdict("code", same[0] == same[1], "the same files" if same[0] == same[1] else "other files")
+    git, is_foreign = before.get("git") or {}, bool(again.document.get("foreign"))
+    if not git and not before.get("files") and not before.get("sources"):
+        yield Verdict("code", None, "no code was recorded: the command names no file")
+        return
+    same = _bytes_of(before) == _bytes_of(now)
+    detail = "the same files" if same else "other files"
+    if same and git and not is_foreign:
+        dirty = " with changes that were not committed" if git.get("dirty") else ""
+        detail = f"commit {git['commit'][:12]}{dirty}" if git.get("commit") else detail
+    yield Verdict("code", same, detail)
+    if git.get("commit") and is_foreign:
+        yield Verdict("commit", None, f"{git['commit'][:12]} is what the record states; it holds no commit to compare")
 
 
-def _digests(code: Mapping[str, Any]) -> Any:
-    return (
-        sorted((each["name"], each["sha256"]) for each in code.get("files", [])),
-        sorted((each["asset"], each["sha256"]) for each in code.get("sources", [])),
-        (code.get("git") or {}).get("commit"),
-    )
+def _bytes_of(code: Mapping[str, Any]) -> Any:
+    sources = sorted((each["asset"], each["sha256"]) for each in code.get("sources", []))
+    return code.get("snapshot") or "", sources
 
 
 def _inputs(original: Run, again: Run) -> Iterator[Verdict]:

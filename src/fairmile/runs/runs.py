@@ -18,7 +18,6 @@ from fairmile.base.errors import (
     Conflict,
     FairmileError,
     Locked,
-    NotFound,
     SystemFailure,
     Transient,
     Unsupported,
@@ -39,15 +38,21 @@ from fairmile.meter.meter import Meter
 from fairmile.runs import capture, carrier, sabath
 from fairmile.runs.arrays import Arrays
 from fairmile.runs.batches import Frozen, write_frozen
-from fairmile.runs.exchanging import export_run, import_runs
+from fairmile.runs.crate import CODE
+from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.exchanging import export_run, import_runs, known_run
+from fairmile.runs.isolation import isolated_environment
 from fairmile.runs.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
 from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
+from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
+from fairmile.runs.packing import SUFFIX as PACKED
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
 from fairmile.runs.preparation import Preparation
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
-from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
+from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_spec, verdicts
+from fairmile.runs.review import Review, is_foreign, refuse_unseen, restrict, review
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
@@ -95,6 +100,10 @@ class RunPlan:
     sources: tuple[str, ...] = ()
     sabath: sabath.SabathPlan | None = None
     original: Run | None = None  # what is done again
+    review: Review | None = None  # of a record from elsewhere: what somebody must have agreed to
+    crate: Path | None = None  # what the record is imported from before it is done again
+    container: str = ""  # the image that a program is locked into
+    changes: Mapping[str, Any] = field(default_factory=dict)
     unpredicted: str = ""  # why there is no prediction
 
     @property
@@ -175,6 +184,8 @@ class Runs(Ledger):
             notes += planned.notes
             if planned.trouble:
                 notes.append(planned.trouble)
+        for each in self.check_needs(spec.model_copy(update={"ignore_needs": True})):
+            steps.append(Step("needs", str(each)))
         command = " ".join(filled(spec.argv, {"python": "python", **value_texts(spec)}))
         script = ""
         if spec.system and spec.resources.time_s is None:
@@ -319,28 +330,22 @@ class Runs(Ledger):
         anyway: bool = False,
         echo: BinaryIO | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
+        trust: bool = False,
     ) -> Run:
-        """Execute a plan; see `run`."""
+        """Execute a plan; see `run`. One of a record from elsewhere needs `trust`: somebody has read its review."""
+        if plan.review is not None and not trust:
+            raise refuse_unseen(plan.review)
         if not anyway:
             plan.refuse_unfit()
-        spec = plan.spec
-        if spec.system:
-            self._around.jobs().machines[spec.system].refuse_elsewhere()
+        spec = self._spec_of(plan)
+        checked = self.check_needs(spec)
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
         captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
-        identity = capture.identity({"spec": recorded_spec(spec), "captured": captured})
-        if plan.original is not None:
-            identity = rerun_identity(plan.original, captured)
-        document: dict[str, Any] = {
-            "identity": identity,
-            "captured": captured,
-            "prediction": dict(plan.prediction),
-            "job": None,
-        }
-        if plan.original is not None:
-            document["rerun_of"] = plan.original.id
+        captured |= needs_record(checked, captured)
+        document = _new_document(plan, spec, captured)
+        identity = document["identity"]
         if not again and (known := self.known(identity, lambda run: _is_carried_alike(run.spec, spec))) is not None:
             on_step(Step("known", f"run {known.id} had exactly the same inputs; --again runs it anyway"))
             return known
@@ -358,6 +363,16 @@ class Runs(Ledger):
             self._recent[spec.name].appendleft(done)
         return done
 
+    def _spec_of(self, plan: RunPlan) -> RunSpec:
+        """Return what is executed of a plan; a system that this machine is not raises."""
+        spec = plan.spec
+        if spec.system:
+            self._around.jobs().machines[spec.system].refuse_elsewhere()
+        if plan.container:
+            file = isolated_environment(plan.container, spec.inputs, self.root)
+            spec = spec.model_copy(update={"environment": file})
+        return spec
+
     def _execute(
         self,
         folder: Path,
@@ -371,6 +386,8 @@ class Runs(Ledger):
         if spec.environment:
             command = self._around.envs().shell(document["captured"]["environment"]["digest"], argv)
             argv, env = command.argv, {**self._environ, **command.env, **spec.env}
+        if document.get("container"):  # where its log goes lies beside the folder that it works in
+            env["FAIRMILE_BIND"] = str(folder)
         if spec.params.get("stage"):  # it wants its data where they are read fastest
             env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._around.store().pools.by_rank())
         document["argv"] = list(argv)
@@ -399,6 +416,20 @@ class Runs(Ledger):
         finally:
             recording.meter.close()
             finish(folder, document, ending, time.monotonic() - begins, {})
+
+    def check_needs(self, spec: RunSpec) -> list[Need]:
+        """Compare declared hardware and frameworks with where a run goes; what is missing there raises UsageError.
+
+        A specification that says to ignore its needs gets the result all the same.
+        """
+        if not spec.needs:
+            return []
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        offer = offer_for(spec, argv, self._around.jobs, self._environ)
+        checked = check_needs(spec.needs, offer)
+        if not spec.ignore_needs:
+            refuse_missing(spec.asset or spec.name, checked, offer)
+        return checked
 
     # On a system
 
@@ -453,7 +484,9 @@ class Runs(Ledger):
         is_far = bool(spec.system) and self.arrays.is_far(spec.system)
         if is_far and spec.environment:  # which is refused
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
+        checked = self.check_needs(spec)
         captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
+        captured |= needs_record(checked, captured)
         prediction = dict(plan.prediction)
         document: dict[str, Any] = {"id": folder.name, "spec": recorded_spec(spec), "captured": captured}
         if spec.folder and (is_far or not in_place):
@@ -600,43 +633,78 @@ class Runs(Ledger):
 
     def _resumed(self, run: Run) -> dict[str, str]:
         env = {**self._environ, "FAIRMILE_RESUME": "1"}
+        if run.document.get("container"):
+            env["FAIRMILE_BIND"] = str(run.folder)
         name = (run.captured.get("environment") or {}).get("digest") if run.spec.environment else ""
         return env | dict(self._around.envs().shell(name).env) if name else env
 
-    def rerun_plan(self, reference: str, **changes: Any) -> RunPlan:
-        """Return what doing a run again would do."""
+    def rerun_plan(self, reference: str, *, container: str = "", **changes: Any) -> RunPlan:
+        """Return what doing a run again would do; `reference` may also be a crate, of which nothing is kept yet.
+
+        A run of somebody else comes with a `review` of all that it would execute, set, build and ask for. With
+        `container`, an image, its program has no network and can write to nothing but its folder.
+        """
+        crate = self._crate(reference)
+        if crate is not None:
+            (imported,) = EXCHANGES["rocrate"].read(crate)
+            if known_run(self, imported, crate) is None:
+                return _crate_plan(imported, crate, container, changes)
+            reference = imported.id
         original = self.collect(reference)
-        if not original.result:
-            hint = (
-                f"`fairmile run --resume {original.id}` goes on with it"
-                if original.state.is_end
-                else "wait for its end"
-            )
-            raise Conflict(f"run {original.id} is {original.state}", hint=hint)
-        if original.document.get("inside"):
-            raise UsageError(f"run {original.id} is a part of another program", hint="start that program again")
+        check_repeatable(original)
         code = original.captured.get("code") or {}
         snapshot = code.get("snapshot")
         kept = {entry.path for entry in self._around.store().tree(snapshot)} if snapshot else set()
-        spec = rerun_spec(original, self._preparation.inputs_again(original), kept)
-        if changes:
-            spec = checked_spec({**_said(spec), **changes})
-        if (code.get("git") or code.get("files")) and not code.get("snapshot"):
-            raise NotFound(
-                f"the code of run {original.id} was not kept: {code.get('trouble') or 'there is no snapshot of it'}",
-                hint="check the code out yourself and run it anew",
-            )
+        foreign = is_foreign(original, self.root)
+        spec = rerun_spec(original, self._preparation.inputs_again(original, foreign=foreign), kept)
+        dropped: dict[str, str] = {}
+        if foreign:
+            spec, dropped = restrict(spec, original)
+        spec = _changed(spec, changes)
+        checked = None
+        if foreign:
+            made = original.document.get("imported") or {}
+            source = str(made.get("from") or original.document.get("rerun_of") or original.folder)
+            checked = review(original, spec, dropped, sorted(kept), source, container)
+        _check_container(container, spec)
         sources = tuple(each["asset"] for each in code.get("sources", []))
         steps = (Step("run", " ".join(spec.argv)),)
-        return RunPlan(spec, steps, sources=sources, original=original)
+        return RunPlan(
+            spec, steps, sources=sources, original=original, review=checked, container=container, changes=changes
+        )
+
+    def _crate(self, reference: str) -> Path | None:
+        """Return the crate, or folder of a run, that a path outside of this workspace names; None for an id."""
+        path = Path(reference)
+        if "/" not in reference and reference not in (".", "..") and not reference.endswith(PACKED):
+            return None
+        return path if path.exists() and path.absolute().parent != self.root else None
 
     def rerun(
-        self, reference: str, *, tolerance: float | None = None, echo: BinaryIO | None = None, **changes: Any
+        self,
+        what: str | RunPlan,
+        *,
+        tolerance: float | None = None,
+        echo: BinaryIO | None = None,
+        trust: bool = False,
+        **changes: Any,
     ) -> Rerun:
-        """Do a run again from its record alone, in a fresh folder, and say how the two differ."""
-        plan = self.rerun_plan(reference, **changes)
-        original = self.collect(reference)
-        again = self.execute(plan, echo=echo)
+        """Do a run again from its record alone, in a fresh folder, and say how the two differ.
+
+        `what` is a run, a crate, or what `rerun_plan` returned. A run of somebody else is executed only with `trust`,
+        which says that somebody has read its review.
+        """
+        plan = what if isinstance(what, RunPlan) else self.rerun_plan(what, **changes)
+        if plan.review is not None and not trust:
+            raise refuse_unseen(plan.review)
+        if plan.crate is not None:
+            (taken,) = self.import_runs(plan.crate)
+            seen, plan = plan.review, self.rerun_plan(taken.id, container=plan.container, **plan.changes)
+            if plan.review != seen:
+                raise Conflict(f"run {taken.id} is not what its review showed", hint="read it again")
+        original = plan.original
+        assert original is not None
+        again = self.execute(plan, echo=echo, trust=trust)
         if plan.spec.system:
             again = self.wait(again.id, echo=echo)
         return Rerun(original, again, verdicts(original, again, tolerance))
@@ -686,6 +754,24 @@ class Runs(Ledger):
         return replace(found, advice=advice)
 
 
+def _new_document(plan: RunPlan, spec: RunSpec, captured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the record of a run says before it has a folder."""
+    identity = ""  # what others state of their code and commands must never answer for a run of one's own
+    if plan.review is None and plan.original is None:
+        identity = capture.identity({"spec": recorded_spec(spec), "captured": captured})
+    elif plan.review is None and plan.original is not None:
+        identity = rerun_identity(plan.original, captured)
+    document: dict[str, Any] = {"identity": identity, "captured": captured, "job": None}
+    document["prediction"] = dict(plan.prediction)
+    if plan.original is not None:
+        document["rerun_of"] = plan.original.id
+    if plan.review is not None:
+        document["foreign"] = True
+    if plan.container:
+        document["container"] = plan.container
+    return document
+
+
 def _within_reach(argv: Sequence[str], before: Path, work: Path) -> tuple[str, ...]:
     """Return a command with the files that were not copied with its code named by where they are."""
     return tuple(
@@ -694,6 +780,32 @@ def _within_reach(argv: Sequence[str], before: Path, work: Path) -> tuple[str, .
         else word
         for number, word in enumerate(argv)
     )
+
+
+def _check_container(container: str, spec: RunSpec) -> None:
+    if container and spec.system:
+        raise UsageError(f"a container isolates programs on this machine, not on {spec.system}", hint="add --on laptop")
+
+
+def _crate_plan(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
+    """Return the plan of doing a record again that is not among ours yet."""
+    original = Run(imported.document, Path())
+    check_repeatable(original)
+    kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
+    spec, dropped = restrict(rerun_spec(original, {}, kept), original)
+    spec = _changed(spec, changes)
+    checked = review(original, spec, dropped, sorted(kept), imported.source, container)
+    _check_container(container, spec)
+    steps = (Step("import", str(crate)), Step("run", " ".join(spec.argv)))
+    return RunPlan(spec, steps, original=original, review=checked, crate=crate, container=container, changes=changes)
+
+
+def _changed(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
+    """Return a specification with fields that a person changed; variables are added to those it has."""
+    if not changes:
+        return spec
+    env = {**spec.env, **changes.get("env", {})}
+    return checked_spec({**_said(spec), **changes, "env": env})
 
 
 def _made(folder: Path) -> Path:

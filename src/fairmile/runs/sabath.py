@@ -27,6 +27,7 @@ from typing import Any
 from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import FairmileError, Integrity, NotFound, UsageError
+from fairmile.base.files import safe_join
 from fairmile.base.git import Repository
 from fairmile.base.words import did_you_mean, slug
 from fairmile.catalog.assets import Assets, Fetched
@@ -605,13 +606,13 @@ def lay(inputs: Mapping[str, Mapping[str, Any]], assets: Assets, folder: Path) -
     for name, entry in inputs.items():
         if "place" not in entry:
             continue
-        target = folder / entry["place"]
+        target = safe_join(folder, str(entry["place"]))  # the record may come from elsewhere
         if name == SOURCE:
             _lay_code(entry, assets, folder, target)
         else:
             _fetch_to(entry, assets, target)
             if entry.get("file"):
-                target = _as_called(target, entry["file"])
+                target = _as_called(target, safe_join(target, str(entry["file"])))
         values[name] = str(target)
     return values
 
@@ -674,9 +675,8 @@ def _fetch_to(entry: Mapping[str, Any], assets: Assets, target: Path) -> None:
         )
 
 
-def _as_called(folder: Path, name: str) -> Path:
-    """Return the only file of a folder, under the name by which the commands look for it."""
-    there = folder / name
+def _as_called(folder: Path, there: Path) -> Path:
+    """Return the only file of a folder, at the path where the commands look for it."""
     if not there.exists():
         (found,) = (path for path in folder.rglob("*") if path.is_file())
         found.rename(there)

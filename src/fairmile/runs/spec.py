@@ -67,12 +67,31 @@ class RunSpec(_Part):
     resources: Resources = Resources()
     software: tuple[str, ...] = ()
     launch: Launch | None = None
+    needs: tuple[str, ...] = ()  # hardware and frameworks that are declared, such as `NVIDIA GPU`, `horovod`
+    ignore_needs: bool = False  # run also where one of them is missing
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     watch_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # period of the samples; 0: none
     asset: str = ""  # handle of the benchmark, model or workflow it executes
     dataset: str = ""
     group: str = ""  # runs that belong together: repeats, the points of a sweep
     tags: tuple[str, ...] = ()
+
+    @field_validator("outputs")
+    @classmethod
+    def _outputs_stay_inside(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not _is_inside(pattern):
+                raise ValueError(
+                    f"{pattern!r} leads out of the folder of the run: write a pattern inside it, such as results/*.json"
+                )
+        return patterns
+
+    @field_validator("subfolder")
+    @classmethod
+    def _subfolder_stays_inside(cls, subfolder: str) -> str:
+        if subfolder and not _is_inside(subfolder):
+            raise ValueError(f"{subfolder!r} leads out of the folder of the run")
+        return subfolder
 
     @field_validator("params")
     @classmethod
@@ -81,3 +100,8 @@ class RunSpec(_Part):
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} is {value}, which a record cannot hold as a number: write it as a text")
         return params
+
+
+def _is_inside(path: str) -> bool:
+    """Tell whether a relative path or pattern stays in the folder it starts from."""
+    return bool(path) and not path.startswith(("/", "~")) and "\0" not in path and ".." not in path.split("/")

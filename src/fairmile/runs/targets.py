@@ -22,6 +22,7 @@ from fairmile.base.yaml import Located, load_located
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
+from fairmile.runs.needs import declared_needs
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.wording import Value
 from fairmile.transfer.credentials import shown_address
@@ -138,9 +139,13 @@ def card_target(
     if data:
         said["dataset"] = str(catalog.get(data).handle)
         said["inputs"] = {"data": {"asset": said["dataset"]}}
+    bodies: list[Mapping[str, Any]] = [card.body]
     for place in (str(card.handle),) if file is None else [to for key, to in card.links if key in ENVIRONMENT_LINKS]:
-        if "environment" not in said and environment_of(catalog, place) is not None:
+        if "environment" not in said and (environment := environment_of(catalog, place)) is not None:
             said["environment"] = place
+            bodies.append(environment)
+    if needs := declared_needs(bodies):
+        said["needs"] = needs
     return Target(checked_spec(_merged(said, changes)), sources)
 
 

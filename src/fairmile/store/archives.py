@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, Protocol, cast
 
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import Unsupported, UsageError
-from fairmile.base.units import format_size
 from fairmile.store.archive_formats import sevenzip, tar, xz_index
 from fairmile.store.archive_formats import zip as zips
 from fairmile.store.archive_formats.compression import Expanded, codec, zstd_library
@@ -23,6 +21,7 @@ from fairmile.store.archive_formats.reading import (
     refused,
     shown,
 )
+from fairmile.store.limits import Limits
 from fairmile.store.objects import Readable
 
 __all__ = [
@@ -92,19 +91,6 @@ class Sink(Protocol):
     def add_stream(self, stream: Readable) -> tuple[str, int]:
         """Take all that a stream gives and return its sha256 and size."""
         ...
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much one archive may unpack to.
-
-    More than `ratio` bytes for each packed byte are taken for a trap, but only beyond `ratio_from_bytes`.
-    """
-
-    total_bytes: int = 16 << 40
-    files: int = 10_000_000
-    ratio: float = 200.0
-    ratio_from_bytes: int = 1 << 30
 
 
 def archive_format(name: str, head: bytes) -> str | None:
@@ -282,7 +268,7 @@ class _Unpacking:
 
     def check_ratio(self, expanded_bytes: int) -> None:
         """Refuse a stream that expands as only a trap does."""
-        self._check_ratio("", expanded_bytes)
+        self._check("", expanded_bytes)
 
     def _file(self, path: str, member: Member) -> ManifestEntry:
         size = member.size_bytes
@@ -290,10 +276,10 @@ class _Unpacking:
 
         def check(count: int) -> None:
             self._size_bytes = already + count
-            self._check_total(path, self._size_bytes)
-            self._check_ratio(path, self._size_bytes)
+            self._check(path, self._size_bytes)
 
-        self._check_total(path, already + (size or 0))
+        if excess := self._limits.total_excess(already + (size or 0)):
+            raise self._beyond(path, excess)
         content = _Counted(member.content, check)
         if size is not None and size <= _WHOLE_BYTES:
             pieces = []
@@ -348,14 +334,9 @@ class _Unpacking:
                     parts.extend(onward.split("/")[::-1])
         return True
 
-    def _check_total(self, path: str, size_bytes: int) -> None:
-        if size_bytes > self._limits.total_bytes:
-            raise self._beyond(path, f"it holds more than {format_size(self._limits.total_bytes)}")
-
-    def _check_ratio(self, path: str, size_bytes: int) -> None:
-        limits = self._limits
-        if size_bytes > limits.ratio_from_bytes and size_bytes > limits.ratio * self.packed_bytes():
-            raise self._beyond(path, f"its content is more than {limits.ratio:g} times as large as the archive")
+    def _check(self, path: str, size_bytes: int) -> None:
+        if excess := self._limits.excess(size_bytes, self.packed_bytes()):
+            raise self._beyond(path, excess)
 
     def _beyond(self, member: str, what: str) -> UsageError:
         at = f" at the member {shown(member)}" if member else ""

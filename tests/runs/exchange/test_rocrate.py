@@ -54,12 +54,15 @@ def crate(run: Run, tmp_path: Path) -> Path:
     data = tmp_path / "x.csv"
     data.write_bytes(b"in")
     given_input(run, data)
-    script = tmp_path / "train.py"
-    script.write_bytes(b"code")
+    program = tmp_path / "program"
+    (program / "lib").mkdir(parents=True)
+    for name in ("train.py", "lib/größe.py"):
+        (program / name).write_bytes(b"code")
+    run.document["captured"]["code"]["snapshot"] = merkle_root(scan_tree(program))
+    (run.folder / RECORD).write_text(json.dumps(run.document))
 
     def code() -> Iterator[tuple[str, Path]]:
-        yield "train.py", script
-        yield "lib/größe.py", script
+        yield from ((name, program / name) for name in ("train.py", "lib/größe.py"))
 
     [made] = rocrate.export(run, tmp_path / "crates" / "one.zip", code=code, most_input_bytes=100)
     return made
@@ -186,6 +189,66 @@ def test_a_file_that_was_changed_is_named(name: str, crate: Path) -> None:
         rocrate.read(rewritten(crate, change))
 
 
+def test_a_file_that_the_card_does_not_list_is_refused(crate: Path, tmp_path: Path) -> None:
+    planted = rewritten(crate, lambda content: content.update({"code/json.py": b"evil"}))
+    with pytest.raises(Integrity, match=r"code/json\.py is not listed in ro-crate-metadata\.json"):
+        rocrate.read(planted)
+    extract(planted, tmp_path / "unpacked")
+    with pytest.raises(Integrity, match=r"code/json\.py is not listed"):
+        rocrate.read(tmp_path / "unpacked")
+
+
+def list_too(content: dict[str, bytes], name: str, **facts: str) -> None:
+    card = json.loads(content[CARD])
+    card["@graph"].append({"@id": name, "@type": "File", "name": name, **facts})
+    content[CARD] = json.dumps(card).encode()
+
+
+def test_a_program_that_was_added_to_the_card_as_well_is_not_the_one_of_the_record(crate: Path) -> None:
+    def plant(content: dict[str, bytes]) -> None:
+        content["code/json.py"] = b"evil"
+        list_too(content, "code/json.py", sha256=sha256(b"evil"))
+
+    with pytest.raises(Integrity, match=r"files below code/ have the digest \w+, but run\.json names a program with"):
+        rocrate.read(rewritten(crate, plant))
+
+
+def test_code_that_is_listed_without_a_digest_is_refused(crate: Path) -> None:
+    def plant(content: dict[str, bytes]) -> None:
+        content["code/json.py"] = b"evil"
+        list_too(content, "code/json.py")
+
+    with pytest.raises(Integrity, match=r"code/json\.py is listed in .* without a sha256"):
+        rocrate.read(rewritten(crate, plant))
+
+
+def test_a_file_of_another_size_than_listed_is_refused(crate: Path) -> None:
+    def shorten(content: dict[str, bytes]) -> None:
+        content["more.log"] = b"four"
+        list_too(content, "more.log", contentSize="5")
+
+    with pytest.raises(Integrity, match=r"more\.log has 4 bytes, but the card says 5"):
+        rocrate.read(rewritten(crate, shorten))
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "run.json"])
+def test_a_link_in_a_crate_that_was_unpacked_is_refused(target: str, crate: Path, tmp_path: Path) -> None:
+    extract(crate, tmp_path / "unpacked")
+    (tmp_path / "unpacked" / "code" / "more.py").symlink_to(target)
+    with pytest.raises(UsageError, match=r"more\.py is a symbolic link"):
+        rocrate.read(tmp_path / "unpacked")
+
+
+def test_a_small_crate_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb:
+        bomb.writestr(RECORD, "{}")
+        with bomb.open("zeros", "w") as member:
+            for _ in range(1040):
+                member.write(bytes(1 << 20))
+    with pytest.raises(UsageError, match="more than 200 times as large as the archive"):
+        rocrate.read(tmp_path / "bomb.zip")
+
+
 def test_a_file_that_is_missing_is_named(crate: Path) -> None:
     with pytest.raises(Integrity, match=r"code/train\.py is listed in the card, but not there"):
         rocrate.read(rewritten(crate, lambda content: content.pop("code/train.py")))
@@ -217,7 +280,6 @@ def test_a_crate_of_another_program_is_for_the_catalog(crate: Path) -> None:
         ({"spec": {"name": "../x", "argv": ["x"]}}, "spec.name"),
         ({"spec": None}, "spec"),
         ({"result": {"state": "splendid"}}, "state"),
-        ({"captured": []}, "fine"),
         ({"captured": [1]}, "captured"),
     ],
 )
@@ -232,12 +294,8 @@ def test_a_record_that_is_none_of_ours_is_refused_with_its_field(
                 each["sha256"] = sha256(content[RECORD])
         content[CARD] = json.dumps(graph).encode()
 
-    changed = rewritten(crate, damage)
-    if change == {"captured": []}:  # empty is as good as absent
-        assert rocrate.read(changed)[0].id == run.id
-        return
     with pytest.raises(InvalidDocument, match=field):
-        rocrate.read(changed)
+        rocrate.read(rewritten(crate, damage))
 
 
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairmile.base.errors import FairmileError, InvalidDocument, Problem
 from fairmile.base.files import write_atomic
 from fairmile.base.registry import Plugin, Registry
 from fairmile.runs.crate import card_text
@@ -16,7 +17,22 @@ from fairmile.runs.layout import CARD, write_record
 from fairmile.runs.model import Run
 from fairmile.runs.packing import extract
 
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
 Files = Callable[[], Iterable[tuple[str, Path]]]  # names, written with '/', and where the files lie
+
+
+@contextlib.contextmanager
+def well_formed(place: Path | str, what: str) -> Iterator[None]:
+    """Turn what a malformed document of another program makes a reader trip over into one sentence that names it."""
+    try:
+        yield
+    except FairmileError:
+        raise
+    except KeyError as error:
+        raise InvalidDocument([Problem(f"is missing in {what}", file=str(place), field=str(error.args[0]))]) from error
+    except _MALFORMED as error:
+        raise InvalidDocument([Problem(f"cannot be read as {what}: {error}", file=str(place))]) from error
 
 
 def no_files() -> Iterable[tuple[str, Path]]:
@@ -43,9 +59,10 @@ class ImportedRun:
 
     def lay(self, folder: Path) -> Run:
         """Write the run into a new folder: its files, its record and a card of its own."""
-        self.lay_files(folder)
-        write_record(folder, self.document)
-        write_atomic(folder / CARD, card_text(self.document, folder))
+        with well_formed(self.source, "a run"):
+            self.lay_files(folder)
+            write_record(folder, self.document)
+            write_atomic(folder / CARD, card_text(self.document, folder))
         return Run(self.document, folder)
 
 
@@ -86,5 +103,5 @@ def folder_of(run: Run) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="fairmile-run-") as scratch:
         folder = Path(scratch) / run.id
-        extract(run.folder, folder)
+        extract(run.folder, folder, limits=None)
         yield folder

@@ -16,15 +16,24 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Integrity, UsageError
 from fairmile.base.strict_json import load_json
 from fairmile.base.words import slug
 from fairmile.meter.lines import event_files, number, read_log
-from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files
-from fairmile.runs.exchange.foreign import ForeignRun, Point, checked_document, files_below, typed
+from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
+from fairmile.runs.exchange.foreign import (
+    ForeignRun,
+    Point,
+    checked_document,
+    files_below,
+    typed,
+    validated,
+)
 from fairmile.runs.layout import OUTPUT, RECORD, WORK
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.packing import extract, new_zip, opened
@@ -34,6 +43,49 @@ _FOLDER = "/offline"  # stands for the folder of the session in the addresses of
 _SECTION = "General"
 _BATCH = 1000
 _LONGEST_TEXT, _LONGEST_MESSAGE = 64 << 20, 1 << 20
+
+
+class _Part(BaseModel):
+    """A part of a task as far as it is relied on."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Script(_Part):
+    entry_point: str | None = None
+    repository: str | None = None
+    version_num: str | None = None
+    requirements: dict[str, Any] | None = None
+
+
+class _Artifact(_Part):
+    uri: str | None = None
+    hash: str | None = None
+
+
+class _Execution(_Part):
+    artifacts: list[_Artifact] | None = None
+
+
+class _Task(_Part):
+    id: str = ""
+    name: str | None = None
+    status: str | None = None
+    status_reason: str | None = None
+    project_name: str | None = None
+    tags: list[str] | None = None
+    system_tags: list[str] | None = None
+    offline_folder: str | None = None
+    hyperparams: dict[str, dict[str, dict[str, Any]]] | None = None
+    script: _Script | None = None
+    execution: _Execution | None = None
+
+
+class _Event(_Part):
+    """A value or a message, as a line of a session has it."""
+
+    timestamp: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    iter: int | None = None
 
 
 def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: int = 0) -> list[Path]:
@@ -55,13 +107,17 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
 
 def read(source: Path) -> list[ImportedRun]:
     """Return the run that a session holds; one of ours comes back as it was."""
+    with well_formed(source, "a ClearML session"):
+        return [_imported(source)]
+
+
+def _imported(source: Path) -> ImportedRun:
     with opened(source) as (session, members):
         names = {member.filename for member in members if not member.is_dir()}
         if _TASK not in names:
             raise UsageError(f"{source} holds no {_TASK}", hint="expected the zip file of a ClearML offline session")
         task = load_json(_text(session, _TASK, source), file=f"{source}/{_TASK}")
-        if not isinstance(task, dict):
-            raise UsageError(f"{source}/{_TASK} is no task")
+        validated(_Task, task, f"{source}/{_TASK}")
         points = list(_points(session, names, source))
         messages = list(_requests(session, _LOG, names, source))
         artifacts = dict(_found(session, task, names, source))
@@ -71,13 +127,11 @@ def read(source: Path) -> list[ImportedRun]:
     if own:
         document = checked_document(load_json(own, file=f"{source}/{records[0]}"), f"{source}/{records[0]}")
         others = tuple(name for name in artifacts if name != RECORD)
-        return [ImportedRun(document, others, f"the ClearML session {source.name}", lay)]
+        return ImportedRun(document, others, f"the ClearML session {source.name}", lay)
     foreign = _foreign(task, points, messages)
     document = foreign.document()
     names_laid = (*foreign.names(), *(f"{WORK}/{name}" for name in artifacts))
-    return [
-        ImportedRun(document, names_laid, f"the ClearML session {source.name}", partial(_lay_foreign, foreign, lay))
-    ]
+    return ImportedRun(document, names_laid, f"the ClearML session {source.name}", partial(_lay_foreign, foreign, lay))
 
 
 def _task(run: Run, key: str, artifacts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -186,9 +240,12 @@ def _requests(session: zipfile.ZipFile, name: str, names: set[str], source: Path
             continue
         try:
             requests = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Integrity(f"{source}/{name}:{number_of_line} is damaged: {error}") from error
-        yield from (each for each in requests if isinstance(each, dict)) if isinstance(requests, list) else ()
+        for each in requests if isinstance(requests, list) else ():
+            if isinstance(each, dict):
+                validated(_Event, each, f"{source}/{name}:{number_of_line}")
+                yield each
 
 
 def _points(session: zipfile.ZipFile, names: set[str], source: Path) -> Iterator[Point]:

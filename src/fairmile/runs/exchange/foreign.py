@@ -11,11 +11,11 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fairmile.base.errors import InvalidDocument, Problem
+from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.words import slug
 from fairmile.meter.lines import FILE, Log, Logged, Writer, number_text
@@ -28,6 +28,127 @@ from fairmile.runs.wording import better_of
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,300})(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 _LONGEST_NAME = 64
+_LAST_TIME = 253_402_300_800  # the end of the year 9999, where calendars end
+
+
+def _inside(path: str) -> str:
+    safe_join(Path("run"), path)
+    return path
+
+
+_Time = Annotated[float, Field(ge=0, lt=_LAST_TIME)]
+_Number = Annotated[float, Field(strict=True)]  # a text such as "NaN" stands for what JSON has no number for
+_Digest = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{64})?$")]
+_Inside = Annotated[str, AfterValidator(_inside)]
+
+
+class _Part(BaseModel):
+    """A part of a record as far as it is relied on; whatever else stands in it is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Git(_Part):
+    commit: str | None = None
+    root: str = ""
+
+
+class _CodeFile(_Part):
+    name: _Inside
+    path: str
+    sha256: _Digest
+
+
+class _Source(_Part):
+    asset: str
+    sha256: _Digest
+
+
+class _Code(_Part):
+    git: _Git | None = None
+    files: list[_CodeFile] = []
+    sources: list[_Source] = []
+    snapshot: _Digest = ""
+
+
+class _InputFacts(_Part):
+    path: str = ""
+    asset: str = ""
+    sha256: _Digest = ""
+    size_bytes: int | None = None
+    place: _Inside = "."
+    file: _Inside = "."
+
+
+class _EnvironmentFacts(_Part):
+    name: str = ""
+    digest: _Digest = ""
+    python: str | None = ""
+    lock: list[str] | None = None
+    definition: dict[str, Any] | None = None
+
+
+class _Captured(_Part):
+    code: _Code | None = None
+    inputs: dict[_Inside, _InputFacts] | None = None
+    environment: _EnvironmentFacts | None = None
+    hardware: dict[str, Any] | None = None
+    software: dict[str, Any] | None = None
+    scheduler: dict[str, Any] | None = None
+    variables: dict[str, str] | None = None
+
+
+class _Figures(_Part):
+    value: _Number | str
+    first: _Number | str
+    min: _Number | str
+    max: _Number | str
+    mean: _Number | str
+    count: int
+    unit: str
+    better: str
+    tolerance: float | None = None
+
+    @field_validator("value", "first", "min", "max", "mean")
+    @classmethod
+    def _is_a_number(cls, value: float | str) -> float | str:
+        float(value)
+        return value
+
+
+class _OutputFacts(_Part):
+    sha256: _Digest
+    size_bytes: int | None = None
+
+
+class _Energy(_Part):
+    total_j: float | None = None
+    parts: list[dict[str, Any]] = []
+
+
+class _Result(_Part):
+    started: _Time | None = None
+    ended: _Time | None = None
+    elapsed_s: float | None = None
+    exit_code: int | None = None
+    reason: str | None = ""
+    metrics: dict[str, _Figures] | None = None
+    outputs: dict[_Inside, _OutputFacts] | None = None
+    spans: dict[str, dict[str, Any]] | None = None
+    usage: dict[str, float | None] | None = None
+    energy: _Energy | None = None
+    notes: list[str] = []
+
+
+class _Attempt(_Part):
+    started: _Time
+
+
+class _Attempts(BaseModel):
+    attempts: list[_Attempt]
+
+
+_Checked = TypeVar("_Checked", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -115,6 +236,28 @@ class ForeignRun:
         return (*own, *(f"{WORK}/{name}" for name in self.files))
 
 
+def validated(model: type[_Checked], data: Any, place: str) -> _Checked:
+    """Return a document of another program with its types checked; the first field that is wrong is named."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(step) for step in first["loc"])
+        said = f"{first['msg'][:1].lower()}{first['msg'][1:]}, found {first['input']!r:.80}"
+        raise InvalidDocument([Problem(said, file=place, field=field)]) from error
+
+
+def refuse_links_out(folder: Path) -> None:
+    """Refuse a folder in which a symbolic link leads to files outside of it."""
+    root = os.path.realpath(folder)
+    for place, folders, files in os.walk(folder):
+        for path in (os.path.join(place, name) for name in (*folders, *files)):
+            if os.path.islink(path) and not os.path.realpath(path).startswith(root.rstrip("/") + "/"):
+                raise UsageError(
+                    f"{path} is a symbolic link that leads out of {folder}", hint="replace it by what it stands for"
+                )
+
+
 def run_name(text: str) -> str:
     """Return a text as the name of a run."""
     return slug(text, keep_case=True)[:_LONGEST_NAME].lstrip("._-") or "run"
@@ -129,7 +272,7 @@ def checked_document(document: Any, place: str) -> dict[str, Any]:
     if not isinstance(document.get("id"), str) or not _ID.fullmatch(document["id"]):
         raise _wrong(place, "id", "is no name of a folder")
     created = document.get("created")
-    if isinstance(created, bool) or not isinstance(created, (int, float)) or not math.isfinite(created):
+    if isinstance(created, bool) or not isinstance(created, (int, float)) or not 0 <= created < _LAST_TIME:
         raise _wrong(place, "created", "is no time")
     for name in ("captured", "result", "prediction", "job"):
         if not isinstance(document.get(name) or {}, dict):
@@ -137,12 +280,19 @@ def checked_document(document: Any, place: str) -> dict[str, Any]:
     state = (document.get("result") or {}).get("state") or document.get("state")
     if state not in [str(each) for each in RunState]:
         raise _wrong(place, "state", f"is {state!r}, which is no state of a run")
-    try:
-        RunSpec.model_validate(document.get("spec"))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(["spec", *(str(part) for part in first["loc"])])
-        raise _wrong(place, where, first["msg"]) from error
+    parts: tuple[tuple[str, type[BaseModel], Any], ...] = (
+        ("spec", RunSpec, document.get("spec")),
+        ("captured", _Captured, document.get("captured") or {}),
+        ("result", _Result, document.get("result") or {}),
+        ("attempts", _Attempts, {"attempts": document.get("attempts") or []}),
+    )
+    for part, model, value in parts:
+        try:
+            model.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join([part, *(str(step) for step in first["loc"] if step != part)])
+            raise _wrong(place, where, first["msg"].removeprefix("Value error, ")) from error
     return document
 
 

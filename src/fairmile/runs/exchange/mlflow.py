@@ -16,7 +16,7 @@ import shlex
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote, urlparse
 
 # MLflow reports its use to its makers from the moment it is imported.
@@ -25,15 +25,28 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from pydantic import AliasChoices, BaseModel, Field
+from sqlalchemy.exc import SQLAlchemyError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
-from fairmile.base.errors import Conflict, NotFound, SystemFailure, UsageError
+from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.yaml import load_located
 from fairmile.meter.lines import event_files, read_log
-from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files
-from fairmile.runs.exchange.foreign import ForeignRun, Point, checked_document, files_below, lay_copies, typed
+from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
+from fairmile.runs.exchange.foreign import (
+    ForeignRun,
+    Point,
+    checked_document,
+    files_below,
+    lay_copies,
+    refuse_links_out,
+    typed,
+    validated,
+)
 from fairmile.runs.layout import RECORD
 from fairmile.runs.model import Run, RunState
 
-_DATABASE, _ARTIFACTS = "mlflow.db", "artifacts"
+_DATABASE, _ARTIFACTS, _META = "mlflow.db", "artifacts", "*/meta.yaml"
 _RUN_TAG, _TAG = "fairmile.run", "fairmile.tag."
 _STATUS = {RunState.DONE: "FINISHED", RunState.RUNNING: "RUNNING", RunState.QUEUED: "SCHEDULED"}
 _STATUS |= {RunState.CANCELLED: "KILLED", RunState.INTERRUPTED: "KILLED"}
@@ -73,10 +86,13 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
 def read(source: Path) -> list[ImportedRun]:
     """Return the runs of a store: its folder or its database, or the folder `mlruns` of older versions."""
     database = source if source.is_file() else source / _DATABASE
-    with _quiet():
+    with _quiet(), well_formed(source, "an MLflow store"):
+        if source.is_dir():
+            refuse_links_out(source)  # MLflow itself would follow them
         if _is_store(database):
             return _read(_client(database), database.parent)
-        if any(source.glob("*/meta.yaml")):
+        if any(source.glob(_META)):
+            _check_metas(source)
             with _file_store():
                 return _read(MlflowClient(tracking_uri=source.absolute().as_uri()), source)
     if not source.exists():
@@ -84,6 +100,37 @@ def read(source: Path) -> list[ImportedRun]:
     raise UsageError(
         f"{source} is no MLflow store", hint=f"give the folder that holds {_DATABASE}, that file, or the folder mlruns"
     )
+
+
+class _Meta(BaseModel):
+    """What is relied on of the file that describes an experiment."""
+
+    experiment_id: str | int
+    name: str
+    artifact_location: str | None = None
+
+
+class _RunMeta(BaseModel):
+    """What is relied on of the file that describes a run."""
+
+    run_id: str = Field(validation_alias=AliasChoices("run_id", "run_uuid"))
+    experiment_id: str | int
+    start_time: Annotated[int, Field(ge=0)]
+    end_time: Annotated[int, Field(ge=0)] | None = None
+    status: Annotated[int, Field(ge=1, le=5)] = 1
+    run_name: str | None = None
+    artifact_uri: str | None = None
+
+
+def _check_metas(source: Path) -> None:
+    """Check what describes experiments and runs, file by file: MLflow names neither file nor field."""
+    for pattern, model in ((_META, _Meta), (f"*/{_META}", _RunMeta)):
+        for file in sorted(source.glob(pattern)):
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InvalidDocument([Problem(f"cannot be read: {error}", file=str(file))]) from error
+            validated(model, load_located(text, file=str(file)).data, str(file))
 
 
 def _is_store(database: Path) -> bool:
@@ -104,6 +151,10 @@ def _read(client: MlflowClient, root: Path) -> list[ImportedRun]:
                 found.append(_imported(client, run, experiment.name, root))
     except MlflowException as error:
         raise SystemFailure(f"MLflow cannot read {root}: {error.message}") from error
+    except SQLAlchemyError as error:
+        raise SystemFailure(f"MLflow cannot read {root}: {str(error).splitlines()[0]}") from error
+    except YAMLError as error:  # it says in which file and line
+        raise UsageError(f"MLflow cannot read {root}: {' '.join(str(error).split())}") from error
     return found
 
 
@@ -125,7 +176,7 @@ def _imported(client: MlflowClient, run: Any, experiment: str, root: Path) -> Im
         "mlflow",
         info.run_id,
         info.run_name or experiment,
-        info.start_time / 1e3,
+        (info.start_time or 0) / 1e3,
         info.end_time / 1e3 if info.end_time else None,
         _STATE.get(info.status, RunState.INTERRUPTED),
         "" if info.status == "FINISHED" else f"MLflow says {info.status}",

@@ -27,8 +27,16 @@ from openml.runs import OpenMLRun
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem
 from fairmile.base.files import write_atomic
 from fairmile.base.version import __version__
-from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files
-from fairmile.runs.exchange.foreign import ForeignRun, Point, checked_document, files_below, lay_copies, typed
+from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
+from fairmile.runs.exchange.foreign import (
+    ForeignRun,
+    Point,
+    checked_document,
+    files_below,
+    lay_copies,
+    refuse_links_out,
+    typed,
+)
 from fairmile.runs.layout import RECORD
 from fairmile.runs.model import Run, RunState
 
@@ -64,14 +72,20 @@ def read(source: Path) -> list[ImportedRun]:
     """Return the run in a folder; one of ours comes back as it was."""
     if not (source / _RUN).is_file():
         raise NotFound(f"{source} holds no OpenML run", hint=f"expected {_RUN} in it")
+    refuse_links_out(source)
+    with well_formed(source / _RUN, "an OpenML run"):
+        return [_imported(source)]
+
+
+def _imported(source: Path) -> ImportedRun:
     said = f"the OpenML run in {source.name}"
     own = source / _FILES
     if (own / RECORD).is_file():
         document = checked_document(_json(own / RECORD), str(own / RECORD))
         files = {name: own / name for name in files_below(own) if name != RECORD}
-        return [ImportedRun(document, tuple(files), said, partial(lay_copies, files))]
+        return ImportedRun(document, tuple(files), said, partial(lay_copies, files))
     foreign = _foreign(source, _load(source))
-    return [ImportedRun(foreign.document(), foreign.names(), said, foreign.lay)]
+    return ImportedRun(foreign.document(), foreign.names(), said, foreign.lay)
 
 
 def _flow(run: Run) -> OpenMLFlow:

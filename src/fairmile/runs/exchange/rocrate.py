@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from fairmile.base.digest import ManifestEntry, merkle_root, scan_tree
@@ -21,7 +21,7 @@ from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.files import safe_join
 from fairmile.base.strict_json import load_json
 from fairmile.runs.crate import CODE, INPUTS, FileFacts, card_text
-from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files
+from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
 from fairmile.runs.exchange.foreign import checked_document, files_below, lay_copies
 from fairmile.runs.layout import CARD, RECORD
 from fairmile.runs.model import Run
@@ -44,32 +44,57 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
 
 
 def read(source: Path) -> list[ImportedRun]:
-    """Return the run that a crate holds, every file of it compared with its digest."""
+    """Return the run that a crate holds; every file of it must be listed, and is compared with its digest."""
+    with well_formed(source, "a crate"):
+        return [_imported(source)]
+
+
+def _imported(source: Path) -> ImportedRun:
     if source.is_dir():
+        _refuse_links(source)
         names = files_below(source)
         copies = {name: source / name for name in names}
-        return [_read(source, names, partial(_open_file, source), partial(lay_copies, copies))]
+        members = _Members(partial(_open_file, source), lambda name: os.access(source / name, os.X_OK))
+        return _read(source, names, members, partial(lay_copies, copies))
     if not source.is_file():
         raise NotFound(f"{source} is neither a file nor a folder")
-    with opened(source) as (crate, members):
-        names = [member.filename for member in members if not member.is_dir()]
-        return [_read(source, names, crate.open, partial(extract, source))]
+    with opened(source) as (crate, entries):
+        names = [entry.filename for entry in entries if not entry.is_dir()]
+        modes = {entry.filename: entry.external_attr >> 16 for entry in entries}
+        members = _Members(crate.open, lambda name: bool(modes[name] & stat.S_IXUSR))
+        return _read(source, names, members, partial(extract, source))
 
 
-def _read(
-    source: Path, names: list[str], open_member: Callable[[str], IO[bytes]], lay: Callable[[Path], object]
-) -> ImportedRun:
+class _Members(NamedTuple):
+    """How the files of a crate are read."""
+
+    open: Callable[[str], IO[bytes]]
+    is_executable: Callable[[str], bool]
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a crate that was unpacked and holds something other than files and folders."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            mode = os.lstat(os.path.join(place, name)).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                kind = "a symbolic link" if stat.S_ISLNK(mode) else "no plain file"
+                raise UsageError(f"{os.path.join(place, name)} is {kind}, which a crate cannot hold", hint="remove it")
+
+
+def _read(source: Path, names: list[str], members: _Members, lay: Callable[[Path], object]) -> ImportedRun:
     if RECORD not in names:
         known = CARD in names
         raise UsageError(
             f"{source} holds no {RECORD}" + (", so no run of ours" if known else ""),
             hint="`fairmile catalog add` takes the card of a foreign crate" if known else None,
         )
-    texts = {name: _text(open_member, name, source) for name in (RECORD, CARD) if name in names}
-    document = checked_document(load_json(texts[RECORD], file=f"{source}/{RECORD}"), f"{source}/{RECORD}")
+    texts = {name: _text(members.open, name, source) for name in (RECORD, CARD) if name in names}
     if CARD not in texts:
         raise UsageError(f"{source} holds no {CARD}", hint="a run folder without its card cannot be proven")
-    _verify(source, names, load_json(texts[CARD], file=f"{source}/{CARD}"), open_member)
+    facts = _verify(source, names, load_json(texts[CARD], file=f"{source}/{CARD}"), members.open)
+    document = checked_document(load_json(texts[RECORD], file=f"{source}/{RECORD}"), f"{source}/{RECORD}")
+    _verify_code(source, document, facts, members)
     others = tuple(name for name in names if name not in (RECORD, CARD))
     return ImportedRun(document, others, f"the crate {source.name}", lay)
 
@@ -85,27 +110,66 @@ def _text(open_member: Callable[[str], IO[bytes]], name: str, source: Path) -> s
         raise Integrity(f"{source}: {name} is no UTF-8") from error
 
 
-def _verify(source: Path, names: list[str], card: Any, open_member: Callable[[str], IO[bytes]]) -> None:
-    """Compare each file that the card lists with its digest; nothing listed may be missing."""
+def _verify(source: Path, names: list[str], card: Any, open_member: Callable[[str], IO[bytes]]) -> dict[str, FileFacts]:
+    """Compare each file with the size and digest that the card states, and return what it is.
+
+    Nothing listed may be missing, and nothing may be there that is not listed.
+    """
+    graph = card.get("@graph") if isinstance(card, Mapping) else None
+    entities = graph if isinstance(graph, list) else []
+    listed = {name: entity for entity in entities if (name := _local_file(entity)) is not None}
     there = set(names)
-    for entity in card.get("@graph", []) if isinstance(card, Mapping) else []:
-        name = _local_file(entity)
-        if name is None:
-            continue
-        if name not in there:
-            raise Integrity(f"{source}: {name} is listed in the card, but not there")
-        stated = entity.get("sha256")
-        if not stated:
-            continue
-        digest = hashlib.sha256()
-        with open_member(name) as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-        if digest.hexdigest() != stated:
+    if missing := listed.keys() - there:
+        raise Integrity(f"{source}: {min(missing)} is listed in the card, but not there")
+    if unlisted := there - listed.keys() - {CARD}:
+        more = f" and {len(unlisted) - 1} more are" if len(unlisted) > 1 else " is"
+        raise Integrity(
+            f"{source}: {min(unlisted)}{more} not listed in {CARD}",
+            hint="a file was added after the export: get the crate again, or write it with `fairmile runs export`",
+        )
+    facts = {}
+    for name, entity in listed.items():
+        facts[name] = found = _facts(open_member, name)
+        stated, size = entity.get("sha256"), entity.get("contentSize")
+        if stated is None and name.startswith((f"{CODE}/", f"{INPUTS}/")):
+            raise Integrity(f"{source}: {name} is listed in {CARD} without a sha256")
+        if stated is not None and found.sha256 != stated:
             raise Integrity(
-                f"{source}: {name} has the sha256 {digest.hexdigest()}, but the card says {stated}",
+                f"{source}: {name} has the sha256 {found.sha256}, but the card says {stated}",
                 hint="the file was changed or damaged after the export: get the crate again",
             )
+        # The record in the folder of a run may be newer than the card beside it, which then has no digest of it.
+        if stated is None and name != RECORD and size is not None and str(size) != str(found.size_bytes):
+            raise Integrity(f"{source}: {name} has {found.size_bytes} bytes, but the card says {size}")
+    return facts
+
+
+def _facts(open_member: Callable[[str], IO[bytes]], name: str) -> FileFacts:
+    digest, size_bytes = hashlib.sha256(), 0
+    with open_member(name) as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            size_bytes += len(chunk)
+    return FileFacts(size_bytes, digest.hexdigest())
+
+
+def _verify_code(source: Path, document: Mapping[str, Any], facts: Mapping[str, FileFacts], members: _Members) -> None:
+    """Refuse a program that is not, byte for byte, the one whose digest stands in the record."""
+    stated = ((document.get("captured") or {}).get("code") or {}).get("snapshot") or ""
+    entries = []
+    for name, each in facts.items():
+        if name.startswith(f"{CODE}/"):
+            mode = 0o755 if members.is_executable(name) else 0o644
+            entries.append(ManifestEntry(name.removeprefix(f"{CODE}/"), each.size_bytes or 0, each.sha256, mode))
+    if not entries:
+        return
+    digest = merkle_root(entries)
+    if digest != stated:
+        says = f"names a program with the digest {stated}" if stated else "names no digest of a program"
+        raise Integrity(
+            f"{source}: the files below {CODE}/ have the digest {digest}, but {RECORD} {says}",
+            hint="it was changed after the export: get the crate again",
+        )
 
 
 def _local_file(entity: Any) -> str | None:
