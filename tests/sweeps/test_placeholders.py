@@ -251,3 +251,48 @@ def test_axes_that_a_tuner_proposes_are_known_too() -> None:
 def test_thousands_of_braces_are_read_at_once() -> None:
     text = "{" * 5_000 + "a" + "}" * 5_000
     assert filled(text, {"a": "b"}) == text[:4_999] + "b" + text[5_002:]
+
+
+@pytest.mark.parametrize(
+    ("end", "twice"),
+    [
+        ("x", "{{{0}}}{{{0}}}"),
+        ("{lr}", "{{{0}}}{{{0}}}"),
+        ("x", ["{{{0}}}", "{{{0}}}"]),
+        ("{lr}", ["{{{0}}}", "{{{0}}}"]),
+        ("x", {"a": "{{{0}}}", "b": "{{{0}}}"}),
+    ],
+)
+def test_settings_that_double_one_another_are_refused(end: Any, twice: Any) -> None:
+    def double(name: str) -> Any:
+        if isinstance(twice, str):
+            return twice.format(name)
+        if isinstance(twice, list):
+            return [each.format(name) for each in twice]
+        return [twice["a"].format(name), {"b": twice["b"].format(name)}]
+
+    settings = {"s0": end, **{f"s{number}": double(f"s{number - 1}") for number in range(1, 60)}}
+    assert "more than 1,000,000 characters once it is filled" in str(refusal("{s59}", settings))
+    made, point = texts(settings)
+    with pytest.raises(UsageError, match="once it is filled"):
+        made.settings(point)
+
+
+@pytest.mark.parametrize("end", ["", "{empty}"])
+def test_settings_that_double_nothing_take_no_time(end: str) -> None:
+    settings = {"s0": end, **{f"s{number}": f"{{s{number - 1}}}{{s{number - 1}}}" for number in range(1, 60)}}
+    assert filled("<{s59}>", settings, axes={"empty": [""]}) == "<>"
+
+
+def test_a_text_that_repeats_a_large_setting_is_refused() -> None:
+    assert "job.in.sh" in str(refusal("{big}" * 100, {"big": "x" * 100_000}))
+    assert "once it is filled" in str(refusal("{big}" * 20_000, {}, axes={"big": ["x" * 100]}))
+    made, point = texts({"big": "x" * 900_000, "all": ["{big}"] * 20})
+    with pytest.raises(UsageError, match="once it is filled"):
+        made.settings(point)
+
+
+def test_a_long_chain_of_settings_is_refused_in_words() -> None:
+    settings = {**{f"s{number}": f"x{{s{number + 1}}}" for number in range(1000)}, "s1000": "end"}
+    assert "in a chain of more than 100" in str(refusal("{s0}", settings))
+    assert filled("{s910}", settings) == "x" * 90 + "end"
