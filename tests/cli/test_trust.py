@@ -99,15 +99,15 @@ def test_a_dry_run_shows_what_would_be_allowed_and_allows_nothing(fairmile: Fair
     assert list(facts["allows"]) == KEYS.split(", ")
     assert facts["names"] == [str(clone / "ssh")]
     assert facts["trusted"] is False
-    assert fairmile("trust", "--list", "--json").json == []
+    assert fairmile("trust", "--list", "--json").json == {"files": []}
 
 
 def test_trust_can_be_taken_back(fairmile: Fairmile, clone: Path) -> None:
     assert fairmile("trust", "fairmile.yaml").code == 0
-    (listed,) = fairmile("trust", "--list", "--json").json
+    (listed,) = fairmile("trust", "--list", "--json").json["files"]
     assert (listed["file"], listed["current"]) == (str(clone / "fairmile.yaml"), True)
     assert fairmile("trust", "--remove").out == f"stopped trusting {clone}/fairmile.yaml\n"
-    assert fairmile("trust", "--list", "--json").json == []
+    assert fairmile("trust", "--list", "--json").json == {"files": []}
     assert fairmile("trust", "--remove").code == 2
 
 

@@ -29,8 +29,8 @@ def trust(path: Path | None, listed: bool, remove: bool, dry_run: bool, out: Out
 
     \b
     Examples:
-      fairmile trust --dry-run
-      fairmile trust
+      fairmile trust project --dry-run
+      fairmile trust project
       fairmile trust --list
     """
     records = Workspace.trust()
@@ -67,7 +67,7 @@ def _nearest() -> Path:
 
 def _print_list(projects: list[TrustedProject], out: Out) -> int:
     if out.as_json:
-        out.data([each.to_dict() for each in projects])
+        out.data({"files": [each.to_dict() for each in projects]})
         return 0
     rows = [[str(each.file), "" if each.is_current else "changed, not in force", each.since] for each in projects]
     out.table(["file", "state", "since"], [[file, state or "trusted", since] for file, state, since in rows])
