@@ -296,3 +296,25 @@ def test_a_long_chain_of_settings_is_refused_in_words() -> None:
     settings = {**{f"s{number}": f"x{{s{number + 1}}}" for number in range(1000)}, "s1000": "end"}
     assert "in a chain of more than 100" in str(refusal("{s0}", settings))
     assert filled("{s910}", settings) == "x" * 90 + "end"
+
+
+@pytest.mark.parametrize(
+    "text", ["#SBATCH --comment={note}", "  # {note}", "#BSUB -J x{more.{which}}", "#!/bin/{note}"]
+)
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028", "\0"])
+def test_a_value_cannot_leave_its_header_line(text: str, end: str) -> None:
+    evil = f"x{end}#SBATCH --account=theirs"
+    for axes, settings in (({"note": [evil]}, {}), ({}, {"note": evil})):
+        said = refusal(text, {"which": "a", "more": {"a": evil}, **settings}, axes=axes)
+        assert "job.in.sh:1: the value of {" in str(said)
+        assert "a control character, such as a line break" in str(said)
+
+
+@pytest.mark.parametrize("directive", ["#SBATCH -A x", "#BSUB -q x", "  #PBS -A x", "#flux: -N 1", "# SBATCH x"])
+def test_a_value_cannot_bring_an_option_of_a_scheduler_into_the_body(directive: str) -> None:
+    said = refusal("#!/bin/sh\necho {note|quote}", {}, axes={"note": [f"a\n{directive}"]})
+    assert "job.in.sh:2: the value of {note|quote} brings a line that a scheduler would read" in str(said)
+
+
+def test_a_value_of_several_lines_may_stand_in_the_body() -> None:
+    assert filled("cat <<E\n{note}\nE\n", {"note": "a\n# b"}) == "cat <<E\na\n# b\nE\n"

@@ -48,6 +48,9 @@ _DEEPEST = 8  # placeholders in names of placeholders
 _LARGEST = 1_000_000  # characters and items of what one text or setting comes to, once settings have filled it
 _LARGEST_SETTINGS = 16_000_000
 _LONGEST_CHAIN = 100
+# What must not come into a header line, and what must not come into a script as a line of its own.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_DIRECTIVE = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029][ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|COBALT|FLUX|flux|\$|@)")
 
 _Get = Callable[[Point], Any]
 T = TypeVar("T")
@@ -168,6 +171,8 @@ class Texts:
         terms = iter(together(partial(self._term, name, where, chain, leave) for name in names))
         for part in parts:
             term = _Term(part) if isinstance(part, str) else next(terms)
+            if isinstance(part, _Name):
+                term = self._kept_in_line(term, part, text, where)
             if term.get is None:
                 fixed.append(part if isinstance(part, str) else self._text(term.value))
                 room -= len(fixed[-1])
@@ -180,6 +185,27 @@ class Texts:
             yield term.get
         if fixed:
             yield "".join(fixed)
+
+    def _kept_in_line(self, term: _Term, name: _Name, text: str, where: Path) -> _Term:
+        """Return a term of a template, refused where its value would add a line that a scheduler reads."""
+        is_header = text.split("\n", name.line)[name.line - 1].lstrip().startswith("#")
+        breaks = _CONTROL if is_header else _DIRECTIVE
+
+        def checked(value: Any) -> Any:
+            if breaks.search(self._text(value)):
+                what = (
+                    "a control character, such as a line break, in a comment or header line"
+                    if is_header
+                    else ("a line that a scheduler would read as an option")
+                )
+                raise UsageError(
+                    f"{where}:{name.line}: the value of {name.source} brings {what}: {self._text(value)[:80]!r}",
+                    hint="change the value of that axis or setting",
+                )
+            return value
+
+        value, get = term
+        return _Term(checked(value)) if get is None else _Term(get=lambda point: checked(get(point)))
 
     def _term(self, name: _Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
         """Return what a placeholder stands for; one that is somebody else's stands for itself."""
