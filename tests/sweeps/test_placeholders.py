@@ -307,7 +307,7 @@ def test_a_value_cannot_leave_its_header_line(text: str, end: str) -> None:
     for axes, settings in (({"note": [evil]}, {}), ({}, {"note": evil})):
         said = refusal(text, {"which": "a", "more": {"a": evil}, **settings}, axes=axes)
         assert "job.in.sh:1: the value of {" in str(said)
-        assert "a control character, such as a line break" in str(said)
+        assert "a line break or another control character" in str(said)
 
 
 @pytest.mark.parametrize("directive", ["#SBATCH -A x", "#BSUB -q x", "  #PBS -A x", "#flux: -N 1", "# SBATCH x"])
@@ -318,3 +318,10 @@ def test_a_value_cannot_bring_an_option_of_a_scheduler_into_the_body(directive: 
 
 def test_a_value_of_several_lines_may_stand_in_the_body() -> None:
     assert filled("cat <<E\n{note}\nE\n", {"note": "a\n# b"}) == "cat <<E\na\n# b\nE\n"
+
+
+def test_a_block_of_options_may_stand_on_its_own_line_and_its_values_stay_in_theirs() -> None:
+    settings = {"sbatch": "#SBATCH -A ours\n#SBATCH --gres=gpu:{card}:1"}
+    assert filled("#!/bin/sh\n{sbatch}\n", settings, axes={"card": ["v100"]}).endswith("--gres=gpu:v100:1\n")
+    said = refusal("#!/bin/sh\n{sbatch}\n", settings, axes={"card": ["v100\n#SBATCH -A theirs"]})
+    assert "the value of {card} brings a line break" in str(said)

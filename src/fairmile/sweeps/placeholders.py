@@ -48,6 +48,7 @@ _DEEPEST = 8  # placeholders in names of placeholders
 _LARGEST = 1_000_000  # characters and items of what one text or setting comes to, once settings have filled it
 _LARGEST_SETTINGS = 16_000_000
 _LONGEST_CHAIN = 100
+_OPTION = "a line that a scheduler would read as an option"
 # What must not come into a header line, and what must not come into a script as a line of its own.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _DIRECTIVE = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029][ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|COBALT|FLUX|flux|\$|@)")
@@ -186,20 +187,24 @@ class Texts:
         if fixed:
             yield "".join(fixed)
 
-    def _kept_in_line(self, term: _Term, name: _Name, text: str, where: Path) -> _Term:
-        """Return a term of a template, refused where its value would add a line that a scheduler reads."""
-        is_header = text.split("\n", name.line)[name.line - 1].lstrip().startswith("#")
+    def _kept_in_line(self, term: _Term, name: _Name, text: str, where: str | Path) -> _Term:
+        """Return the term of a placeholder, refused where its value would add a line that a scheduler reads.
+
+        One that stands alone on its line may be a block of such lines.
+        """
+        line = text.split("\n", name.line)[name.line - 1].strip()
+        is_header = line.startswith("#")
+        if not is_header and (line == name.source or not isinstance(where, Path)):
+            return term
         breaks = _CONTROL if is_header else _DIRECTIVE
+        place = f"{where}:{name.line}" if isinstance(where, Path) else where
 
         def checked(value: Any) -> Any:
-            if breaks.search(self._text(value)):
-                what = (
-                    "a control character, such as a line break, in a comment or header line"
-                    if is_header
-                    else ("a line that a scheduler would read as an option")
-                )
+            said = self._text(value)
+            if breaks.search(said):
+                what = "a line break or another control character into a header line" if is_header else _OPTION
                 raise UsageError(
-                    f"{where}:{name.line}: the value of {name.source} brings {what}: {self._text(value)[:80]!r}",
+                    f"{place}: the value of {name.source} brings {what}: {said[:80]!r}",
                     hint="change the value of that axis or setting",
                 )
             return value
