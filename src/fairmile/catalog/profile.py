@@ -142,7 +142,7 @@ def _inline_terms(context: Any) -> set[str]:
 
 def _term_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem]:
     terms = context_terms()
-    problems = []
+    problems: list[Problem] = []
     for key in body:
         prefix = key.split(":", 1)[0]
         if (

@@ -138,7 +138,7 @@ class Texts:
     def fill(self, compiled: Compiled, point: Point) -> str:
         """Return a text as it is at a point."""
         text = self._text
-        pieces: list[str] = [part if part.__class__ is str else text(part(point)) for part in compiled.parts]  # type: ignore[operator, misc]
+        pieces: list[str] = [part if part.__class__ is str else text(part(point)) for part in compiled.parts]  # type: ignore[operator]
         if sum(map(len, pieces)) > _LARGEST:
             raise _too_large("a text with placeholders")
         return "".join(pieces)
