@@ -325,3 +325,8 @@ def test_a_block_of_options_may_stand_on_its_own_line_and_its_values_stay_in_the
     assert filled("#!/bin/sh\n{sbatch}\n", settings, axes={"card": ["v100"]}).endswith("--gres=gpu:v100:1\n")
     said = refusal("#!/bin/sh\n{sbatch}\n", settings, axes={"card": ["v100\n#SBATCH -A theirs"]})
     assert "the value of {card} brings a line break" in str(said)
+
+
+def test_settings_that_double_an_undefined_name_are_refused_at_once() -> None:
+    settings = {"s0": "{typo}", **{f"s{number}": f"{{s{number - 1}}}{{s{number - 1}}}" for number in range(1, 60)}}
+    assert "{typo} is not defined" in str(refusal("{s59}", settings))

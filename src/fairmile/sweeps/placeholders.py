@@ -120,6 +120,7 @@ class Texts:
             for name in (*definition.points.axes, *definition.distributions)
         }
         self._terms: dict[str, _Term] = {}
+        self._undefined_in: dict[str, Undefined] = {}
         self._tree: _Term | None = None
         why = definition.settings.get(WHY)
         self._why: Mapping[str, str] = why if isinstance(why, Mapping) else {}
@@ -262,8 +263,14 @@ class Texts:
             raise UsageError(f"{place}: {circle} refers to itself")
         if len(chain) >= _LONGEST_CHAIN:
             raise UsageError(f"{place}: settings refer to one another in a chain of more than {_LONGEST_CHAIN}")
+        if name in self._undefined_in:
+            raise self._undefined_in[name]
         if name not in self._terms:
-            found = self._find(name, place, chain)
+            try:
+                found = self._find(name, place, chain)
+            except Undefined as error:  # told once: settings that name it twice each would ask without end
+                self._undefined_in[name] = error
+                raise
             if found is None:
                 return None
             self._terms[name] = _bounded(found, f"{place}: {{{name}}}")
