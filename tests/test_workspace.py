@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from trusted_projects import trusted_project
 
+import fairmile as fm
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.jobs.spec import JobSpec
-from fairmile.workspace import PROJECT_FILE, Workspace
+from fairmile.workspace import PROJECT_FILE, Workspace, options
 
 
 @pytest.fixture
@@ -48,36 +50,38 @@ def test_the_folders_of_the_desktop_standard_are_respected(environ: dict[str, st
 
 
 def test_the_last_setting_wins_and_each_knows_where_it_came_from(environ: dict[str, str], tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
+    folder = tmp_path / "project"
+    folder.mkdir()
     mine = user_file(environ, "home: /of/user\ncatalog:\n  base: https://user.example.net\n")
-    assert opened(environ, project).home == Path("/of/user")
-    assert opened(environ, project).config.origin("home") == f"{mine}:1"
-    theirs = write(project / PROJECT_FILE, "# ours\n\nhome: /of/project\n")
-    assert opened(environ, project).home == Path("/of/project")
-    assert opened(environ, project).config.origin("home") == f"{theirs}:3"
-    assert opened(environ, project).config["catalog.base"] == "https://user.example.net"
-    assert opened(environ, project).config.origin("catalog.base") == f"{mine}:3"
+    assert opened(environ, folder).home == Path("/of/user")
+    assert opened(environ, folder).config.origin("home") == f"{mine}:1"
+    theirs = trusted_project(folder, "# ours\n\nhome: /of/project\n", environ)
+    assert opened(environ, folder).home == Path("/of/project")
+    assert opened(environ, folder).config.origin("home") == f"{theirs}:3"
+    assert opened(environ, folder).config["catalog.base"] == "https://user.example.net"
+    assert opened(environ, folder).config.origin("catalog.base") == f"{mine}:3"
     environ["FAIRMILE_HOME"] = "/of/environment"
-    assert opened(environ, project).home == Path("/of/environment")
-    assert opened(environ, project).config.origin("home") == "environment FAIRMILE_HOME"
-    workspace = opened(environ, project, home="/of/command")
+    assert opened(environ, folder).home == Path("/of/environment")
+    assert opened(environ, folder).config.origin("home") == "environment FAIRMILE_HOME"
+    workspace = opened(environ, folder, home="/of/command")
     assert (workspace.home, workspace.config.origin("home")) == (Path("/of/command"), "command line")
 
 
 def test_the_project_file_is_found_upwards_and_the_nearest_counts(environ: dict[str, str], tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b" / "c"
     deep.mkdir(parents=True)
-    write(tmp_path / "a" / PROJECT_FILE, "home: /of/a\n")
+    trusted_project(tmp_path / "a", "home: /of/a\n", environ)
     assert opened(environ, deep).home == Path("/of/a")
-    write(tmp_path / "a" / "b" / PROJECT_FILE, "home: /of/b\n")
+    trusted_project(tmp_path / "a" / "b", "home: /of/b\n", environ)
     assert opened(environ, deep).home == Path("/of/b")
     assert opened(environ, tmp_path).config.origin("home") == "default"
 
 
 def test_sources_of_all_files_are_joined_in_order(environ: dict[str, str], tmp_path: Path) -> None:
     mine = user_file(environ, "sources:\n  partner: https://partner.example.net/cards\n  lab: /data/lab\n")
-    theirs = write(tmp_path / PROJECT_FILE, "sources:\n  lab: {location: /data/other, type: folder}\n  team: /team\n")
+    theirs = trusted_project(
+        tmp_path, "sources:\n  lab: {location: /data/other, type: folder}\n  team: /team\n", environ
+    )
     workspace = opened(environ, tmp_path)
     names = [folder.name for folder in workspace.catalog.folders()]
     assert names == ["local", "partner", "lab", "team", "builtin"]
@@ -109,7 +113,7 @@ def test_a_bad_setting_is_named_with_file_and_line(
 
 
 def test_a_bad_setting_of_a_project_is_named_with_its_file(environ: dict[str, str], tmp_path: Path) -> None:
-    write(tmp_path / PROJECT_FILE, "home: ''\n")
+    trusted_project(tmp_path, "home: ''\n", environ)
     with pytest.raises(UsageError, match=f"{PROJECT_FILE}:1 home: expected a folder"):
         opened(environ, tmp_path)
 
@@ -153,24 +157,77 @@ def test_opening_imports_nothing_heavy() -> None:
 
 
 def test_a_wrong_source_is_named_with_the_file_and_line_that_declares_it(tmp_path: Path) -> None:
-    (tmp_path / "fairmile.yaml").write_text(f"home: {tmp_path / 'home'}\nsources:\n  lab:\n    location: 7\n")
-    workspace = Workspace.open(environ={"HOME": str(tmp_path)}, cwd=tmp_path)
+    environ = {"HOME": str(tmp_path)}
+    trusted_project(tmp_path, f"home: {tmp_path / 'home'}\nsources:\n  lab:\n    location: 7\n", environ)
+    workspace = Workspace.open(environ=environ, cwd=tmp_path)
     (report,) = workspace.catalog.sync()
     assert f"{tmp_path / 'fairmile.yaml'}:3 sources.lab" in report.error
 
 
 def test_folders_in_a_settings_file_are_seen_from_that_file(tmp_path: Path) -> None:
-    (tmp_path / "fairmile.yaml").write_text(
-        "home: store\nsources:\n  a: cards\n  b: {location: ../b}\n  c: https://x.net/c\n"
-    )
+    environ = {"HOME": str(tmp_path)}
+    text = "home: store\nsources:\n  a: cards\n  b: {location: ../b}\n  c: https://x.net/c\n"
+    trusted_project(tmp_path, f"{text}systems:\n  box: {{host: x, ssh_config: ./ssh, file: ~/box.yaml}}\n", environ)
     (tmp_path / "sub").mkdir()
-    workspace = Workspace.open(environ={"HOME": str(tmp_path)}, cwd=tmp_path / "sub")
+    workspace = Workspace.open(environ=environ, cwd=tmp_path / "sub")
+    assert workspace.systems._reaches["box"].ssh_config == str(tmp_path / "ssh")
+    assert workspace.systems._reaches["box"].file == "~/box.yaml"
     assert workspace.home == tmp_path / "store"
     assert workspace.sources == {
         "a": str(tmp_path / "cards"),
         "b": {"location": str(tmp_path / "../b")},
         "c": "https://x.net/c",
     }
+
+
+SAFE = {
+    *("catalog.base", "footprint.region", "footprint.pue", "transfer.connections", "transfer.segment"),
+    *("transfer.stall", "transfer.retries", "transfer.socket_buffer", "transfer.limits"),
+}
+
+
+def test_every_other_setting_of_a_project_needs_trust(environ: dict[str, str]) -> None:
+    assert {key for key, option in options(environ).items() if option.safe} == SAFE
+
+
+def test_what_a_project_may_not_set_is_said_once(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / PROJECT_FILE, "home: ./data\nsystems: {laptop: x}\ncatalog: {base: https://a.example}\n")
+    workspace = opened(environ, tmp_path)
+    opened(environ, tmp_path)
+    note = f"{file}: home, systems have no effect until you trust this file: read it, then run `fairmile trust`"
+    assert capsys.readouterr().err == f"note: {note}\n"
+    assert workspace.home == tmp_path / "user" / ".local" / "share" / "fairmile"
+    assert workspace.config["catalog.base"] == "https://a.example"
+
+
+def test_a_file_that_the_user_names_is_trusted_and_stands_in_for_the_project_s(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    write(tmp_path / PROJECT_FILE, "catalog: {base: https://a.example}\n")
+    write(tmp_path / "ci.yaml", "home: ./data\n")
+    environ["FAIRMILE_CONFIG"] = "ci.yaml"
+    workspace = opened(environ, tmp_path)
+    assert (workspace.home, workspace.config["catalog.base"]) == (tmp_path / "data", "")
+    environ["FAIRMILE_CONFIG"] = "cj.yaml"
+    with pytest.raises(UsageError, match=r"FAIRMILE_CONFIG: .*cj\.yaml is no file"):
+        opened(environ, tmp_path)
+
+
+def test_a_long_process_notices_when_trust_begins_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for name in ("FAIRMILE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    write(tmp_path / "ssh", "Host *\n")
+    write(tmp_path / PROJECT_FILE, "home: ./data\nsystems: {laptop: {host: x, ssh_config: ./ssh}}\n")
+    assert Workspace.current().config.ignored == ("home", "systems")
+    fm.trust(tmp_path)
+    assert Workspace.current().home == tmp_path / "data"
+    assert Workspace.current() is Workspace.current()
+    write(tmp_path / "ssh", "Host *\n  ProxyCommand false\n")
+    assert Workspace.current().config.ignored == ("home", "systems")
 
 
 def test_a_project_file_of_somebody_else_is_passed_over(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "sweeps",
     "systems",
     "traces",
+    "trust",
     "tune",
     "workflows",
 ]
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fairmile.base.errors import FairmileError
+    from fairmile.base.trust import TrustedProject
     from fairmile.benchmarks.benchmarks import Benchmarks
     from fairmile.catalog.assets import Assets, Fetched
     from fairmile.catalog.card import Card
@@ -172,6 +174,13 @@ def tune(
         return workspace.studies.run(made, workers=workers)
     workspace.studies.submit(made, workers=workers)
     return workspace.studies.wait(made)
+
+
+def trust(path: str | Path, *, dry_run: bool = False) -> TrustedProject:
+    """Trust a `fairmile.yaml`, or that of a folder, as it is now; return what its settings may do from then on."""
+    from fairmile.workspace import Workspace, project_file
+
+    return Workspace.trust().add(project_file(path), dry_run=dry_run)
 
 
 def _workspace() -> Workspace:

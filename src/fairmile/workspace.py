@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here
-from fairmile.base.config import Config, Option
+from fairmile.base.config import Config, Guarded, Option
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
@@ -23,6 +24,7 @@ from fairmile.transfer.settings import Settings
 
 # Each command imports what it asks for: a search needs neither store nor engine, a list of runs no catalog.
 if TYPE_CHECKING:
+    from fairmile.base.trust import Trust
     from fairmile.benchmarks.benchmarks import Benchmarks
     from fairmile.benchmarks.foresight import FromStep
     from fairmile.catalog.assets import Assets
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
     from fairmile.transfer.transfer import Transfer
 
 PROJECT_FILE = "fairmile.yaml"
+CHOSEN_FILE = "FAIRMILE_CONFIG"  # the variable that names a settings file to read in place of the project's
 _SITE_FILE = Path("/etc/fairmile/config.yaml")
+_NESTING = ("systems",)  # these settings name files of settings in turn, such as those of ssh
 _TRANSFER = Settings()
 
 
@@ -118,24 +122,53 @@ def _below(place: str, origin: str) -> str:
     return str(Path(file).parent / place) if is_folder and file.startswith("/") else place
 
 
+def _reach_below(given: Any, origin: str) -> Any:
+    """Return how a system is reached, its files as seen from the settings file that names them."""
+    if not isinstance(given, Mapping):
+        return given
+    files = {key: _below(given[key], origin) for key in ("ssh_config", "file") if isinstance(given.get(key), str)}
+    return {**given, **files}
+
+
+def _fetcher_below(given: Any, origin: str) -> Any:
+    """Return a program that fetches, its path as seen from the settings file, not from where the user happens to be."""
+    if not isinstance(given, Mapping):
+        return given
+    argvs = {key: given[key] for key in ("command", "find") if isinstance(given.get(key), list) and given[key]}
+    placed = {
+        key: [_below(argv[0], origin), *argv[1:]]
+        for key, argv in argvs.items()
+        if isinstance(argv[0], str) and "/" in argv[0]
+    }
+    return {**given, **placed}
+
+
 def options(environ: Mapping[str, str]) -> dict[str, Option]:
-    """Return every setting with its default and its meaning."""
+    """Return every setting with its default and its meaning.
+
+    A new setting is not safe: in a project file it has no effect until the user trusts that file. Only numbers and
+    names that can neither start a program nor lead reads, writes or credentials elsewhere are marked as safe.
+    """
     data = Path(environ.get("XDG_DATA_HOME") or _user_folder(environ) / ".local" / "share")
+
+    def safe(default: Any, parse: Callable[[Any], Any], help: str) -> Option:
+        return Option(default, parse, help, safe=True)
+
     return {
         "home": Option(data / "fairmile", _path, "folder that holds cards, sources and the index"),
-        "catalog.base": Option("", _text, "address below which new cards get their ids; empty: urn:uuid"),
+        "catalog.base": safe("", _text, "address below which new cards get their ids; empty: urn:uuid"),
         "sources": Option({}, _mapping, "catalogs of others: name: location, or name: {location, type, revision}"),
         "pools": Option({}, _mapping, "folders for data: name: folder, or name: {folder, capacity, purge, speed, …}"),
         "systems": Option({}, _mapping, "how you reach systems: name: host, or name: {host, folder, account, file, …}"),
-        "footprint.region": Option("", _text, "where your machines draw power, as DE: runs then tell cost and CO₂"),
-        "footprint.pue": Option(1.0, _pue, "what the building uses for each joule of the machines"),
+        "footprint.region": safe("", _text, "where your machines draw power, as DE: runs then tell cost and CO₂"),
+        "footprint.pue": safe(1.0, _pue, "what the building uses for each joule of the machines"),
         "footprint.table": Option(None, _table, "your own table of regions; empty: the one that comes along"),
-        "transfer.connections": Option(_TRANSFER.connections, _count, "connections to one source of a large file"),
-        "transfer.segment": Option(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
-        "transfer.stall": Option(_TRANSFER.stall_s, _seconds, "a connection without a byte for so long is given up"),
-        "transfer.retries": Option(_TRANSFER.retries, _count, "failures in a row before a source is given up"),
-        "transfer.socket_buffer": Option(0, parse_size, "receive buffer of a socket; 0 lets the system adapt it"),
-        "transfer.limits": Option({}, _mapping, "host or *: rate, as in `20 MB/s 08:00-18:00, 200 MB/s`"),
+        "transfer.connections": safe(_TRANSFER.connections, _count, "connections to one source of a large file"),
+        "transfer.segment": safe(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
+        "transfer.stall": safe(_TRANSFER.stall_s, _seconds, "a connection without a byte for so long is given up"),
+        "transfer.retries": safe(_TRANSFER.retries, _count, "failures in a row before a source is given up"),
+        "transfer.socket_buffer": safe(0, parse_size, "receive buffer of a socket; 0 lets the system adapt it"),
+        "transfer.limits": safe({}, _mapping, "host or *: rate, as in `20 MB/s 08:00-18:00, 200 MB/s`"),
         "transfer.fetchers": Option({}, _mapping, "programs that fetch: name: {command: [argv…], schemes: […]}"),
         "transfer.s3_endpoint": Option("", _text, "address of another S3 service than Amazon's"),
         "transfer.globus_collection": Option("", _text, "Globus collection of this machine, to which tasks write"),
@@ -143,20 +176,56 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
     }
 
 
-def _settings_files(environ: Mapping[str, str], folder: Path) -> tuple[Path, list[Path]]:
-    """Return the user's file of settings, and all files whose settings hold in a folder; the last one wins."""
+def _user_file(environ: Mapping[str, str]) -> Path:
     settings = Path(environ.get("XDG_CONFIG_HOME") or _user_folder(environ) / ".config").expanduser()
-    user_file = settings / "fairmile" / "config.yaml"
-    project = next((f for each in (folder, *folder.parents) if _is_ours(f := each / PROJECT_FILE)), None)
-    return user_file, [_SITE_FILE, user_file, *([project] if project else [])]
+    return settings / "fairmile" / "config.yaml"
 
 
-def _stamp(file: Path) -> tuple[str, int, int] | None:
+def find_project(folder: Path) -> Path | None:
+    """Return the nearest project file upwards from a folder; one that another user owns is passed over."""
+    return next((f for each in (folder, *folder.parents) if _is_ours(f := each / PROJECT_FILE)), None)
+
+
+def project_file(path: str | Path) -> Path:
+    """Return the project file that a path means, itself or its folder."""
+    file = Path(path).absolute()
+    file = file / PROJECT_FILE if file.is_dir() else file
+    if file.name != PROJECT_FILE:
+        raise UsageError(f"{path}: only a file named {PROJECT_FILE} is read in a project's folder")
+    return file
+
+
+def _settings_files(environ: Mapping[str, str], folder: Path) -> tuple[list[Path], Path | None]:
+    """Return the settings files that the user or the site chose, and the project file that merely lies there."""
+    files = [_SITE_FILE, _user_file(environ)]
+    if not environ.get(CHOSEN_FILE):
+        return files, find_project(folder)
+    chosen = Path(os.path.abspath(folder / Path(environ[CHOSEN_FILE]).expanduser()))
+    if not chosen.is_file():
+        raise UsageError(f"{CHOSEN_FILE}: {chosen} is no file", hint=f"name a settings file, or unset {CHOSEN_FILE}")
+    return [*files, chosen], None
+
+
+def _note_ignored(file: Path, keys: Sequence[str]) -> None:
+    """Say, once in a process, which settings of a project file have no effect."""
+    if (file, tuple(keys)) not in _noted:
+        _noted.add((file, tuple(keys)))
+        name = "".join(c if c.isprintable() else "?" for c in str(file))
+        sys.stderr.write(f"note: {ignored_text(name, keys)}\n")
+
+
+def ignored_text(file: str, keys: Sequence[str]) -> str:
+    """Return the sentence about settings that need trust."""
+    verb = "has" if len(keys) == 1 else "have"
+    return f"{file}: {', '.join(keys)} {verb} no effect until you trust this file: read it, then run `fairmile trust`"
+
+
+def _stamp(file: Path) -> tuple[str, int, int, int] | None:
     try:
         status = file.stat()
     except OSError:
         return None
-    return str(file), status.st_mtime_ns, status.st_ino
+    return str(file), status.st_mtime_ns, status.st_ino, status.st_size
 
 
 @dataclass(frozen=True)
@@ -168,6 +237,8 @@ class Workspace:
     environ: Mapping[str, str]
     on_progress: Callable[[int, int], None] | None = None
     watcher: Watcher | None = None
+    project: Path | None = None  # the project file in sight, trusted or not
+    named: tuple[Path, ...] = ()  # the files beside it whose content the user's trust depends on
 
     @classmethod
     def open(
@@ -179,21 +250,42 @@ class Workspace:
         on_progress: Callable[[int, int], None] | None = None,
         watcher: Watcher | None = None,
     ) -> Workspace:
-        """Read the settings: site file, user file, nearest project file, environment, overrides; the last one wins."""
+        """Read the settings: site file, user file, project file, environment, overrides; the last one wins.
+
+        The project file is the nearest `fairmile.yaml` upwards from `cwd`. Until the user trusts it, only its safe
+        settings count. `FAIRMILE_CONFIG` names another file to read in its place, which is trusted.
+        """
         environ = os.environ if environ is None else environ
-        user_file, files = _settings_files(environ, Path.cwd() if cwd is None else cwd)
-        config = Config.load(options(environ), files=files, environ=environ, overrides=overrides or {})
-        return cls(config, user_file, environ, on_progress, watcher)
+        files, project = _settings_files(environ, Path.cwd() if cwd is None else cwd)
+        named: list[Path] = []
+        guarded: Guarded | None = cls.trust(environ).guard(project, named) if project is not None else None
+        config = Config.load(options(environ), files=files, guarded=guarded, environ=environ, overrides=overrides or {})
+        if project is not None and config.ignored:
+            _note_ignored(project, config.ignored)
+        return cls(config, _user_file(environ), environ, on_progress, watcher, project, tuple(named))
 
     @classmethod
     def current(cls) -> Workspace:
         """Return the workspace of this process: a new one only where folder, variables or settings have changed."""
         global _current
-        stamps = [_stamp(file) for file in _settings_files(os.environ, Path.cwd())[1]]
-        key = (os.getcwd(), dict(os.environ), stamps)
-        if _current is None or _current[0] != key:
-            _current = (key, cls.open())
+        files, project = _settings_files(os.environ, Path.cwd())
+        files += [project, cls.trust().records] if project is not None else []
+
+        def state(workspace: Workspace) -> object:
+            return os.getcwd(), dict(os.environ), [_stamp(file) for file in (*files, *workspace.named)]
+
+        if _current is None or _current[0] != state(_current[1]):
+            workspace = cls.open()
+            _current = (state(workspace), workspace)
         return _current[1]
+
+    @staticmethod
+    def trust(environ: Mapping[str, str] | None = None) -> Trust:
+        """Return the project files that the user trusts."""
+        from fairmile.base.trust import Trust
+
+        environ = os.environ if environ is None else environ
+        return Trust(_user_file(environ).with_name("trusted.json"), options(environ), _NESTING)
 
     @property
     def home(self) -> Path:
@@ -262,7 +354,10 @@ class Workspace:
             retries=self.config["transfer.retries"],
             socket_buffer_bytes=self.config["transfer.socket_buffer"],
             limits=self.config["transfer.limits"],
-            fetchers=self.config["transfer.fetchers"],
+            fetchers={
+                name: _fetcher_below(given, self.config.origin(f"transfer.fetchers.{name}"))
+                for name, given in self.config["transfer.fetchers"].items()
+            },
             s3_endpoint=self.config["transfer.s3_endpoint"],
             globus_collection=self.config["transfer.globus_collection"],
             globus_root=self.config["transfer.globus_root"],
@@ -298,8 +393,8 @@ class Workspace:
         from fairmile.jobs.machines import Machines
 
         folders = [Path("/etc/fairmile/systems"), self.home / "systems"]
-        reaches = self.config["systems"]
-        origins = {name: self.config.origin(f"systems.{name}") for name in reaches}
+        origins = {name: self.config.origin(f"systems.{name}") for name in self.config["systems"]}
+        reaches = {name: _reach_below(given, origins[name]) for name, given in self.config["systems"].items()}
         return Machines(folders, self.home / "jobs", reaches=reaches, origins=origins)
 
     @cached_property
@@ -412,4 +507,5 @@ class Workspace:
         return Workflows(self.catalog, self.assets)
 
 
+_noted: set[tuple[Path, tuple[str, ...]]] = set()  # what this process has said of settings that need trust
 _current: tuple[object, Workspace] | None = None  # what `Workspace.current` gave last, and for what

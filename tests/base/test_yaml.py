@@ -232,3 +232,9 @@ def test_edits_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert yaml.load(path.read_text()) == {f"k{i}": i for i in range(6)}
+
+
+def test_aliases_of_a_long_text_are_bounded_by_its_length() -> None:
+    text = f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 200)}]\n"
+    with pytest.raises(InvalidDocument, match="aliases repeat too much data"):
+        yaml.load(text)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import web_server as web
+from trusted_projects import trusted_project
 from web_server import Exchange, WebServer, web_server
 
 from fairmile.base.digest import ManifestEntry, merkle_root, ni
@@ -364,7 +365,7 @@ def test_a_card_of_a_foreign_catalog_cannot_bring_a_file_of_this_machine(
     (folder / "alpha.jsonld").write_text(
         json.dumps(card(name="alpha", distribution=[entry("x", None, secret.as_uri())]))
     )
-    (tmp_path / "fairmile.yaml").write_text(f"sources:\n  group: {folder}\n")
+    trusted_project(tmp_path, f"sources:\n  group: {folder}\n", {"HOME": str(tmp_path)})
     workspace = opened(tmp_path, watcher)
     workspace.catalog.sync()
     with pytest.raises(Unsupported, match="a card of the catalog 'group' names a file of this machine"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trusted_projects import trusted_project
 
 Fairmile = Callable[..., Any]
 LAKE = "local/dataset/lake-temperatures@1.0"
@@ -460,7 +461,7 @@ def test_a_source_that_fails_is_told_and_its_copy_serves(group: Fairmile, place:
 
 
 def test_a_source_with_a_mistake_in_the_settings_is_told_and_the_others_serve(lake: Fairmile, place: Path) -> None:
-    (place / "fairmile.yaml").write_text("sources:\n  group: ./shared-cards\n  lab: 5\n")
+    trusted_project(place, "sources:\n  group: ./shared-cards\n  lab: 5\n")
     result = lake("catalog", "sync")
     assert result.code == 3
     assert result.out == "synced   group: 1 card, 1 changed, 0 removed\n"

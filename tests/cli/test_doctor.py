@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trusted_projects import trusted_project
 
 from fairmile import __version__
 
@@ -30,7 +31,7 @@ def test_settings_are_shown_with_their_origin(fairmile: Fairmile, place: Path, t
 
 
 def test_the_program_gets_settings_as_data(fairmile: Fairmile, place: Path) -> None:
-    (place / "fairmile.yaml").write_text("sources:\n  group: {location: ./shared-cards, type: folder}\n")
+    trusted_project(place, "sources:\n  group: {location: ./shared-cards, type: folder}\n")
     settings = {each["key"]: each["value"] for each in fairmile("doctor", "--json").json["settings"]}
     assert settings["sources.group"] == {"location": "./shared-cards", "type": "folder"}
 
@@ -79,7 +80,7 @@ def test_a_home_that_cannot_be_written_is_a_problem(place: Path, unprivileged: l
 
 
 def test_a_catalog_that_cannot_be_read_does_not_keep_the_doctor_from_answering(fairmile: Fairmile, place: Path) -> None:
-    (place / "fairmile.yaml").write_text("sources:\n  ../up: ./shared-cards\n")
+    trusted_project(place, "sources:\n  ../up: ./shared-cards\n")
     assert fairmile("search", "lake").code == 2
     result = fairmile("doctor")
     assert result.code == 0
@@ -96,7 +97,7 @@ def test_a_damaged_index_does_not_keep_the_doctor_from_answering(lake: Fairmile,
 
 
 def test_a_password_in_the_address_of_a_source_is_never_shown(fairmile: Fairmile, place: Path) -> None:
-    (place / "fairmile.yaml").write_text("sources:\n  lab: https://me:hunter2@git.example.org/lab.git\n")
+    trusted_project(place, "sources:\n  lab: https://me:hunter2@git.example.org/lab.git\n")
     for command in (
         ["doctor"],
         ["doctor", "--json"],
@@ -109,7 +110,7 @@ def test_a_password_in_the_address_of_a_source_is_never_shown(fairmile: Fairmile
 
 
 def test_pools_are_shown_with_their_room(fairmile: Fairmile, place: Path, tmp_path: Path) -> None:
-    (place / "fairmile.yaml").write_text("pools:\n  scratch: {folder: ./scratch, capacity: 10 MB, speed: fast}\n")
+    trusted_project(place, "pools:\n  scratch: {folder: ./scratch, capacity: 10 MB, speed: fast}\n")
     (place / "scratch").mkdir()
     facts = fairmile("doctor", "--json").json
     assert [(each["name"], each["folder"], each["trouble"]) for each in facts["pools"]] == [
@@ -125,7 +126,7 @@ def test_pools_are_shown_with_their_room(fairmile: Fairmile, place: Path, tmp_pa
 
 def test_a_pool_that_cannot_be_used_is_a_problem(fairmile: Fairmile, place: Path) -> None:
     (place / "in-the-way").write_text("a file")
-    (place / "fairmile.yaml").write_text("pools:\n  scratch: ./in-the-way\n")
+    trusted_project(place, "pools:\n  scratch: ./in-the-way\n")
     result = fairmile("doctor")
     assert result.code == 0
     assert re.search(r"^scratch +unknown +failed +", result.out, re.MULTILINE)
@@ -133,7 +134,7 @@ def test_a_pool_that_cannot_be_used_is_a_problem(fairmile: Fairmile, place: Path
 
 
 def test_pools_that_are_declared_wrongly_do_not_keep_the_doctor_from_answering(fairmile: Fairmile, place: Path) -> None:
-    (place / "fairmile.yaml").write_text("pools:\n  scratch: {folder: ./scratch, capacity: much}\n")
+    trusted_project(place, "pools:\n  scratch: {folder: ./scratch, capacity: much}\n")
     result = fairmile("doctor", "--json")
     assert result.code == 0
     assert result.json["pools"] == []
@@ -162,7 +163,7 @@ def test_a_system_file_that_cannot_be_used_is_a_problem(fairmile: Fairmile, tmp_
 def test_a_setting_of_a_system_that_is_wrong_does_not_keep_the_doctor_from_answering(
     fairmile: Fairmile, place: Path
 ) -> None:
-    (place / "fairmile.yaml").write_text("systems:\n  lumi: {hots: x}\n")
+    trusted_project(place, "systems:\n  lumi: {hots: x}\n")
     result = fairmile("doctor")
     assert result.code == 0
     assert "fairmile.yaml:2 systems.lumi: no field named 'hots'; did you mean 'host'?" in result.err

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import web_server as web
+from trusted_projects import trusted_project
 from web_server import WebServer, web_server
 
 from fairmile.cli.main import run
@@ -172,13 +173,13 @@ def test_an_address_is_fetched_checked_and_unpacked(fairmile: Fairmile, server: 
 
 
 def test_a_pool_can_be_chosen(lake: Fairmile, place: Path) -> None:
-    (place / "fairmile.yaml").write_text(f"pools:\n  scratch: {place}/scratch\n")
+    trusted_project(place, f"pools:\n  scratch: {place}/scratch\n")
     assert lake("fetch", "lake", "--pool", "scratch").out.rstrip().endswith("pool scratch")
     assert any((place / "scratch" / "objects").rglob("*"))
 
 
 def test_a_pool_that_is_too_small_is_told_with_the_numbers(lake: Fairmile, place: Path, server: WebServer) -> None:
-    (place / "fairmile.yaml").write_text(f"pools:\n  tiny: {{folder: {place}/tiny, capacity: 50 KiB}}\n")
+    trusted_project(place, f"pools:\n  tiny: {{folder: {place}/tiny, capacity: 50 KiB}}\n")
     result = lake("fetch", "lake", "--pool", "tiny")
     assert result.code == 3
     assert result.out == ""

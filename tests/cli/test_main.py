@@ -95,6 +95,7 @@ CALLS = {
     "tune show": ["last"],
     "tune stop": ["last"],
     "status": [],
+    "trust": ["project"],
     "compare": ["tides", "surge"],
     "report": ["tides"],
     "watch": ["--for", "0.1s"],

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fairmile.cli.out import Out, count, one_line, print_json, printable
+from fairmile.cli.out import Out, _cut, count, one_line, print_json, printable
 
 Screen = Callable[..., Out]
 COLUMNS = ["kind", "name", "about"]
@@ -287,3 +287,27 @@ def test_numbers_agree_with_their_nouns() -> None:
 
 def test_a_text_of_many_lines_becomes_one() -> None:
     assert one_line("  a\n\tb  c ") == "a b c"
+
+
+@pytest.mark.parametrize("evil", ["\033[31m", "\033[1m", "\033[0m", "\ufdd0"])
+def test_colours_of_others_never_reach_a_terminal(streams: Streams, evil: str) -> None:
+    out, err = streams()
+    own = Out()
+    own.line(f"{own.colour(f'a{evil}b', 'red')} c{evil}d")
+    own.table(["name", "text"], [[f"x{evil}", own.colour(f"y{evil}", "green")]])
+    own.item(own.bold("label"), evil)
+    own.document(evil)
+    own.say(evil)
+    assert not set(re.findall("\033\\[\\d+m", out.text())) - {"\033[0m", "\033[1m", "\033[31m", "\033[32m"}
+    shown = re.sub(r"\033\[(?:0|1|31|32)m", "", out.text())
+    assert "\033" not in shown + err.text() and "\ufdd0" not in shown + err.text()
+    name = repr(evil)[1:-1]
+    assert f"\033[31ma{name}b\033[0m c{name}d\n" in out.text()
+
+
+def test_a_styled_cell_that_is_cut_closes_its_style(streams: Streams) -> None:
+    out, _ = streams()
+    own = Out()
+    text = own.colour("a long state that has no room", "red")
+    own.line(_cut(text, 8))
+    assert out.text() == "\033[31ma long …\033[0m\n"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from store_filling import LARGE, age, fill, flip_a_bit, loose, open_store, small_files
+from trusted_projects import trusted_project
 
 from fairmile.base import yaml
 from fairmile.store.store import Store
@@ -330,7 +331,7 @@ def test_a_folder_may_begin_with_a_variable(fairmile: Fairmile, place: Path, mon
 
 
 def test_a_pool_that_another_file_declares_cannot_be_removed(fairmile: Fairmile, place: Path) -> None:
-    (place / "fairmile.yaml").write_text("pools:\n  project: ./project\n")
+    trusted_project(place, "pools:\n  project: ./project\n")
     os.chmod(place / "fairmile.yaml", 0o644)
     for name in ("project", "home"):
         result = fairmile("store", "pool", "rm", name)

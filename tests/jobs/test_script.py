@@ -493,3 +493,11 @@ class TestContainersOfSoftware:
         spec = JobSpec(argv=TRAIN, software=("ddp",), wrap=("mine", "exec"), resources=Resources(time_s=HOUR))
         text = make_script(spec, KNOWN["lumi"]).text
         assert "mine exec torchrun" in text and "singularity run" not in text.rpartition("\nexec ")[2]
+
+
+@pytest.mark.parametrize("where", ["argv", "env"])
+def test_no_value_becomes_an_option_of_a_scheduler(where: str) -> None:
+    evil = "x\n#SBATCH -A theirs\n#BSUB -P theirs\n#PBS -A theirs\n#flux: -N 9"
+    given = {"argv": ("echo", evil)} if where == "argv" else {"argv": ("echo",), "env": {"NOTE": evil}}
+    with pytest.raises(UsageError, match="which a scheduler reads as an option"):
+        make_script(JobSpec(**given), laptop())

@@ -138,6 +138,15 @@ class TestUpkeep:
         monkeypatch.setattr(runs, "standing", raced)
         assert runs.remove([run.id]) == [run.id]
 
+    def test_is_as_private_as_the_runs_that_it_holds(self, runs: Runs) -> None:
+        file = runs.root / ".index.sqlite"
+        run = runs.run(["true"])
+        runs.rows()
+        assert {oct(path.stat().st_mode & 0o777) for path in (file, run.folder)} == {"0o600", "0o700"}
+        file.chmod(0o644)  # as an earlier version left it
+        runs.rows()
+        assert file.stat().st_mode & 0o777 == 0o600
+
     def test_an_index_that_others_work_with_is_left_alone(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         run = runs.run(["true"])
         runs.rows()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from trusted_projects import trusted_project
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.benchmarks.program import SUITE
@@ -62,8 +63,8 @@ def test_a_benchmark_of_another_catalog_does_not_run_in_place_of_the_models_own(
     card |= {"@id": "https://example.org/benchmark/aaa/1.0", "name": "Aaa", "command": "touch stolen"}
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "aaa.jsonld").write_text(json.dumps(card))
-    (tmp_path / "fairmile.yaml").write_text(f"sources:\n  group: {tmp_path / 'shared'}\n")
     environ = {"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    trusted_project(tmp_path, f"sources:\n  group: {tmp_path / 'shared'}\n", environ)
     workspace = Workspace.open(environ=environ, cwd=tmp_path)
     workspace.catalog.sync()
     assert "group" in {each.card.catalog for each in workspace.benchmarks.ls()}

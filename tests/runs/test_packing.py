@@ -70,6 +70,14 @@ def test_a_folder_becomes_one_file_beside_it_and_comes_back_as_it_was(folder: Pa
     assert os.listdir(folder.parent) == ["train-k3x9qa"]
 
 
+@pytest.mark.parametrize(("mode", "packed"), [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644)])
+def test_a_packed_run_can_be_read_by_those_who_could_read_its_folder(folder: Path, mode: int, packed: int) -> None:
+    folder.chmod(mode)
+    file = pack(folder)
+    assert stat.S_IMODE(file.stat().st_mode) == packed
+    assert stat.S_IMODE(unpack(file).stat().st_mode) == mode
+
+
 def test_the_record_is_shown_by_one_small_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack(folder)
     monkeypatch.setattr(zipfile, "ZipFile", None)  # no directory of the file is looked at

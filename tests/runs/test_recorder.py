@@ -18,6 +18,7 @@ import pytest
 
 from fairmile.base.errors import Conflict
 from fairmile.meter.lines import event_files, read_log
+from fairmile.meter.meter import Meter
 from fairmile.runs import recorder
 from fairmile.runs.layout import read_record
 from fairmile.runs.model import RunState
@@ -379,3 +380,32 @@ def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> N
     (tmp_path / "quick").mkdir()
     recorder.execute(tmp_path / "quick", document, argv=["sleep", "0.3"], env=os.environ, look=look)
     assert (document["state"], document["result"]["reason"]) == ("done", "")
+
+
+def test_a_pattern_that_other_engines_need_years_for_costs_nothing(tmp_path: Path) -> None:
+    meter = Meter(tmp_path / "events.jsonl")
+    printed = tmp_path / "output"
+    printed.write_bytes(b"a" * 60_000 + b"b\nvalue 3\n")
+    reader = recorder._OutputReader(meter, {"v": r"(a+)+c|value (?P<value>\d+)"}, None)
+    with open(printed, "rb") as file, open(os.devnull, "rb") as nothing:
+        reader.attach(file, nothing)
+        reader.drain()
+    meter.close()
+    assert [each.value for each in read_log([tmp_path / "events.jsonl"]).metrics] == [3.0]
+
+
+@pytest.mark.parametrize("pattern", [r"(?=loss) (\d+)", r"(\d+) \1", "(["])
+def test_a_pattern_that_cannot_be_searched_in_linear_time_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="is not a regular expression"):
+        MetricSpec(pattern=pattern)
+
+
+def test_without_that_engine_a_pattern_is_dropped_when_it_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    monkeypatch.setattr(recorder, "_SEARCH_S", 0.05)
+    pattern = recorder._MetricPattern(r"(a+)+$|loss (?P<value>\d+)")
+    assert [(value, step) for _, value, step in pattern.find(b"loss 7")] == [(b"7", None)]
+    with pytest.raises(TimeoutError):
+        pattern.find(b"a" * 60 + b"b")

@@ -251,3 +251,82 @@ def test_axes_that_a_tuner_proposes_are_known_too() -> None:
 def test_thousands_of_braces_are_read_at_once() -> None:
     text = "{" * 5_000 + "a" + "}" * 5_000
     assert filled(text, {"a": "b"}) == text[:4_999] + "b" + text[5_002:]
+
+
+@pytest.mark.parametrize(
+    ("end", "twice"),
+    [
+        ("x", "{{{0}}}{{{0}}}"),
+        ("{lr}", "{{{0}}}{{{0}}}"),
+        ("x", ["{{{0}}}", "{{{0}}}"]),
+        ("{lr}", ["{{{0}}}", "{{{0}}}"]),
+        ("x", {"a": "{{{0}}}", "b": "{{{0}}}"}),
+    ],
+)
+def test_settings_that_double_one_another_are_refused(end: Any, twice: Any) -> None:
+    def double(name: str) -> Any:
+        if isinstance(twice, str):
+            return twice.format(name)
+        if isinstance(twice, list):
+            return [each.format(name) for each in twice]
+        return [twice["a"].format(name), {"b": twice["b"].format(name)}]
+
+    settings = {"s0": end, **{f"s{number}": double(f"s{number - 1}") for number in range(1, 60)}}
+    assert "more than 1,000,000 characters once it is filled" in str(refusal("{s59}", settings))
+    made, point = texts(settings)
+    with pytest.raises(UsageError, match="once it is filled"):
+        made.settings(point)
+
+
+@pytest.mark.parametrize("end", ["", "{empty}"])
+def test_settings_that_double_nothing_take_no_time(end: str) -> None:
+    settings = {"s0": end, **{f"s{number}": f"{{s{number - 1}}}{{s{number - 1}}}" for number in range(1, 60)}}
+    assert filled("<{s59}>", settings, axes={"empty": [""]}) == "<>"
+
+
+def test_a_text_that_repeats_a_large_setting_is_refused() -> None:
+    assert "job.in.sh" in str(refusal("{big}" * 100, {"big": "x" * 100_000}))
+    assert "once it is filled" in str(refusal("{big}" * 20_000, {}, axes={"big": ["x" * 100]}))
+    made, point = texts({"big": "x" * 900_000, "all": ["{big}"] * 20})
+    with pytest.raises(UsageError, match="once it is filled"):
+        made.settings(point)
+
+
+def test_a_long_chain_of_settings_is_refused_in_words() -> None:
+    settings = {**{f"s{number}": f"x{{s{number + 1}}}" for number in range(1000)}, "s1000": "end"}
+    assert "in a chain of more than 100" in str(refusal("{s0}", settings))
+    assert filled("{s910}", settings) == "x" * 90 + "end"
+
+
+@pytest.mark.parametrize(
+    "text", ["#SBATCH --comment={note}", "  # {note}", "#BSUB -J x{more.{which}}", "#!/bin/{note}"]
+)
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028", "\0"])
+def test_a_value_cannot_leave_its_header_line(text: str, end: str) -> None:
+    evil = f"x{end}#SBATCH --account=theirs"
+    for axes, settings in (({"note": [evil]}, {}), ({}, {"note": evil})):
+        said = refusal(text, {"which": "a", "more": {"a": evil}, **settings}, axes=axes)
+        assert "job.in.sh:1: the value of {" in str(said)
+        assert "a line break or another control character" in str(said)
+
+
+@pytest.mark.parametrize("directive", ["#SBATCH -A x", "#BSUB -q x", "  #PBS -A x", "#flux: -N 1", "# SBATCH x"])
+def test_a_value_cannot_bring_an_option_of_a_scheduler_into_the_body(directive: str) -> None:
+    said = refusal("#!/bin/sh\necho {note|quote}", {}, axes={"note": [f"a\n{directive}"]})
+    assert "job.in.sh:2: the value of {note|quote} brings a line that a scheduler would read" in str(said)
+
+
+def test_a_value_of_several_lines_may_stand_in_the_body() -> None:
+    assert filled("cat <<E\n{note}\nE\n", {"note": "a\n# b"}) == "cat <<E\na\n# b\nE\n"
+
+
+def test_a_block_of_options_may_stand_on_its_own_line_and_its_values_stay_in_theirs() -> None:
+    settings = {"sbatch": "#SBATCH -A ours\n#SBATCH --gres=gpu:{card}:1"}
+    assert filled("#!/bin/sh\n{sbatch}\n", settings, axes={"card": ["v100"]}).endswith("--gres=gpu:v100:1\n")
+    said = refusal("#!/bin/sh\n{sbatch}\n", settings, axes={"card": ["v100\n#SBATCH -A theirs"]})
+    assert "the value of {card} brings a line break" in str(said)
+
+
+def test_settings_that_double_an_undefined_name_are_refused_at_once() -> None:
+    settings = {"s0": "{typo}", **{f"s{number}": f"{{s{number - 1}}}{{s{number - 1}}}" for number in range(1, 60)}}
+    assert "{typo} is not defined" in str(refusal("{s59}", settings))

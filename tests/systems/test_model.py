@@ -113,3 +113,8 @@ def test_a_value_is_unverified_when_it_or_what_holds_it_is_named() -> None:
         assert found.is_unverified(path), path
     for path in ("partitions.gpu", "partitions.gpu.memory_gib", "software.ddp-old", "software", "login"):
         assert not found.is_unverified(path), path
+
+
+def test_a_doubt_of_many_stars_is_judged_at_once() -> None:
+    found = system(unverified=[f"partitions.{'*a' * 30}*b.cores"])
+    assert not found.is_unverified(f"partitions.{'a' * 60}.cores")

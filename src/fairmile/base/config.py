@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,12 +20,14 @@ class Option(NamedTuple):
     """A setting that exists: its default, how a given value is read (`parse` raises ValueError), what it does.
 
     An option whose default is a mapping is merged key by key over the files; `parse` then gets the mapping of
-    one layer at a time.
+    one layer at a time. A `safe` option can neither start a program nor lead reads and writes elsewhere, so a
+    project file may set it before the user trusts that file.
     """
 
     default: Any
     parse: Callable[[Any], Any]
     help: str
+    safe: bool = False
 
 
 class Setting(NamedTuple):
@@ -36,7 +38,7 @@ class Setting(NamedTuple):
     origin: str
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """A raw value as one layer states it; `where` is the origin as a later reader sees it."""
 
     key: str
@@ -45,13 +47,30 @@ class _Given(NamedTuple):
     lines: Mapping[str, str] = _NOTHING
 
 
-class Config:
-    """The settings in force; `Config.load` builds one."""
+class Guarded(NamedTuple):
+    """A settings file that somebody else may have written; `allows` says whether the user trusts this text of it.
 
-    def __init__(self, options: Mapping[str, Option], values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    `allows` gets the text and what it sets, by option, as far as that is not safe.
+    """
+
+    file: Path
+    allows: Callable[[str, Mapping[str, Any]], bool]
+
+
+class Config:
+    """The settings in force; `Config.load` builds one. `ignored` are the options that an untrusted file sets."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Option],
+        values: Mapping[str, Any],
+        origins: Mapping[str, str],
+        ignored: Sequence[str] = (),
+    ) -> None:
         self._options = options
         self._values = values
         self._origins = origins
+        self.ignored = tuple(ignored)
 
     @classmethod
     def load(
@@ -59,20 +78,23 @@ class Config:
         options: Mapping[str, Option],
         *,
         files: Sequence[Path] = (),
+        guarded: Guarded | None = None,
         environ: Mapping[str, str] = _NOTHING,
         overrides: Mapping[str, str] = _NOTHING,
     ) -> Config:
         """Return the settings in force: defaults, then each file, then `FAIRMILE_…` variables, then overrides.
 
-        Missing files and empty variables are skipped, and so is a key whose value is null. An unknown key in a
-        file or override, or a value that its option refuses, raises UsageError naming the place.
+        The guarded file comes last among the files; where it is not allowed, only its safe settings count. Missing
+        files and empty variables are skipped, and so is a key whose value is null. An unknown key in a file or
+        override, or a value that its option refuses, raises UsageError naming the place.
         """
         values = {key: dict(o.default) if _is_table(o) else o.default for key, o in options.items()}
         origins = dict.fromkeys(options, "default")
         for key, option in options.items():
             if _is_table(option):
                 origins |= {f"{key}.{name}": "default" for name in option.default}
-        for given in _layers(options, files, environ, overrides):
+        ignored: list[str] = []
+        for given in _layers(options, files, guarded, ignored, environ, overrides):
             option = options[given.key]
             value = _parse(option, given)
             origins[given.key] = given.where
@@ -81,7 +103,7 @@ class Config:
                 origins |= {f"{given.key}.{name}": given.lines.get(name, given.where) for name in value}
             else:
                 values[given.key] = value
-        return cls(options, values, origins)
+        return cls(options, values, origins, ignored)
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._options:
@@ -128,15 +150,31 @@ def _unknown(key: str, known: Mapping[str, Any]) -> NotFound:
     return NotFound(f"no setting named {key!r}" + (f"; {near}" if near else ""), hint=f"known: {', '.join(known)}")
 
 
+def needing_trust(options: Mapping[str, Option], given: Iterable[Given]) -> dict[str, list[Any]]:
+    """Return the values of those settings that a project file sets only with the user's trust, by option."""
+    found: dict[str, list[Any]] = {}
+    for each in given:
+        if not options[each.key].safe:
+            found.setdefault(each.key, []).append(each.raw)
+    return found
+
+
 def _layers(
-    options: Mapping[str, Option], files: Sequence[Path], environ: Mapping[str, str], overrides: Mapping[str, str]
-) -> Iterator[_Given]:
+    options: Mapping[str, Option],
+    files: Sequence[Path],
+    guarded: Guarded | None,
+    ignored: list[str],
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+) -> Iterator[Given]:
     for path in files:
-        yield from _from_file(options, path)
+        yield from given_in(options, path, read_settings(path))
+    if guarded is not None:
+        yield from _from_guarded(options, guarded, ignored)
     for key in options:
         name = variable_name(key)
         if environ.get(name):
-            yield _Given(key, environ[name], f"environment {name}")
+            yield Given(key, environ[name], f"environment {name}")
     for key, raw in overrides.items():
         owner = _owner(options, key)
         if owner is None:
@@ -146,7 +184,7 @@ def _layers(
                 hint=f"known: {', '.join(options)}",
             )
         entry = key[len(owner) + 1 :]
-        yield _Given(owner, {entry: raw} if entry else raw, "command line")
+        yield Given(owner, {entry: raw} if entry else raw, "command line")
 
 
 def _owner(options: Mapping[str, Option], key: str) -> str | None:
@@ -156,20 +194,34 @@ def _owner(options: Mapping[str, Option], key: str) -> str | None:
     return next((name for name, option in options.items() if _is_table(option) and key.startswith(f"{name}.")), None)
 
 
-def _from_file(options: Mapping[str, Option], path: Path) -> Iterator[_Given]:
+def _from_guarded(options: Mapping[str, Option], guarded: Guarded, ignored: list[str]) -> Iterator[Given]:
+    text = read_settings(guarded.file)
+    given = given_in(options, guarded.file, text)
+    needing = needing_trust(options, given)
+    if needing and not guarded.allows(text, needing):
+        ignored += needing
+    yield from (each for each in given if each.key not in ignored)
+
+
+def read_settings(path: Path) -> str:
+    """Return the text of a settings file, empty where there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return ""
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {path}: {error}", hint="make it a readable UTF-8 text file") from error
-    document = yaml.load_located(text, file=str(path))
-    if document.data is None:
-        return
+
+
+def given_in(options: Mapping[str, Option], path: Path, text: str) -> list[Given]:
+    """Return what the text of a settings file states, in its order."""
+    document = yaml.load_located(text, file=str(path)) if text else None
+    if document is None or document.data is None:
+        return []
     if not isinstance(document.data, dict):
         raise InvalidDocument([Problem("expected keys with values", file=str(path), line=document.line([]))])
     problems: list[Problem] = []
-    given: list[_Given] = []
+    given: list[Given] = []
     # Each entry is a path of keys in the file together with its value.
     todo: list[tuple[tuple[Any, ...], Any]] = [((key,), value) for key, value in document.data.items()]
     while todo:
@@ -188,19 +240,19 @@ def _from_file(options: Mapping[str, Option], path: Path) -> Iterator[_Given]:
             problems.append(Problem(message, field=key, file=str(path), line=document.line(steps)))
     if problems:
         raise InvalidDocument(problems, hint=f"known: {', '.join(options)}")
-    yield from given
+    return given
 
 
-def _given_in_file(path: Path, document: yaml.Located, owner: str, steps: tuple[Any, ...], value: Any) -> _Given:
+def _given_in_file(path: Path, document: yaml.Located, owner: str, steps: tuple[Any, ...], value: Any) -> Given:
     where = f"{path}:{document.line(steps)}"
     entry = ".".join(map(str, steps))[len(owner) + 1 :]
     if entry:  # one entry of a mapping, written with a dot
-        return _Given(owner, {entry: value}, where)
+        return Given(owner, {entry: value}, where)
     names = value if isinstance(value, dict) else {}
-    return _Given(owner, value, where, {name: f"{path}:{document.line([*steps, name])}" for name in names})
+    return Given(owner, value, where, {name: f"{path}:{document.line([*steps, name])}" for name in names})
 
 
-def _parse(option: Option, given: _Given) -> Any:
+def _parse(option: Option, given: Given) -> Any:
     try:
         value = option.parse(given.raw)
     except ValueError as error:

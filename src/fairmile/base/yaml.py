@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Located", "dump", "load", "load_located", "update_file"]
 
 _MOST_BYTES = 16_000_000
-_MOST_COPIED = 100_000  # nodes that all aliases together may repeat; a "billion laughs" needs far more
+# Nodes that all aliases together may repeat; a "billion laughs" needs far more. A long text counts as several.
+_MOST_COPIED = 100_000
+_TEXT_PER_NODE = 100
 _DEEPEST = 100
 
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -198,7 +200,8 @@ class _Builder:
     def _event(self, event: Any, line: int) -> None:
         kind = type(event).__name__
         if kind == "ScalarEvent":
-            self._add(self._scalar(event, line), Place(line), line, event.anchor, plain=event.implicit[0])
+            size = 1 + len(event.value) // _TEXT_PER_NODE
+            self._add(self._scalar(event, line), Place(line), line, event.anchor, size=size, plain=event.implicit[0])
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
             self._start(event, {} if kind == "MappingStartEvent" else [], line)
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):

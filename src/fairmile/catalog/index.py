@@ -38,7 +38,7 @@ from fairmile.catalog.database import (
 from fairmile.catalog.extract import digest_id, id_names
 from fairmile.catalog.folder import TOMBSTONE_SUFFIX, CatalogFolder, Stamp
 from fairmile.catalog.identity import Reference
-from fairmile.catalog.patterns import compile_linear, matching_ids
+from fairmile.catalog.patterns import compile_names, matching_ids
 from fairmile.catalog.query import (
     ANYWHERE,
     IN_KEYWORDS,
@@ -514,7 +514,7 @@ class Index:
         ]
 
     def _matching_names(self, query: Query, limit: int) -> list[int]:
-        patterns = [compile_linear(text) for text in query.regexes]
+        patterns = [compile_names(text) for text in query.regexes]
         tagged = [self._tagged(pattern) for pattern in patterns]
         found: list[int] = []
         for chunk, ids, lines in self._db.execute("SELECT chunk, ids, lines FROM names ORDER BY chunk"):
@@ -565,7 +565,7 @@ class Index:
         ids, lines = self._db.execute(sql, (number // CHUNK_CARDS,)).fetchone() or ("", b"")
         sql = "SELECT raw FROM tag WHERE value IN (SELECT value FROM facet WHERE card = ? AND facet = 'tag')"
         tags = [row[0].encode() for row in self._db.execute(sql, (number,))]
-        patterns = [compile_linear(text) for text in query.regexes]
+        patterns = [compile_names(text) for text in query.regexes]
         return all(number in matching_ids(p, ids, lines) or any(p.search(tag) for tag in tags) for p in patterns)
 
     def clashes(self, order: Sequence[str]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Regular expressions over names, in time linear in the text: RE2, never Python's own engine."""
+"""Regular expressions over the names of cards."""
 
 from __future__ import annotations
 
@@ -6,32 +6,21 @@ import re
 from typing import Any
 
 from fairmile.base.errors import UsageError
+from fairmile.base.patterns import compile_linear
 
 _MAX_REGEX_CHARACTERS = 200
 # A pattern that can tell the ends of the whole text from those of a line must see each line alone.
 _ANCHORED = re.compile(rb"\\[Az]|\(\?[a-zA-Z]*-")
 
 
-def compile_linear(pattern: str) -> Any:
+def compile_names(pattern: str) -> Any:
     """Return the pattern ready to search lines of names with, in any case of letters; UsageError when it is none."""
-    import re2
-
     if len(pattern) > _MAX_REGEX_CHARACTERS:
         raise UsageError(f"the regular expression is longer than {_MAX_REGEX_CHARACTERS} characters")
-    options = re2.Options()
-    options.case_sensitive = False
-    options.log_errors = False
-    options.max_mem = 8 << 20
-    options.never_nl = True  # each name is a line; no match reaches over into the next
-    try:
-        re2.compile(pattern.encode(errors="replace"), options)
-        # In front, not around: a quotation that is left open would swallow the closing bracket.
-        return re2.compile(f"(?m){pattern}".encode(errors="replace"), options)
-    except re2.error as error:
-        text = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
-        raise UsageError(
-            f"/{pattern}/ is not a regular expression: {text}", hint="RE2 syntax: no look-around, no back-references"
-        ) from error
+    # Each name is a line; no match reaches over into the next.
+    compile_linear(pattern.encode(errors="replace"), ignore_case=True, within_lines=True)
+    # In front, not around: a quotation that is left open would swallow the closing bracket.
+    return compile_linear(f"(?m){pattern}".encode(errors="replace"), ignore_case=True, within_lines=True)
 
 
 def matching_ids(pattern: Any, ids: str, lines: bytes) -> set[int]:

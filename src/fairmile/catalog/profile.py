@@ -19,6 +19,8 @@ from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, kind_of_types
 from fairmile.catalog.licences import licence_iri
 
+_MOST_SUGGESTED = 20  # unknown keys of one card for which the nearest term is looked for
+
 
 @cache
 def context_terms() -> Mapping[str, Any]:
@@ -140,7 +142,7 @@ def _inline_terms(context: Any) -> set[str]:
 
 def _term_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem]:
     terms = context_terms()
-    problems = []
+    problems: list[Problem] = []
     for key in body:
         prefix = key.split(":", 1)[0]
         if (
@@ -150,7 +152,8 @@ def _term_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem
             or (":" in key and (prefix in terms or prefix in own_terms or (is_iri(key) and "//" in key)))
         ):
             continue
-        known = did_you_mean(key, terms)
+        # To look for the nearest term takes milliseconds; a card with thousands of such keys has no slips of the pen.
+        known = did_you_mean(key, terms) if len(problems) < _MOST_SUGGESTED else ""
         problems.append(
             Problem(
                 "is no term of the context; kept, but a machine cannot tell what it means"

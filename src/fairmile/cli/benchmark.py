@@ -19,7 +19,7 @@ from fairmile.base.units import format_duration, format_size, parse_duration, pa
 from fairmile.benchmarks.benchmarks import KINDS, Benchmark
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.out import Out, count, json_option, one_line
 from fairmile.perf.collectives.measure import Compared, measure_collectives, plan_collectives, write_measured
 from fairmile.perf.collectives.ranks import BACKENDS
 from fairmile.runs import storage as storages
@@ -394,7 +394,7 @@ class _Line:
 
     def show(self, place: storages.Place, step: str) -> None:
         if self._sees:
-            sys.stderr.write(f"\r\033[K{place.path}: {step}" if step else "\r\033[K")
+            sys.stderr.write(f"\r\033[K{one_line(f'{place.path}: {step}')}" if step else "\r\033[K")
             sys.stderr.flush()
 
 

@@ -25,7 +25,7 @@ from fairmile.jobs.schedulers import SCHEDULERS
 from fairmile.store.pools import Ranked
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import FETCHERS
-from fairmile.workspace import Workspace
+from fairmile.workspace import Workspace, ignored_text
 
 _T = TypeVar("_T")
 _NAMED: dict[str, Registry[Any]] = {
@@ -42,6 +42,8 @@ def doctor(out: Out) -> int:
     """Show the settings with their origin, catalogs and pools with their state, and what does not work."""
     workspace = Workspace.open(on_progress=out.progress)
     problems = _home_problems(workspace.home)
+    if workspace.project is not None and workspace.config.ignored:
+        problems.append(ignored_text(str(workspace.project), workspace.config.ignored))
     catalogs = _told(lambda: workspace.catalog.catalogs(), problems)
     problems += [f"source {each['name']}: {each['error']}" for each in catalogs if each.get("error")]
     pools = [_pool(each) for each in _told(lambda: workspace.store.pools.ranked(), problems)]

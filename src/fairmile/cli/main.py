@@ -48,6 +48,7 @@ COMMANDS = {
     "job": Entry("fairmile.cli.job", "job", "Submit programs anywhere, follow them, find them again."),
     "runs": Entry("fairmile.cli.runs", "runs", "List, show, pack, export and import what was executed."),
     "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "Know the benchmarks, begin your own; measure storage."),
+    "trust": Entry("fairmile.cli.trust", "trust", "Let the settings of a project you have read start programs."),
     "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, catalogs, and what is missing."),
 }
 

@@ -16,9 +16,12 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 _COLOURS = {"green": 32, "yellow": 33, "red": 31, "dim": 2}
-# A card is somebody else's text: nothing in it may steer the terminal. Our own colours pass.
-_CONTROL = re.compile(r"\033\[(?:0|1|2|31|32|33)m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_STYLE = re.compile(r"\033\[\d+m")
+# A card is somebody else's text: nothing in it may steer the terminal, colours included. Our own style is a mark that
+# nobody outside this process can know; it becomes an escape sequence when the text is written.
+_MARK = f"\ufdd0{os.urandom(4).hex()}:"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufdd0]")
+_STYLE = re.compile(rf"{_MARK}(\d+);")
+_PIECES = re.compile(rf"{_STYLE.pattern}|.", re.DOTALL)
 _GAP = "  "
 _INDENT = "    "
 # A column of prose narrower than this says nothing; it moves to a line of its own.
@@ -47,8 +50,22 @@ def count(number: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text without what could steer a terminal: control characters become visible."""
-    return _CONTROL.sub(lambda found: found[0] if len(found[0]) > 1 else repr(found[0])[1:-1], text)
+    """Return the text without what could steer a terminal: control characters become visible, our own style stays."""
+    if _MARK not in text:
+        return _visible(text)
+    pieces = _STYLE.split(text)  # texts and the numbers of styles in turn
+    pieces[::2] = map(_visible, pieces[::2])
+    pieces[1::2] = [f"{_MARK}{number};" for number in pieces[1::2]]
+    return "".join(pieces)
+
+
+def _visible(text: str) -> str:
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _on_screen(text: str) -> str:
+    """Return a text as it is written: printable, and our style as escape sequences."""
+    return _STYLE.sub("\033[\\1m", printable(text))
 
 
 def one_line(text: str) -> str:
@@ -63,7 +80,7 @@ def print_json(value: Any, stream: TextIO) -> None:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(value, indent=1)
-    stream.write(re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    stream.write(re.sub(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 class Out:
@@ -95,7 +112,7 @@ class Out:
         self._end_progress()
         data = text.encode() if isinstance(text, str) else text
         if self._seen:
-            sys.stdout.write(printable(data.decode("utf-8", "replace")))
+            sys.stdout.write(_visible(data.decode("utf-8", "replace")))
             return
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -103,7 +120,7 @@ class Out:
     def line(self, text: str = "") -> None:
         """Print one line."""
         self._end_progress()
-        sys.stdout.write(printable(text) + "\n")
+        sys.stdout.write(_on_screen(text) + "\n")
 
     def heading(self, text: str) -> None:
         """Print a line that stands out."""
@@ -153,10 +170,10 @@ class Out:
     # Style
 
     def bold(self, text: str) -> str:
-        return f"\033[1m{text}\033[0m" if self._styled else text
+        return _styled(text, 1) if self._styled else text
 
     def colour(self, text: str, name: str) -> str:
-        return f"\033[{_COLOURS[name]}m{text}\033[0m" if self._styled else text
+        return _styled(text, _COLOURS[name]) if self._styled else text
 
     def symbol(self, text: str, plain: str) -> str:
         """Return the symbol, or the plain text where the output cannot hold it."""
@@ -167,7 +184,7 @@ class Out:
     def say(self, text: str) -> None:
         """Tell a person something that is not data."""
         self._end_progress()
-        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.write(_on_screen(text) + "\n")
 
     def hint(self, text: str) -> None:
         """Tell the next step."""
@@ -195,6 +212,10 @@ class Out:
             self._progress_shown = False
 
 
+def _styled(text: str, number: int) -> str:
+    return f"{_MARK}{number};{text}{_MARK}0;"
+
+
 def _encodable(stream: TextIO, text: str, plain: str) -> str:
     try:
         text.encode(stream.encoding or "utf-8")
@@ -212,7 +233,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 def _columns(text: str) -> int:
     """Return how many columns of a terminal the text takes; what only colours it takes none."""
-    text = _STYLE.sub("", text) if "\033" in text else text
+    text = _STYLE.sub("", text) if _MARK in text else text
     if text.isascii():
         return len(text)
     import unicodedata
@@ -258,9 +279,22 @@ def _cut(text: str, width: int) -> str:
     if _columns(text) <= width:
         return text
     mark = _encodable(sys.stdout, "…", "...")
+    if _MARK in text:
+        return _cut_styled(text, width, mark)
     while text and _columns(text) > width - len(mark):
         text = text[:-1]
     return text.rstrip() + mark
+
+
+def _cut_styled(text: str, width: int, mark: str) -> str:
+    """Cut letters from the end and keep every style, so that none is left open."""
+    pieces = [found[0] for found in _PIECES.finditer(text)]
+    letters = [place for place, piece in enumerate(pieces) if not piece.startswith(_MARK)]
+    room = width - len(mark)
+    while letters and sum(_columns(pieces[place]) for place in letters) > room:
+        pieces[letters.pop()] = ""
+    last = letters[-1] + 1 if letters else 0
+    return "".join([*pieces[:last], mark, *pieces[last:]])
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

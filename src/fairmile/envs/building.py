@@ -18,9 +18,10 @@ from typing import Any
 
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.files import Lock, write_atomic, write_failure
+from fairmile.base.patterns import compile_linear
 from fairmile.envs.records import acts_data, as_text
 from fairmile.envs.shells import Act, Assign
-from fairmile.envs.spec import CheckSpec, EnvironmentSpec, compile_expression
+from fairmile.envs.spec import CheckSpec, EnvironmentSpec
 from fairmile.envs.steps import Step, Tools, build_mark
 
 _KEPT_LINES = 200  # of what a check prints
@@ -213,7 +214,7 @@ def run_check(check: CheckSpec, tools: Tools, wrap: Sequence[str]) -> dict[str, 
     hint = "the environment is not ready; correct the specification or the check and build again"
     if done.exit_code != 0:
         raise SystemFailure(f"the check `{shown}` ended with exit code {done.exit_code}:\n{last}", hint=hint)
-    if check.expect and not compile_expression(check.expect).search(said):
+    if check.expect and not compile_linear(check.expect).search(said):
         raise SystemFailure(f"the check `{shown}` did not print /{check.expect}/:\n{last}", hint=hint)
     return {"run": check.run, "expect": check.expect, "output": said, "duration_s": round(done.duration_s, 3)}
 

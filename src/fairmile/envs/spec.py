@@ -23,6 +23,7 @@ from pydantic import (
 
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.git import refuse_commands
+from fairmile.base.patterns import compile_linear
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load_located
 from fairmile.envs.inputs import at_home, read_document
@@ -279,7 +280,7 @@ class CheckSpec(_Part):
     @field_validator("expect")
     @classmethod
     def _is_an_expression(cls, value: str) -> str:
-        compile_expression(value)
+        compile_linear(value)
         return value
 
 
@@ -303,20 +304,6 @@ class EnvironmentSpec(_Part):
         if twice is not None:
             raise ValueError(f"two builds are called {twice!r}")
         return self
-
-
-def compile_expression(text: str) -> Any:
-    """Return a regular expression that takes time linear in the text it searches; ValueError when it is none."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 8 << 20
-    try:
-        return re2.compile(text, options)
-    except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"/{text}/ is no regular expression: {reason}") from error
 
 
 def load_spec(path: Path) -> EnvironmentSpec:

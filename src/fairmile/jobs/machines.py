@@ -62,6 +62,8 @@ class Reach:
                 raise UsageError(f"{setting}: no field named {field!r}" + (f"; {near}" if near else ""))
             if not isinstance(value, str):
                 raise UsageError(f"{setting}.{field}: expected a text, found {value!r}")
+            if not value.isprintable():
+                raise UsageError(f"{setting}.{field}: {value!r} holds a control character")
         if given.get("host") == _HERE:
             return cls(**{**given, "host": ""}, is_here=True)
         return cls(**given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.spec import JobSpec
 from fairmile.systems.model import System
 
+_OPTION_LINE = re.compile(r"^[ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|FLUX|flux)\b.*", re.MULTILINE)
 _NOT_STARTED = 78  # the exit code of a job that ended before its program began
 # The first names the line that failed: at the time of the ERR trap, DEBUG has already run for that trap's own command.
 # Functions inherit neither trap, so what `module` does inside does not count.
@@ -156,8 +158,12 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
     """
     if files.folder and not files.folder.startswith("/"):
         raise UsageError(f"the folder of a job must be an absolute path, not {files.folder!r}")
+    header = scheduler.header(request, files)
+    for line in header:
+        if not line.isprintable():
+            raise UsageError(f"the header line {line!r} would hold a control character", hint="change that value")
     parts = [
-        ["#!/bin/bash", *scheduler.header(request, files), _about(system)],
+        ["#!/bin/bash", *header, _about(system)],
         [". /etc/profile"] if system.scheduler.source_profile else [],
         [*_variables(request, files, scheduler)],
     ]
@@ -176,7 +182,19 @@ def write_script(request: Request, files: JobFiles, scheduler: Scheduler, system
     command = " ".join(filter(None, [shlex.join(request.spec.around), launch.command]))
     end = _NOTED_END if files.folder else ""
     parts.append([starts % {"command": command}, _WAIT % {"end": end}] if waits else [f"exec {command}"])
+    _refuse_options(parts[1:])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _refuse_options(parts: list[list[str]]) -> None:
+    """Refuse a value that brings a line which a scheduler reads as an option, wherever in a script it stands."""
+    for text in (line for lines in parts for line in lines):
+        found = _OPTION_LINE.search(text)
+        if found:
+            raise UsageError(
+                f"the script would hold the line {found[0].strip()[:80]!r}, which a scheduler reads as an option",
+                hint="a word of the command or a variable holds it; change that value",
+            )
 
 
 def _about(system: System) -> str:

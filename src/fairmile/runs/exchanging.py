@@ -80,6 +80,7 @@ def _taken_in(imported: ImportedRun, ledger: Ledger, store: Callable[[], Store])
         document["imported"] = {"from": imported.source, "time": time.time()}
         document["job"] = None
         write_record(fresh, document)
+        fresh.chmod(0o700)  # as every run's
         fresh.rename(folder)
     return ledger.get(imported.id)
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fairmile.runs.spec import RunSpec
 
 _INDEX = ".index.sqlite"
+_NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
 _VERSION = 1
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _LAST = "last"
@@ -44,6 +46,20 @@ CREATE INDEX by_name ON runs (name, created);
 CREATE INDEX by_state ON runs (state);
 PRAGMA user_version = {_VERSION};
 """
+
+
+def _make_private(file: Path) -> None:
+    """Make a file that its owner alone can read, as the folders of runs are; SQLite's journals take over its mode."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:  # it is somebody else's, or cannot be written: SQLite tells what can be done with it
+        return
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -292,7 +308,8 @@ class Ledger:
             connection = self._open(self.root / _INDEX)
             self._refresh(connection)
         except (sqlite3.Error, OSError) as error:
-            if getattr(error, "sqlite_errorname", "") not in ("SQLITE_BUSY", "SQLITE_LOCKED"):  # others work with it
+            # Where others work with it, or it is somebody else's, it stays.
+            if getattr(error, "sqlite_errorname", "") not in _NOT_DAMAGED:
                 for name in (f"{_INDEX}-journal", _INDEX):
                     with contextlib.suppress(OSError):
                         (self.root / name).unlink()
@@ -306,6 +323,8 @@ class Ledger:
     def _open(self, file: Path | None) -> sqlite3.Connection:
         if file is not None and not file.parent.is_dir():
             file = None
+        if file is not None:
+            _make_private(file)
         connection = sqlite3.connect(str(file) if file else ":memory:", timeout=10, isolation_level=None)
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()

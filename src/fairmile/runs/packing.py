@@ -54,6 +54,7 @@ def pack(folder: Path, *, work: bool = True) -> Path:
         try:
             digests = _write(temporary, folder, list(_entries(folder, work=work)))
             _verify(temporary, digests)
+            os.chmod(temporary, stat.S_IMODE(folder.stat().st_mode) & 0o666)  # whoever could read the run still can
             os.replace(temporary, target)
             sync_folder(os.fspath(folder.parent))
             gone = _beside(folder, "packed")
@@ -88,6 +89,8 @@ def unpack(file: Path) -> Path:
             extract(file, temporary, limits=None)
             if not (temporary / RECORD).is_file():
                 raise Integrity(f"{file} holds no {RECORD}")
+            readers = stat.S_IMODE(file.stat().st_mode) & 0o444
+            os.chmod(temporary, 0o700 | readers | readers >> 2)
             os.rename(temporary, folder)
             sync_folder(os.fspath(folder.parent))
             file.unlink()
@@ -129,7 +132,8 @@ def extract(file: Path, folder: Path, *, limits: Limits | None = LIMITS, only: s
         members = [member for member in every if fnmatchcase(member.filename, only)]
         _check_space(members, file, folder)
         try:
-            folder.mkdir(parents=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
             for member in members:
                 path = folder / member.filename
                 if member.is_dir():
@@ -228,10 +232,14 @@ def _entries(folder: Path, *, work: bool) -> Iterator[tuple[str, os.stat_result]
                     )
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def _write(target: Path, folder: Path, entries: list[tuple[str, os.stat_result]]) -> dict[str, str]:
     """Write the zip file and return the digest of each of its files."""
     digests: dict[str, str] = {}
-    with open(target, "xb") as stream:
+    with open(target, "xb", opener=_private) as stream:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as packed:
             for name, status in entries:
                 safe_join(folder, name)

@@ -15,6 +15,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Any, BinaryIO
 from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError
 from fairmile.base.files import Holder, write_atomic, write_failure
+from fairmile.base.patterns import compile_linear
 from fairmile.meter.energy import energies, total
 from fairmile.meter.lines import FILE, FILE_VARIABLE, HOST_VARIABLE, Log, event_files, read_log
 from fairmile.meter.meter import Meter
@@ -43,6 +45,7 @@ _WATCH_AFTER_S = 0.25
 _TICK_S, _QUIET_TICK_S = 0.05, 0.5
 _GRACE_S = 10.0
 _LONGEST_LINE = 64 << 10
+_SEARCH_S = 1.0  # for one line, where no engine is at hand that takes linear time
 _OVERLAP = 1 << 10  # of two pieces of a longer one: no match is cut
 _MOST_OUTPUTS = 10_000
 _SMALL_BYTES, _MOST_SMALL_BYTES = 5_000_000, 50_000_000  # outputs that come back from elsewhere
@@ -432,12 +435,52 @@ class _Child:
             os.killpg(self._process.pid, signal.SIGKILL)  # what it left behind
 
 
+class _MetricPattern:
+    """Finds a metric in a line: the group named `value`, or the first one, and the group `step` where there is one."""
+
+    def __init__(self, text: str) -> None:
+        self._limits = False
+        try:
+            self._pattern = compile_linear(text.encode())
+        except ImportError:  # a recorder that travelled finds a bare Python, whose own engine may take for ever
+            self._pattern, self._limits = re.compile(text.encode()), True
+        names = {os.fsdecode(name): group for name, group in self._pattern.groupindex.items()}
+        self._value, self._step = names.get("value", 1), names.get("step")
+
+    def find(self, line: bytes) -> list[tuple[int, bytes, bytes | None]]:
+        """Return the end of each match, its value and its step; TimeoutError where that takes too long."""
+        with _time_limit(_SEARCH_S) if self._limits else contextlib.nullcontext():
+            return [
+                (found.end(), found[self._value] or found[1], found[self._step] if self._step else None)
+                for found in self._pattern.finditer(line)
+            ]
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError within the block after a while; only the main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class _OutputReader:
     """Reads what a program prints and states: echoes it, and finds metrics in it."""
 
     def __init__(self, meter: Meter, patterns: Mapping[str, str], echo: BinaryIO | None) -> None:
         self._meter = meter
-        self._patterns = {name: re.compile(pattern.encode()) for name, pattern in patterns.items()}
+        self._patterns = {name: _MetricPattern(pattern) for name, pattern in patterns.items()}
         self._echo = echo
         self._printed: BinaryIO | None = None
         self._stated: BinaryIO | None = None
@@ -501,15 +544,16 @@ class _OutputReader:
         return line[start:]
 
     def _match(self, line: bytes, seen: int, *, goes_on: bool = False) -> None:
-        for name, pattern in self._patterns.items():
-            for found in pattern.finditer(line):
-                if found.end() <= seen or (goes_on and found.end() == len(line)):
-                    continue  # the piece before had it, or the next one has it whole
-                groups = found.groupdict()
-                with contextlib.suppress(ValueError, TypeError):
-                    value = float(groups.get("value") or found[1])
-                    step = groups.get("step")
-                    self._meter.log(step=float(step) if step else None, **{name: value})
+        for name, pattern in list(self._patterns.items()):
+            try:
+                for end, value, step in pattern.find(line):
+                    if end <= seen or (goes_on and end == len(line)):
+                        continue  # the piece before had it, or the next one has it whole
+                    with contextlib.suppress(ValueError, TypeError):
+                        self._meter.log(step=float(step) if step else None, **{name: float(value)})
+            except TimeoutError:
+                del self._patterns[name]
+                self._meter.event("metric pattern dropped", metric=name, reason="it takes too long to search a line")
 
     def _state(self, line: bytes) -> None:
         """Take a line such as {"loss": 0.5, "step": 3}."""

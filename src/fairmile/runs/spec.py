@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fairmile.base.patterns import compile_linear
 from fairmile.jobs.spec import Launch, Resources
 from fairmile.runs.wording import Better, Value
 
@@ -30,13 +30,8 @@ class MetricSpec(_Part):
     @field_validator("pattern")
     @classmethod
     def _is_a_pattern(cls, value: str) -> str:
-        if value:
-            try:
-                groups = re.compile(value).groups
-            except re.error as error:
-                raise ValueError(f"{value!r} is no regular expression: {error}") from error
-            if not groups:
-                raise ValueError(f"{value!r} has no group that holds the value")
+        if value and not compile_linear(value.encode(errors="replace")).groups:
+            raise ValueError(f"{value!r} has no group that holds the value")
         return value
 
 

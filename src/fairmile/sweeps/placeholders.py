@@ -45,6 +45,13 @@ _HARMLESS = frozenset({"USER", "LOGNAME", "HOME", "PWD", "TMPDIR"})
 _QUOTE = "|quote"
 _CLOSE = re.compile(r"(\|quote)?\}")
 _DEEPEST = 8  # placeholders in names of placeholders
+_LARGEST = 1_000_000  # characters and items of what one text or setting comes to, once settings have filled it
+_LARGEST_SETTINGS = 16_000_000
+_LONGEST_CHAIN = 100
+_OPTION = "a line that a scheduler would read as an option"
+# What must not come into a header line, and what must not come into a script as a line of its own.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_DIRECTIVE = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029][ \t]*#[ \t]*(?:SBATCH|BSUB|PBS|COBALT|FLUX|flux|\$|@)")
 
 _Get = Callable[[Point], Any]
 T = TypeVar("T")
@@ -113,6 +120,7 @@ class Texts:
             for name in (*definition.points.axes, *definition.distributions)
         }
         self._terms: dict[str, _Term] = {}
+        self._undefined_in: dict[str, Undefined] = {}
         self._tree: _Term | None = None
         why = definition.settings.get(WHY)
         self._why: Mapping[str, str] = why if isinstance(why, Mapping) else {}
@@ -131,13 +139,19 @@ class Texts:
     def fill(self, compiled: Compiled, point: Point) -> str:
         """Return a text as it is at a point."""
         text = self._text
-        return "".join([part if part.__class__ is str else text(part(point)) for part in compiled.parts])  # type: ignore[operator]
+        pieces: list[str] = [part if part.__class__ is str else text(part(point)) for part in compiled.parts]  # type: ignore[operator]
+        if sum(map(len, pieces)) > _LARGEST:
+            raise _too_large("a text with placeholders")
+        return "".join(pieces)
 
     def settings(self, point: Point) -> dict[str, Any]:
         """Return all settings as they are at a point, with its values; parts that never differ are shared."""
         if self._tree is None:
             tree = {key: value for key, value in self._definition.settings.items() if key not in INTERNAL}
             self._tree = self._mapping(tree, (), ())
+            value, get = self._tree
+            if _size(value if get is None else get(point), {}) > _LARGEST_SETTINGS:
+                raise _too_large("all settings together", _LARGEST_SETTINGS)
         value, get = self._tree
         found: dict[str, Any] = dict(value) if get is None else get(point)
         prefix = self._definition.prefix
@@ -153,13 +167,19 @@ class Texts:
     ) -> Iterator[str | _Get]:
         """Yield the pieces of a text, with what is fixed joined."""
         fixed: list[str] = []
+        room = max(_LARGEST, len(text))
         parts = list(_scan(text, self._is_known))
         names = [part for part in parts if not isinstance(part, str)]
         terms = iter(together(partial(self._term, name, where, chain, leave) for name in names))
         for part in parts:
             term = _Term(part) if isinstance(part, str) else next(terms)
+            if isinstance(part, _Name):
+                term = self._kept_in_line(term, part, text, where)
             if term.get is None:
                 fixed.append(part if isinstance(part, str) else self._text(term.value))
+                room -= len(fixed[-1])
+                if room < 0:
+                    raise _too_large(str(where))
                 continue
             if fixed:
                 yield "".join(fixed)
@@ -167,6 +187,31 @@ class Texts:
             yield term.get
         if fixed:
             yield "".join(fixed)
+
+    def _kept_in_line(self, term: _Term, name: _Name, text: str, where: str | Path) -> _Term:
+        """Return the term of a placeholder, refused where its value would add a line that a scheduler reads.
+
+        One that stands alone on its line may be a block of such lines.
+        """
+        line = text.split("\n", name.line)[name.line - 1].strip()
+        is_header = line.startswith("#")
+        if not is_header and (line == name.source or not isinstance(where, Path)):
+            return term
+        breaks = _CONTROL if is_header else _DIRECTIVE
+        place = f"{where}:{name.line}" if isinstance(where, Path) else where
+
+        def checked(value: Any) -> Any:
+            said = self._text(value)
+            if breaks.search(said):
+                what = "a line break or another control character into a header line" if is_header else _OPTION
+                raise UsageError(
+                    f"{place}: the value of {name.source} brings {what}: {said[:80]!r}",
+                    hint="change the value of that axis or setting",
+                )
+            return value
+
+        value, get = term
+        return _Term(checked(value)) if get is None else _Term(get=lambda point: checked(get(point)))
 
     def _term(self, name: _Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
         """Return what a placeholder stands for; one that is somebody else's stands for itself."""
@@ -216,11 +261,19 @@ class Texts:
         if name in chain:
             circle = " → ".join(f"{{{each}}}" for each in (*chain[chain.index(name) :], name))
             raise UsageError(f"{place}: {circle} refers to itself")
+        if len(chain) >= _LONGEST_CHAIN:
+            raise UsageError(f"{place}: settings refer to one another in a chain of more than {_LONGEST_CHAIN}")
+        if name in self._undefined_in:
+            raise self._undefined_in[name]
         if name not in self._terms:
-            found = self._find(name, place, chain)
+            try:
+                found = self._find(name, place, chain)
+            except Undefined as error:  # told once: settings that name it twice each would ask without end
+                self._undefined_in[name] = error
+                raise
             if found is None:
                 return None
-            self._terms[name] = found
+            self._terms[name] = _bounded(found, f"{place}: {{{name}}}")
         return self._terms[name]
 
     def _find(self, name: str, place: str, chain: tuple[str, ...]) -> _Term | None:
@@ -327,6 +380,53 @@ class Texts:
         else:
             hint = f"define it in the settings, or write \\{source} to keep the braces"
         return Undefined([Problem(f"{start}{shown} is not defined", hint=hint)])
+
+
+def _bounded(term: _Term, what: str) -> _Term:
+    """Return a term whose value is found once for each point, and refused where it is too large.
+
+    Settings that name one another twice each would otherwise double with every step.
+    """
+    value, get = term
+    if get is None:
+        _refuse_large(value, what)
+        return term
+    last: tuple[Point | None, Any] = (None, None)
+
+    def once(point: Point) -> Any:
+        nonlocal last
+        known, found = last
+        if known is not point:
+            found = get(point)
+            _refuse_large(found, what)
+            last = (point, found)
+        return found
+
+    return _Term(get=once)
+
+
+def _refuse_large(value: Any, what: str) -> None:
+    if isinstance(value, (str, Mapping, list, tuple)) and _size(value, {}) > _LARGEST:
+        raise _too_large(what)
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    """Return how many characters and items a value has when written out; parts that are shared are visited once."""
+    if isinstance(value, str):
+        return len(value)
+    if not isinstance(value, (Mapping, list, tuple)):
+        return 1
+    if id(value) not in known:
+        parts = value.values() if isinstance(value, Mapping) else value
+        known[id(value)] = 1 + sum(1 + _size(each, known) for each in parts)
+    return known[id(value)]
+
+
+def _too_large(what: str, most: int = _LARGEST) -> UsageError:
+    return UsageError(
+        f"{what}: more than {most:,} characters once it is filled",
+        hint="settings that repeat others several times grow with every step; repeat them less",
+    )
 
 
 def _value_of(point: Point, axis: str, place: str) -> Any:

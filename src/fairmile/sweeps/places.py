@@ -80,7 +80,9 @@ def _keys(data: Any, path: Sequence[str | int]) -> list[Any]:
     found: list[Any] = []
     for step in path:
         if isinstance(data, Mapping):
-            key = next((key for key in data if key_text(key) == str(step)), None)
+            # Only a key that is no text, such as 1 or true, has to be looked for.
+            others = (key for key in data if not isinstance(key, str) and key_text(key) == str(step))
+            key = step if step in data else next(others, None)
         else:
             key = step if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
         if key is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -244,6 +245,17 @@ class System(_Part):
 
 
 def covers(doubt: str, path: str) -> bool:
-    """Tell whether a path of `unverified` names the value at `path` or something that holds it."""
-    named = re.escape(doubt).replace(r"\*", r"[^.]+") if "*" in doubt else re.escape(doubt)
-    return re.fullmatch(rf"{named}([.\[].*)?", path) is not None
+    """Tell whether a path of `unverified`, where * is any one name, names the value at `path` or what holds it."""
+    wanted, names = doubt.split("."), path.split(".")
+    if len(names) < len(wanted):
+        return False
+    last = names[len(wanted) - 1]
+    holders = [last, *(last[:place] for place, letter in enumerate(last) if letter == "[")]
+    return all(map(_fits, wanted[:-1], names)) and any(_fits(wanted[-1], each) for each in holders)
+
+
+def _fits(wanted: str, name: str) -> bool:
+    if "*" not in wanted:
+        return wanted == name
+    pattern = re.sub(r"[\[?]", r"[\g<0>]", wanted).replace("*", "?*")
+    return fnmatchcase(name, pattern)
