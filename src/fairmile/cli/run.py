@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
+from click.core import ParameterSource
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size
@@ -76,7 +77,8 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     if options["repeat"] > 1:
         found = runs.repeat(options["repeat"], plan, **how)
     else:
-        found = [runs.execute(plan, again=options["again"], on_step=lambda step: _step(out, step), **how)]
+        again = options["again"] or _asks_anew(context, options)
+        found = [runs.execute(plan, again=again, on_step=lambda step: _step(out, step), **how)]
     return _told(out, runs, _waited(out, runs, found, options["wait"]))
 
 
@@ -113,6 +115,12 @@ def rerun(out: Out, reference: str, tolerance: float | None, on: str, dry_run: b
     if done.again.state is RunState.CANCELLED:
         return _INTERRUPTED
     return 0 if done.reproduced else 1
+
+
+def _asks_anew(context: click.Context, options: Mapping[str, Any]) -> bool:
+    """Tell whether somebody asks for a run of its own, by a name, a number of repeats or by not waiting for it."""
+    is_counted = context.get_parameter_source("repeat") is not ParameterSource.DEFAULT
+    return bool(options.get("name")) or is_counted or not options["wait"]
 
 
 def _going_on(run: Run) -> RunPlan:

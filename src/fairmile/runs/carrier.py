@@ -46,7 +46,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "base": (),
     "meter": (),
     "meter/sources": (),
-    "runs": ("__init__", "recorder", "worker", "capture", "crate", "layout", "machine", "wording"),
+    "runs": ("__init__", "recorder", "worker", "capture", "coverage", "crate", "layout", "machine", "wording"),
 }
 _MAIN = """\
 import sys

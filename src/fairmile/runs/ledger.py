@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,14 +168,11 @@ class Ledger:
                 found[group] = {RunState(state): number for state, number in rows}
         return found
 
-    def known(self, identity: str, suits: Callable[[Run], bool] = lambda _: True) -> Run | None:
-        """Return the newest run that succeeded with exactly this that went in and suits."""
+    def alike(self, identity: str) -> Iterator[Run]:
+        """Yield the runs that succeeded with exactly this that went in, the newest first."""
         for row in self.rows(identity=identity, states=[RunState.DONE]) if identity else ():
             with contextlib.suppress(NotFound):  # removed meanwhile
-                run = self.get(row.id)
-                if not run.result.get("notes") and suits(run):  # one that lost something is no result to offer
-                    return run
-        return None
+                yield self.get(row.id)
 
     def with_jobs(self) -> list[str]:
         """Return the ids of runs that have not ended and are carried by a job."""

@@ -12,6 +12,7 @@ from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
 from fairmile.runs import capture, sabath
+from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.layout import WORK
 from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.model import Run
@@ -95,6 +96,10 @@ class Preparation:
                 **({"definition": dict(definition)} if definition else {}),
             },
             "agent": capture.agent(),
+        }
+        captured["coverage"] = {
+            "uncovered": find_uncovered(recorded_spec(spec), captured, argv, self._root, work),
+            "variables_sha256": variables_digest({**self._environ, **spec.env}),
         }
         return captured
 

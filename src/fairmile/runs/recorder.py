@@ -32,6 +32,7 @@ from fairmile.meter.sources import find_sources
 from fairmile.meter.statistics import metric_documents, span_documents
 from fairmile.meter.watch import Watch
 from fairmile.runs import capture
+from fairmile.runs.coverage import find_left
 from fairmile.runs.crate import card_text
 from fairmile.runs.layout import CARD, OUTPUT, PACK, RECORD, read_record, work_folder, write_record
 from fairmile.runs.wording import better_of
@@ -111,6 +112,9 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
         "outputs": outputs,
         "damaged_lines": log.damaged,
     }
+    coverage = document.get("captured", {}).get("coverage")
+    if coverage and not coverage["uncovered"] and ending.state == "done":
+        coverage["left"] = _left(folder, document)
     notes = [trouble, *_losses(log)]
     if any(notes):
         document["result"]["notes"] = [note for note in notes if note]
@@ -127,6 +131,16 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
     # The card can be made again from the record, so it need not survive a power cut, nor find room.
     with contextlib.suppress(DiskFailure):
         write_atomic(folder / CARD, card_text(document, folder), sync=False)
+
+
+def _left(folder: Path, document: Document) -> list[str]:
+    """Return files that a program left in its user's folder without declaring them."""
+    if not document["spec"].get("folder"):
+        return []
+    try:
+        return find_left(document["spec"], document["captured"], folder.parent)
+    except (FairmileError, OSError) as error:
+        return [str(error)]
 
 
 def _losses(log: Log) -> Iterator[str]:

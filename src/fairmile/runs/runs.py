@@ -9,8 +9,9 @@ import shutil
 import time
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,6 +49,7 @@ from fairmile.runs.preparation import Preparation
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
 from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
+from fairmile.runs.reuse import Candidate, forget_outputs, keep_outputs, restore_outputs
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
@@ -70,6 +72,7 @@ from fairmile.store.store import Store
 
 _HISTORY = 20
 _NO_RUN = "no successful earlier run"
+_MOST_ALIKE = 10  # earlier runs that may stand for a new one: older ones are not looked at
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _TAIL_BYTES = 64 << 10
 
@@ -78,7 +81,7 @@ _TAIL_BYTES = 64 << 10
 class Step:
     """One thing that happens before or while a run is executed."""
 
-    verb: str  # fetch, build, submit, run
+    verb: str  # fetch, build, submit, run; known, restore and again where an earlier run has the same identity
     what: str
     size_bytes: int | None = None
 
@@ -285,10 +288,12 @@ class Runs(Ledger):
     ) -> Run:
         """Execute a name, a file, a command or a specification and return its record.
 
-        Without `again` the record of an earlier run is returned where exactly the same went in. On a system the job
-        is submitted, and the record tells how far it is: `wait` follows it to its end. What is predicted not to fit on
-        its device is refused, unless it shall run `anyway`.
+        Without `again` the record of an earlier run is returned where the same went in and everything that the
+        program could read is covered (see `coverage`), unless a `name` is asked for. On a system the job is submitted,
+        and the record tells how far it is: `wait` follows it to its end. What is predicted not to fit on its device is
+        refused, unless it shall run `anyway`.
         """
+        again = again or "name" in changes
         plan = self.plan(what, dataset, **changes)
         return self.execute(plan, again=again, anyway=anyway, echo=echo, on_step=on_step)
 
@@ -341,8 +346,7 @@ class Runs(Ledger):
         }
         if plan.original is not None:
             document["rerun_of"] = plan.original.id
-        if not again and (known := self.known(identity, lambda run: _is_carried_alike(run.spec, spec))) is not None:
-            on_step(Step("known", f"run {known.id} had exactly the same inputs; --again runs it anyway"))
+        if not again and (known := self._known(identity, spec, captured, on_step)) is not None:
             return known
         folder, document = self.create(spec, document)
         try:
@@ -354,9 +358,42 @@ class Runs(Ledger):
             if not (folder / RECORD).exists():  # it never began
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+        if done.state is RunState.DONE:
+            keep_outputs(self._around.store, done)
         if done.state is RunState.DONE and spec.name in self._recent:
             self._recent[spec.name].appendleft(done)
         return done
+
+    def _known(
+        self, identity: str, spec: RunSpec, captured: Mapping[str, Any], on_step: Callable[[Step], None]
+    ) -> Run | None:
+        """Return an earlier run whose result stands for a new one, its files back in place."""
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        asked = Candidate(spec, captured, argv, self._environ, self.root)
+        objection = ""
+        for earlier in islice(filter(asked.is_asked_alike, self.alike(identity)), _MOST_ALIKE):
+            same = f"run {earlier.id} had the same command, parameters, code, inputs and packages"
+            if why := asked.objection(earlier):
+                objection = objection or f"{same}, but {why}"
+                continue
+            restored = restore_outputs(self._around.store, earlier)
+            if restored is None:
+                objection = objection or f"{same}, but its outputs are gone and were not kept"
+                continue
+            if restored:
+                on_step(Step("restore", f"{', '.join(restored)} from run {earlier.id}"))
+            on_step(Step("known", f"{same}; --again runs it anyway"))
+            return earlier
+        if objection:
+            on_step(Step("again", objection))
+        return None
+
+    def remove(self, references: Iterable[str]) -> list[str]:
+        """Forget runs that have ended, and the outputs that were kept of them."""
+        gone = super().remove(references)
+        for id in gone:
+            forget_outputs(self._around.store, id)
+        return gone
 
     def _execute(
         self,
@@ -702,12 +739,6 @@ def _made(folder: Path) -> Path:
     except OSError as error:
         raise write_failure(str(folder), error) from error
     return folder
-
-
-def _is_carried_alike(one: RunSpec, other: RunSpec) -> bool:
-    """Tell whether two runs are executed and looked at in the same way, so that one's result stands for the other's."""
-    fields = ("system", "resources", "software", "launch", "metrics", "outputs")
-    return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 
 def _said(spec: RunSpec) -> dict[str, Any]:
