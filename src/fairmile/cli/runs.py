@@ -111,6 +111,22 @@ def log(out: Out, reference: str) -> None:
 @_REFERENCES
 @_DRY_RUN
 @json_option
+def cancel(out: Out, references: Sequence[str], dry_run: bool) -> None:
+    """End runs that wait or run, here or on a system, even if their recorder was killed.
+
+    \b
+    Examples:
+      fairmile runs cancel tide --dry-run
+    """
+    ledger = Workspace.open().runs
+    found = [ledger.collect(each) if dry_run else ledger.cancel(each) for each in references]
+    _done(out, [f"{run.id}: {run.state}" for run in found], "would cancel" if dry_run else "cancelled")
+
+
+@runs.command()
+@_REFERENCES
+@_DRY_RUN
+@json_option
 def rm(out: Out, references: Sequence[str], dry_run: bool) -> None:
     """Remove runs that have ended.
 

@@ -7,7 +7,6 @@ only where the code lies in a repository.
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
@@ -15,7 +14,6 @@ import shutil
 import stat
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -23,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here
-from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha256_file, sha256_hex
-from fairmile.base.errors import DiskFailure, FairmileError, NotFound, SystemFailure
-from fairmile.base.files import write_atomic
+from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha256_hex
+from fairmile.base.digest_cache import DigestCache
+from fairmile.base.errors import FairmileError, NotFound, SystemFailure
 from fairmile.base.git import Repository
 from fairmile.runs.machine import hardware, scheduler, software, variables
 
@@ -52,10 +50,7 @@ _MOST_CODE_BYTES = 64 * _MIB
 _MOST_DIFF_BYTES = 1_000_000
 _MOST_UNTRACKED = 200
 _MOST_UNTRACKED_BYTES = _MIB
-_WORTH_CACHING_BYTES = _MIB  # below that, reading a file takes about as long as looking it up
 _WORTH_THREADS_BYTES = 256 * _MIB
-# A file that changed this short a time ago may change again without a new time stamp.
-_SETTLED_NS = 2_000_000_000
 _LINK_MODE = 0o120000
 _GIT_S = 60.0
 _NOT_CODE = frozenset({".git", "__pycache__"})
@@ -247,56 +242,6 @@ def _agent(uid: int, home: str) -> tuple[tuple[str, str], ...]:
 # Digests
 
 
-class _Digests:
-    """The sha256 of files, read once as long as size, time stamp and inode stay; kept in a file where one is given."""
-
-    def __init__(self, file: Path | None = None) -> None:
-        self._file = file
-        self._known: dict[str, list[Any]] | None = None
-        self._is_new = False
-
-    def of(self, path: str, status: os.stat_result) -> str:
-        if status.st_size < _WORTH_CACHING_BYTES:
-            return sha256_file(path)
-        mark = [status.st_size, status.st_mtime_ns, status.st_ino]
-        if time.time_ns() - status.st_mtime_ns < _SETTLED_NS:
-            return sha256_file(path)
-        real = os.path.realpath(path)
-        if self._file is None:
-            return _settled_sha256(real, *mark)
-        if self._known is None:
-            self._known = _known_digests(self._file)
-        entry = self._known.get(real)
-        if entry is None or entry[:3] != mark:
-            entry = self._known[real] = [*mark, _settled_sha256(real, *mark)]
-            self._is_new = True
-        return str(entry[3])
-
-    def save(self) -> None:
-        if self._file is None or not self._is_new or self._known is None:
-            return
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            # Others may have written meanwhile: what they found is kept as well.
-            write_atomic(self._file, json.dumps(_known_digests(self._file) | self._known))
-        except (DiskFailure, OSError):
-            return  # a cache; the digests themselves are known
-
-
-def _known_digests(file: Path) -> dict[str, list[Any]]:
-    try:
-        known = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    items = known.items() if isinstance(known, dict) else ()
-    return {path: entry for path, entry in items if isinstance(entry, list) and len(entry) == 4}
-
-
-@lru_cache(maxsize=4096)
-def _settled_sha256(path: str, _size: int, _mtime_ns: int, _inode: int) -> str:
-    return sha256_file(path)
-
-
 def _walk(root: str, prefix: str = "", seen: frozenset[str] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
     """Yield each file below a folder; one that a link leads to from outside the tree counts as lying in it."""
     with os.scandir(root) as items:
@@ -313,7 +258,7 @@ def _walk(root: str, prefix: str = "", seen: frozenset[str] = frozenset()) -> It
                 yield prefix + item.name, item.stat(follow_symlinks=False)
 
 
-def _tree(root: Path, digests: _Digests) -> tuple[str, int, int]:
+def _tree(root: Path, digests: DigestCache) -> tuple[str, int, int]:
     """Return digest, bytes and number of the files below a folder; the digest is that of the store.
 
     Folders called .git and __pycache__ do not count.
@@ -336,7 +281,7 @@ def _tree(root: Path, digests: _Digests) -> tuple[str, int, int]:
     return merkle_root(entries), sum(each.size_bytes for each in entries), len(entries)
 
 
-def _entry(top: str, path: str, status: os.stat_result, digests: _Digests) -> ManifestEntry:
+def _entry(top: str, path: str, status: os.stat_result, digests: DigestCache) -> ManifestEntry:
     file = os.path.join(top, path)
     if stat.S_ISLNK(status.st_mode):
         text, real = os.readlink(file), os.path.realpath(file)
@@ -359,7 +304,7 @@ def inputs(
     Relative paths start at `folder`. Digests of large files are kept in the file `cache`, so that what did not
     change is not read again. What has no path keeps the digest that it came with, which may be empty.
     """
-    digests = _Digests(cache)
+    digests = DigestCache(cache)
     found: dict[str, dict[str, Any]] = {}
     for name, given in spec_inputs.items():
         asset, path = str(given.get("asset") or ""), str(given.get("path") or "")
@@ -390,7 +335,7 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     `folder`, `extra` files and folders, and outside of a repository the modules that a script imports from beside it.
     The repository is that of `extra`, else of `folder`, else of the files.
     """
-    digests = _Digests()
+    digests = DigestCache()
     files: dict[str, dict[str, Any]] = {}
     for each in extra:
         path = Path(folder, each).absolute()
@@ -413,7 +358,7 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     return found
 
 
-def _add_file(files: dict[str, dict[str, Any]], word: str, path: Path, digests: _Digests) -> None:
+def _add_file(files: dict[str, dict[str, Any]], word: str, path: Path, digests: DigestCache) -> None:
     if str(path) in files:
         return
     name = path.name if os.path.isabs(word) else os.path.normpath(word)
@@ -502,7 +447,7 @@ def git_root(folder: str) -> str | None:
         folder = above
 
 
-def git_state(root: str, digests: _Digests | None = None) -> dict[str, Any]:
+def git_state(root: str, digests: DigestCache | None = None) -> dict[str, Any]:
     """Return commit, branch, remote and what differs from the commit.
 
     `loose` are files and folders, these with a slash at the end, whose content nothing of that tells.
@@ -514,7 +459,7 @@ def git_state(root: str, digests: _Digests | None = None) -> dict[str, Any]:
         # As git itself: what lies in the repository of another user may have been put there to be run.
         if own.stat().st_uid != os.geteuid():
             return found | _head(own, common) | remote
-        found |= _git_state(Path(root), own, common, digests or _Digests())
+        found |= _git_state(Path(root), own, common, digests or DigestCache())
     except FairmileError as error:  # no git here, a repository that git refuses, or one too large to look through
         found |= _head(own, common) | {"problem": error.message}
     except OSError:
@@ -522,7 +467,7 @@ def git_state(root: str, digests: _Digests | None = None) -> dict[str, Any]:
     return found | remote
 
 
-def _git_state(root: Path, own: Path, common: Path, digests: _Digests) -> dict[str, Any]:
+def _git_state(root: Path, own: Path, common: Path, digests: DigestCache) -> dict[str, Any]:
     git = Repository(own, Here(), timeout_s=_GIT_S)
     env = {"GIT_WORK_TREE": str(root), "GIT_OBJECT_DIRECTORY": str(common / "objects"), "GIT_OPTIONAL_LOCKS": "0"}
     options = ("--porcelain=v2", "--branch", "--untracked-files=all", "--ignored=matching", "-z")
@@ -586,7 +531,7 @@ def is_cache(path: Path) -> bool:
     return os.path.isfile(path / "pyvenv.cfg")  # the packages of an environment are recorded by themselves
 
 
-def _untracked(root: Path, names: Sequence[str], digests: _Digests) -> list[dict[str, Any]]:
+def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[dict[str, Any]]:
     """Return the small files that git does not know, those that look like programs first."""
     found: list[dict[str, Any]] = []
     ordered = sorted(names, key=lambda name: (not is_source(name), name))

@@ -46,7 +46,18 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "base": (),
     "meter": (),
     "meter/sources": (),
-    "runs": ("__init__", "recorder", "worker", "capture", "coverage", "crate", "layout", "machine", "wording"),
+    "runs": (
+        "__init__",
+        "recorder",
+        "worker",
+        "capture",
+        "coverage",
+        "crate",
+        "layout",
+        "machine",
+        "processes",
+        "wording",
+    ),
 }
 _MAIN = """\
 import sys

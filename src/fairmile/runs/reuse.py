@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -20,6 +20,7 @@ from fairmile.runs.spec import RunSpec
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 
+_MOST_ALIKE = 10  # older runs are not looked at
 # Larger results are not kept a second time: what lost them is run again.
 _MOST_KEPT_BYTES = 50_000_000
 _FIELDS = ("system", "resources", "software", "launch", "metrics", "outputs", "watch_s")
@@ -89,6 +90,31 @@ class Candidate:
         return ", ".join(name.removeprefix(inside) for name in names[:3]) + (" and more" if len(names) > 3 else "")
 
 
+@dataclass(frozen=True)
+class Reusable:
+    """The run whose result stands for a new one, or None, and what to say about that: (verb, sentence)."""
+
+    run: Run | None
+    messages: tuple[tuple[str, str], ...] = ()
+
+
+def find_reusable(asked: Candidate, earlier: Iterable[Run], open_store: Callable[[], Store]) -> Reusable:
+    """Return the first of some runs with the same identity whose result stands for a new one, its files in place."""
+    objection = ""
+    for run in islice(filter(asked.is_asked_alike, earlier), _MOST_ALIKE):
+        same = f"run {run.id} had the same command, parameters, code, inputs and packages"
+        if why := asked.objection(run):
+            objection = objection or f"{same}, but {why}"
+            continue
+        restored = restore_outputs(open_store, run, asked.spec.folder)
+        if restored is None:
+            objection = objection or f"{same}, but its outputs are gone and were not kept"
+            continue
+        messages = [("restore", f"{', '.join(restored)} from run {run.id}")] if restored else []
+        return Reusable(run, (*messages, ("known", f"{same}; --again runs it anyway")))
+    return Reusable(None, (("again", objection),) if objection else ())
+
+
 def keep_outputs(open_store: Callable[[], Store], run: Run) -> None:
     """Keep the declared results of a run in the folder of a user, where others may overwrite them."""
     outputs = run.result.get("outputs") or {}
@@ -118,14 +144,15 @@ def forget_outputs(open_store: Callable[[], Store], id: str) -> None:
     open_store().drop_ref("run", _name(id))
 
 
-def restore_outputs(open_store: Callable[[], Store], run: Run) -> list[str] | None:
+def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "") -> list[str] | None:
     """Bring the outputs of a run back where they are gone or others, and return which; None where that cannot be done.
 
+    They go into `folder`, or where it is empty into the run's own.
     Nothing is written before all that is missing was found, with its digest.
     """
     if run.spec.system or run.packed:  # a job may have left them where it ran
         return [] if run.spec.system or not run.result.get("outputs") else None
-    work = work_folder(run.folder, run.document["spec"])
+    work = Path(folder) if folder else work_folder(run.folder, run.document["spec"])
     lost = [name for name, each in (run.result.get("outputs") or {}).items() if not _is_same(work / name, each)]
     if not lost:
         return []

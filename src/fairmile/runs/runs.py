@@ -11,7 +11,6 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -46,10 +45,11 @@ from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
 from fairmile.runs.preparation import Preparation
+from fairmile.runs.processes import end_run
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
 from fairmile.runs.rerun import Rerun, rerun_identity, rerun_spec, verdicts
-from fairmile.runs.reuse import Candidate, forget_outputs, keep_outputs, restore_outputs
+from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs, keep_outputs
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
@@ -72,7 +72,6 @@ from fairmile.store.store import Store
 
 _HISTORY = 20
 _NO_RUN = "no successful earlier run"
-_MOST_ALIKE = 10  # earlier runs that may stand for a new one: older ones are not looked at
 _STEPS = ("epochs", "steps", "iterations", "max_epochs", "num_epochs")  # parameters by which the time grows
 _TAIL_BYTES = 64 << 10
 
@@ -370,23 +369,10 @@ class Runs(Ledger):
         """Return an earlier run whose result stands for a new one, its files back in place."""
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         asked = Candidate(spec, captured, argv, self._environ, self.root)
-        objection = ""
-        for earlier in islice(filter(asked.is_asked_alike, self.alike(identity)), _MOST_ALIKE):
-            same = f"run {earlier.id} had the same command, parameters, code, inputs and packages"
-            if why := asked.objection(earlier):
-                objection = objection or f"{same}, but {why}"
-                continue
-            restored = restore_outputs(self._around.store, earlier)
-            if restored is None:
-                objection = objection or f"{same}, but its outputs are gone and were not kept"
-                continue
-            if restored:
-                on_step(Step("restore", f"{', '.join(restored)} from run {earlier.id}"))
-            on_step(Step("known", f"{same}; --again runs it anyway"))
-            return earlier
-        if objection:
-            on_step(Step("again", objection))
-        return None
+        found = find_reusable(asked, self.alike(identity), self._around.store)
+        for verb, text in found.messages:
+            on_step(Step(verb, text))
+        return found.run
 
     def remove(self, references: Iterable[str]) -> list[str]:
         """Forget runs that have ended, and the outputs that were kept of them."""
@@ -563,20 +549,37 @@ class Runs(Ledger):
             return self._settled(run)
         return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
 
-    def _settled(self, run: Run) -> Run:
+    def _settled(self, run: Run, state: RunState = RunState.INTERRUPTED) -> Run:
         """Write the end of a run whose recorder was killed, from all that was written until then."""
         document = copy.deepcopy(dict(run.document))
-        try:
-            check_no_orphan(run.folder, run.id)
-        except Conflict as error:
-            return replace(run, document=document | {"state": str(RunState.INTERRUPTED), "trouble": str(error)})
         started = document["attempts"][-1]["started"]
         last = max((file.stat().st_mtime for file in run.folder.glob("*.*")), default=started)
-        ending = Ending(
-            str(RunState.INTERRUPTED), reason="its recorder was ended without a word: killed, or a power cut"
-        )
+        reason = "its recorder was ended without a word: killed, or a power cut"
+        if state is RunState.CANCELLED:
+            reason = "it was cancelled after its recorder had been killed"
+        ending = Ending(str(state), reason=reason)
         finish(run.folder, document, ending, max(last - started, 0.0), {"watch": "it was cut short"})
         return Run(document, run.folder)
+
+    def cancel(self, reference: str) -> Run:
+        """End a run that waits or runs, on a system or here, and return it as it stands then."""
+        run = self.collect(reference)
+        if run.state.is_end:
+            raise Conflict(f"run {run.id} is {run.state}", hint="only what waits or runs can be cancelled")
+        if job := run.document.get("job"):
+            if "task" in job:
+                raise UsageError(
+                    f"run {run.id} is one of a job array",
+                    hint="`fairmile job ls` lists it, `fairmile job cancel` ends it",
+                )
+            if (found := self._around.jobs().find(job["key"])) is not None:
+                self._around.jobs().cancel([found.id])
+            return self.collect(run.id)
+        if run.document.get("inside"):
+            raise UsageError(f"run {run.id} is a part of another program", hint="end that program")
+        if end_run(run.folder, str(run.document["attempts"][-1].get("holder", ""))):
+            return self.collect(run.id)
+        return self._settled(run, RunState.CANCELLED)
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
@@ -626,6 +629,8 @@ class Runs(Ledger):
         state = run.state
         if state is RunState.DONE:
             raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` does it again in a fresh folder")
+        if state is RunState.RUNNING and self.is_orphaned(run):
+            check_no_orphan(run.folder, run.id)
         if not state.is_end:
             raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
         if run.packed or run.folder.parent != self.root:
