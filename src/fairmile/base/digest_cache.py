@@ -37,6 +37,11 @@ class Stamp(NamedTuple):
         return alike and (self.ctime_ns == other.ctime_ns or self.links != other.links)
 
     @property
+    def key(self) -> tuple[int, ...]:
+        """What names a state of a file; the time of its inode counts unless others make and remove links to it."""
+        return self.size_bytes, self.mtime_ns, self.inode, self.ctime_ns if self.links == 1 else 0
+
+    @property
     def is_settled(self) -> bool:
         """Whether a later change is sure to show."""
         return time.time_ns() - max(self.mtime_ns, self.ctime_ns) > _SETTLED_NS

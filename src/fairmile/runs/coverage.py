@@ -132,9 +132,8 @@ class _Cover:
         given = [*(code.get("files") or ()), *(captured.get("inputs") or {}).values()]
         below = [os.path.normpath(each["path"]) for each in given if each.get("path")]
         # Our own files are nothing that a program reads, unless it stands among them.
-        home = str(runs.parent)
-        below.append(str(runs) if self.folder and _is_below(self.folder, home) else home)
-        self._below = tuple(below)
+        own = [str(each) for each in (runs.parent, runs) if not _is_below(self.folder, str(each))]
+        self._below = (*below, *own)
         self._matched = (
             frozenset(_matches(Path(self.folder), spec.get("outputs") or ())) if self.folder else frozenset()
         )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.digest_cache import DigestCache
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.catalog.assets import Assets
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
@@ -21,6 +22,9 @@ from fairmile.runs.snapshot import keep_code, lay_code
 from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import filled, python_of, value_texts
 from fairmile.store.store import Store
+
+_DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
+_LINK_MODE = 0o120000
 
 
 class Preparation:
@@ -56,6 +60,7 @@ class Preparation:
         for name, each in spec.inputs.items():
             if each.asset:
                 laid = self._assets().laid(each.asset)
+                self._check_content(laid.name, laid.root, laid.path)
                 inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
                 inputs[name] |= {"path": str(laid.path), "files": laid.files}
         if model is not None:
@@ -64,7 +69,7 @@ class Preparation:
             before = original.captured.get("inputs") or {}
             inputs |= {name: each for name, each in before.items() if "place" in each}
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
-        inputs |= capture.inputs(here, self._root / ".digests.json") if here else {}
+        inputs |= capture.inputs(here, self._root / _DIGESTS) if here else {}
         fetched = [(name, self._assets().fetch(name)[0].root) for name in sources]
         lock: Sequence[str] | None = None
         digest = ""
@@ -112,6 +117,7 @@ class Preparation:
         work = Path(given or folder / WORK)
         for each in captured["code"].get("sources", ()):
             self._store().lay(each["sha256"], work)
+            self._check_content(each["asset"], each["sha256"], work)
         if code and not given and captured["code"].get("snapshot"):
             lay_code(self._store(), captured["code"]["snapshot"], work)
         placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
@@ -119,6 +125,25 @@ class Preparation:
         values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
         values["python"] = python_of(bool(document["spec"].get("environment")))
         return {**values, "run": str(folder), "source": str(work)}
+
+    def _check_content(self, name: str, root: str, place: Path) -> None:
+        """Raise Integrity where files that were laid out from the store do not have the digests their record claims.
+
+        What is laid out may be the stored file itself, whose bytes somebody or a disk may have changed since.
+        """
+        digests = DigestCache(self._root / _DIGESTS)
+        for entry in self._store().tree(root):
+            path = place / entry.path if place.is_dir() else place
+            try:
+                is_same = entry.mode == _LINK_MODE or digests.of(str(path), path.stat()) == entry.sha256
+            except OSError as error:
+                raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
+            if not is_same:
+                raise Integrity(
+                    f"{path} of {name} was changed: its sha256 is not {entry.sha256}",
+                    hint="`fairmile store verify` puts damaged files aside, `fairmile store repair` fetches them again",
+                )
+        digests.save()
 
     def travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
         """Return a specification for a machine that sees no file of this one; the record gets it, too."""
