@@ -202,7 +202,7 @@ def _tell(out: Out, runs: Runs, run: Run) -> None:
     out.say(f"run {run.id}: {out.colour(str(run.state), _COLOURS.get(run.state, 'red'))}{took}")
     for name, metric in run.metrics.items():
         out.say(f"  {name} {metric.value:.6g}{' ' + metric.unit if metric.unit else ''}")
-    for note in run.result.get("notes", []):
+    for note in run.notes:
         out.say(f"  note: {note}")
     if run.energy_j is not None:
         out.say(f"  energy {run.energy_j:.4g} J")

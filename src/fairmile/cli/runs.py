@@ -364,7 +364,7 @@ def _show(out: Out, run: Run, footprint: Footprint | None) -> None:
         pairs.append(("predicted", f"{what} {each['value']:.4g} ({each['source']})"))
     if result.get("reason"):
         pairs.append(("reason", result["reason"]))
-    pairs += [("note", note) for note in [*result.get("notes", []), run.document.get("trouble", "")] if note]
+    pairs += [("note", note) for note in run.notes]
     out.items(pairs)
     metrics = [[n, f"{m.value:.6g}", f"{m.best:.6g}", m.count, m.unit, m.better] for n, m in run.metrics.items()]
     out.table(["metric", "last", "best", "values", "unit", "better"], metrics)

@@ -547,6 +547,9 @@ class Runs(Ledger):
         state = self.standing(run)
         if state is RunState.INTERRUPTED and not run.result and not run.packed and run.folder.parent == self.root:
             return self._settled(run)
+        if state is RunState.RUNNING and self.is_orphaned(run):
+            trouble = "its recorder was killed, but its program still runs"
+            return replace(run, document={**run.document, "trouble": trouble})
         return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
 
     def _settled(self, run: Run, state: RunState = RunState.INTERRUPTED) -> Run:
