@@ -47,16 +47,8 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "meter": (),
     "meter/sources": (),
     "runs": (
-        "__init__",
-        "recorder",
-        "worker",
-        "capture",
-        "coverage",
-        "crate",
-        "layout",
-        "machine",
-        "processes",
-        "wording",
+        *("__init__", "recorder", "worker", "capture", "coverage", "crate", "ending", "layout", "machine"),
+        *("processes", "wording"),
     ),
 }
 _MAIN = """\
