@@ -229,15 +229,40 @@ class TestDryRun:
 
 
 class TestKnown:
-    def test_results_are_offered_unless_again(self, fairmile: Fairmile, place: Path) -> None:
+    @pytest.fixture
+    def empty(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A folder with nothing in it that a program could read."""
+        folder = place.parent / "empty"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        return folder
+
+    def test_results_are_offered_unless_again(self, fairmile: Fairmile, place: Path, empty: Path) -> None:
         fairmile("run", "--", "echo", "high")
-        known = fairmile("run", "--name", "other", "--", "echo", "high")
-        assert "had exactly the same inputs; --again runs it anyway" in known.err
+        known = fairmile("run", "--", "echo", "high")
+        assert "had the same command, parameters, code, inputs and packages; --again runs it anyway" in known.err
         assert len(run_ids(place)) == 1
-        assert "same inputs" not in fairmile("run", "--again", "--", "echo", "high").err
+        assert "known" not in fairmile("run", "--again", "--", "echo", "high").err
         assert len(run_ids(place)) == 2
 
-    def test_results_without_the_metric_that_is_asked_for_are_not(self, fairmile: Fairmile) -> None:
+    @pytest.mark.parametrize("option", [("--name", "other"), ("--repeat", "1"), ("--leave",)])
+    def test_who_asks_for_a_run_of_its_own_gets_one(
+        self, fairmile: Fairmile, place: Path, empty: Path, option: tuple[str, ...]
+    ) -> None:
+        fairmile("run", "--", "echo", "high")
+        assert "known" not in fairmile("run", *option, "--", "echo", "high").err
+        assert len(run_ids(place)) == 2
+
+    def test_a_file_that_nobody_declared_is_named(self, fairmile: Fairmile, empty: Path) -> None:
+        (empty / "data.txt").write_text("1\n")
+        fairmile("run", "--", "cat", "data.txt")
+        fairmile("run", "--", "sh", "-c", "cat data.txt")
+        (empty / "data.txt").write_text("2\n")
+        told = fairmile("run", "--", "sh", "-c", "cat data.txt")
+        assert told.out == "2\n"
+        assert "but data.txt is neither in git nor declared; declare what the program reads with --data" in told.err
+
+    def test_results_without_the_metric_that_is_asked_for_are_not(self, fairmile: Fairmile, empty: Path) -> None:
         fairmile("run", "--", "echo", "level 2.5")
         told = fairmile("run", "--json", "--metric", r"level=level ([\d.]+)", "--", "echo", "level 2.5")
         assert told.json["result"]["metrics"]["level"]["value"] == 2.5

@@ -16,12 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from fairmile.base.errors import Conflict
+from fairmile.base.errors import Conflict, DiskFailure
 from fairmile.meter.lines import event_files, read_log
 from fairmile.meter.meter import Meter
 from fairmile.runs import recorder
 from fairmile.runs.layout import read_record
 from fairmile.runs.model import RunState
+from fairmile.runs.processes import find_processes
 from fairmile.runs.runs import Runs
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.workspace import Workspace
@@ -73,6 +74,33 @@ class TestATrivialRun:
     def test_of_a_specification_without_folder_has_one_of_its_own(self, runs: Runs) -> None:
         run = runs.run(RunSpec(argv=("pwd",)))
         assert runs.output(run.id).decode().strip() == str(run.folder / "work")
+
+
+class TestOutputs:
+    """Recorded as outputs are files that a run made or changed, and no others."""
+
+    def test_a_file_that_was_there_and_stays_untouched_is_none(self, runs: Runs) -> None:
+        Path("out").mkdir()
+        for name in ("old", "changed", "same", "replaced"):
+            Path("out", name).write_text("1")
+        change = "echo 2 > out/changed; printf 1 > out/same; printf 1 > out/x; mv out/x out/replaced; echo 3 > out/new"
+        run = runs.run(["sh", "-c", change], outputs=("out/*",))
+        assert sorted(run.result["outputs"]) == ["out/changed", "out/new", "out/replaced", "out/same"]
+        assert run.result["untouched"] == ["out/old"]
+        assert "before" not in runs.get(run.id).document
+
+    def test_a_time_that_is_set_back_hides_no_change(self, runs: Runs) -> None:
+        Path("a").write_text("1")
+        run = runs.run(["sh", "-c", "touch -r a keep; printf 2 > a; touch -r keep a"], outputs=("a",))
+        assert list(run.result["outputs"]) == ["a"]
+
+    def test_what_an_earlier_attempt_made_stays_an_output(self, runs: Runs) -> None:
+        Path("old.txt").write_text("1")
+        program = "[ -e first.txt ] || { echo 1 > first.txt; exit 5; }; echo 2 > second.txt"
+        run = runs.run(["sh", "-c", program], outputs=("*.txt",))
+        resumed = runs.resume(run.id)
+        assert sorted(resumed.result["outputs"]) == ["first.txt", "second.txt"]
+        assert resumed.result["untouched"] == ["old.txt"]
 
 
 class TestFailures:
@@ -183,8 +211,8 @@ class TestBadDays:
         (started,) = _events(found, "started")
         recorder.kill()
         recorder.wait()
-        assert runs.rows(limit=1)[0].state is RunState.INTERRUPTED
-        with pytest.raises(Conflict, match=f"still runs as process {started}"):
+        assert runs.rows(limit=1)[0].state is RunState.RUNNING  # as long as its program does
+        with pytest.raises(Conflict, match=f"outlives its recorder, as process {started}"):
             runs.resume(found.name)
         os.killpg(int(str(started)), signal.SIGKILL)
         _wait_until(lambda: not Path(f"/proc/{started}").exists() or _is_zombie(int(str(started))))
@@ -192,6 +220,35 @@ class TestBadDays:
         assert settled.state is RunState.INTERRUPTED
         assert "killed" in settled.result["reason"]
         assert runs.get(found.name).result["state"] == "interrupted"
+        assert runs.rows(limit=1)[0].state is RunState.INTERRUPTED
+
+    def test_a_program_that_outlives_its_recorder_in_a_session_of_its_own_can_be_cancelled(
+        self, runs: Runs, tmp_path: Path
+    ) -> None:
+        program = ["sh", "-c", "setsid sleep 60"]
+        text = f"from fairmile.workspace import Workspace; Workspace.open().runs.run({program})"
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        recorder = subprocess.Popen(python(text), env=environ)
+        found = _wait_for_record(tmp_path / "home" / "runs")
+        _wait_until(lambda: len(find_processes(found)) == 2)
+        recorder.kill()
+        recorder.wait()
+        assert runs.collect(found.name).state is RunState.RUNNING
+        cancelled = runs.cancel(found.name)
+        assert (cancelled.state, find_processes(found)) == (RunState.CANCELLED, [])
+        assert runs.rows(limit=1)[0].state is RunState.CANCELLED
+        with pytest.raises(Conflict, match="is cancelled"):
+            runs.cancel(found.name)
+
+    def test_a_run_whose_recorder_lives_is_cancelled_by_it(self, runs: Runs, tmp_path: Path) -> None:
+        text = "from fairmile.workspace import Workspace; Workspace.open().runs.run(['sleep', '60'])"
+        environ = {**os.environ, "FAIRMILE_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+        recorder = subprocess.Popen(python(text), env=environ)
+        found = _wait_for_record(tmp_path / "home" / "runs")
+        _wait_until(lambda: bool(find_processes(found)))
+        cancelled = runs.cancel(found.name)
+        recorder.wait()
+        assert (cancelled.state, cancelled.result["reason"]) == (RunState.CANCELLED, "it was ended by TERM")
 
     def test_a_program_that_fills_the_disk_is_recorded_to_its_end(self, small_disk: Path) -> None:
         environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}
@@ -205,6 +262,32 @@ class TestBadDays:
         assert run.metrics["loss"].value == 1
         assert {row.id for row in runs.rows()} == {before.id, run.id}
         assert runs.get(run.id).state is RunState.FAILED
+        assert run.result["reason"].startswith(f"exit code 1; a disk was full: {small_disk} has 0 B of 16.0 MiB free")
+        assert run.result["hint"] == "free some room, or write to another file system"
+
+    def test_a_full_disk_that_a_program_did_not_mention_is_named(self, small_disk: Path, runs: Runs) -> None:
+        fill = "cat /dev/zero > ballast 2>/dev/null; exit 4"
+        run = runs.run(RunSpec(argv=("sh", "-c", fill), folder=str(small_disk)))
+        assert run.result["reason"] == f"exit code 4; a disk was full: {small_disk} has 0 B of 16.0 MiB free"
+
+    def test_a_run_that_finds_no_room_for_its_record_says_where(self, small_disk: Path) -> None:
+        runs = Workspace.open(environ={**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}).runs
+        runs.run(["true"])
+        subprocess.run(["sh", "-c", f"cat /dev/zero > {small_disk}/ballast"], stderr=subprocess.DEVNULL)
+        told = rf"No space left on device \({small_disk} has 0 B of 16.0 MiB free\)"
+        with pytest.raises(DiskFailure, match=told):
+            runs.run(["true"])
+
+    @pytest.mark.parametrize(
+        ("printed", "told"),
+        [
+            ("OSError: [Errno 122] Disk quota exceeded: 'a.pt'", "the quota was used up: OSError: [Errno 122]"),
+            ("torch.OutOfMemoryError: CUDA out of memory.", "the memory of the GPU was too small"),
+        ],
+    )
+    def test_what_else_ran_out_is_told_by_the_output(self, runs: Runs, printed: str, told: str) -> None:
+        run = runs.run(python(f"import sys; sys.exit({printed!r})"))
+        assert run.result["reason"].startswith(f"exit code 1; {told}")
 
     def test_thirty_two_processes_record_into_one_workspace(self, runs: Runs, tmp_path: Path) -> None:
         text = (

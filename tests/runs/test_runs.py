@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fairmile.base.errors import Conflict, InvalidDocument, NotFound, UsageError
+from fairmile.base.digest import sha256_file
+from fairmile.base.errors import Conflict, Integrity, InvalidDocument, NotFound, UsageError
 from fairmile.base.files import Lock
 from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.runs.crate import card_text
-from fairmile.runs.model import RunState
+from fairmile.runs.model import Run, RunState
 from fairmile.runs.runs import Runs
 from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import parse_params
@@ -143,34 +147,154 @@ class TestCards:
         assert runs.output(run.id) == b"score 3\n"
         assert run.captured["inputs"]["data"]["asset"].startswith("local/dataset/lines")
 
+    @pytest.mark.parametrize("name", ["lines.txt", "score.sh"])
+    def test_stored_bytes_that_were_altered_are_not_recorded_with_the_old_digest(
+        self, runs: Runs, workspace: Workspace, benchmark: str, tmp_path: Path, name: str
+    ) -> None:
+        for file in ("lines.txt", "score.sh"):  # large enough to be a file of its own in the store
+            with (tmp_path / file).open("a") as stream:
+                stream.write("#" * (100 << 10) + "\n")
+        runs.execute(runs.plan(benchmark, "dataset/lines"))
+        own = workspace.store.path(sha256_file(tmp_path / name))
+        assert own is not None
+        status = own.stat()
+        own.chmod(0o644)
+        data = bytearray(own.read_bytes())
+        data[-3:-2] = b"!"
+        own.write_bytes(data)
+        own.chmod(0o444)
+        os.utime(own, ns=(status.st_atime_ns, status.st_mtime_ns))
+        with pytest.raises(Integrity, match=f"{name} of .* was changed"):
+            runs.execute(runs.plan(benchmark, "dataset/lines"))
+
     def test_a_card_without_a_command_says_what_to_do(self, runs: Runs) -> None:
         with pytest.raises(UsageError, match="does not say how it is run"):
             runs.plan("dataset/mnist")
 
 
 class TestKnownResults:
+    """An earlier result is returned only where everything that the program could read is covered."""
+
+    def run(self, runs: Runs, value: str = "4", **changes: Any) -> Run:
+        return runs.run(command(value), again=False, outputs=("model.txt",), **changes)
+
+    def reasons(self, runs: Runs, **changes: Any) -> str:
+        """Run it once more and return what is said about that."""
+        said: list[str] = []
+        self.run(runs, on_step=lambda step: said.append(f"{step.verb}: {step.what}"), **changes)
+        return "\n".join(said)
+
     def test_the_same_inputs_give_the_earlier_run(self, runs: Runs, script: Path) -> None:
-        first = runs.run(command(), again=False)
-        assert runs.run(command(), again=False).id == first.id
-        assert runs.run(command(), again=True).id != first.id
+        first = self.run(runs)
+        assert self.run(runs).id == first.id
+        assert runs.run(command(), again=True, outputs=("model.txt",)).id != first.id
 
     def test_other_code_parameters_or_inputs_do_not(self, runs: Runs, script: Path) -> None:
-        first = runs.run(command(), again=False)
-        assert runs.run(command("5"), again=False).id != first.id
+        first = self.run(runs)
+        assert self.run(runs, "5").id != first.id
         script.write_text(SCRIPT + "# changed\n")
-        assert runs.run(command(), again=False).id != first.id
+        assert self.run(runs).id != first.id
+
+    def test_modules_that_changed_places_are_other_code(self, runs: Runs, script: Path) -> None:
+        script.write_text("import a, b\n" + SCRIPT)
+        Path("a.py").write_text("x = 1\n")
+        Path("b.py").write_text("x = 22\n")
+        first = self.run(runs)
+        Path("a.py").write_text("x = 22\n")
+        Path("b.py").write_text("x = 1\n")
+        assert self.run(runs).id != first.id
 
     def test_a_failure_is_no_result(self, runs: Runs) -> None:
         assert runs.run(["false"], again=False).id != runs.run(["false"], again=False).id
 
-    def test_another_folder_with_the_same_code_is_the_same(
-        self, runs: Runs, script: Path, monkeypatch: pytest.MonkeyPatch
+    def test_a_name_or_a_tag_asks_for_a_run_of_its_own(self, runs: Runs, script: Path) -> None:
+        first = self.run(runs)
+        assert self.run(runs, name="mine").name == "mine"
+        assert self.run(runs, tags=("paper",)).id != first.id
+
+    def test_another_folder_with_the_same_code_is_the_same_and_gets_the_outputs(
+        self, runs: Runs, script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
+        first = self.run(runs)
+        other = tmp_path / "other"
+        other.mkdir()
+        shutil.copy("train.py", other)
+        monkeypatch.chdir(other)
+        assert self.run(runs).id == first.id
+        assert (other / "model.txt").read_text() == "4"
+
+    def test_a_file_beside_it_that_nothing_covers_has_it_run_again(self, runs: Runs, script: Path) -> None:
+        Path("data.txt").write_text("1")
+        first = self.run(runs)
+        Path("data.txt").write_text("2")
+        assert (
+            f"again: run {first.id} had the same command, parameters, code, inputs and packages, but data.txt is"
+            " neither in git nor declared; declare what the program reads with --data" in self.reasons(runs)
+        )
+        Path("data.txt").unlink()
+        assert "data.txt, then in sight, was not declared" in self.reasons(runs)
+
+    def test_a_declared_input_covers_it(self, runs: Runs, script: Path) -> None:
+        Path("data.txt").write_text("1")
+        inputs = {"data": Input(path="data.txt")}
+        first = self.run(runs, inputs=inputs)
+        assert self.run(runs, inputs=inputs).id == first.id
+        Path("data.txt").write_text("2")
+        assert self.run(runs, inputs=inputs).id != first.id
+
+    def test_an_undeclared_result_has_it_run_again(self, runs: Runs, script: Path) -> None:
         first = runs.run(command(), again=False)
-        Path("other").mkdir()
-        shutil.copy("train.py", "other/train.py")
-        monkeypatch.chdir("other")
-        assert runs.run(command(), again=False).id == first.id
+        Path("model.txt").unlink()
+        said: list[str] = []
+        assert runs.run(command(), again=False, on_step=lambda step: said.append(step.what)).id != first.id
+        assert "it changed model.txt without declaring that" in said[-1]
+        assert Path("model.txt").exists()
+
+    @pytest.mark.parametrize("how", ["gone", "overwritten"])
+    def test_outputs_are_restored(self, runs: Runs, script: Path, how: str) -> None:
+        first = self.run(runs)
+        Path("model.txt").unlink() if how == "gone" else Path("model.txt").write_text("of another run")
+        assert f"restore: model.txt from run {first.id}" in self.reasons(runs)
+        assert Path("model.txt").read_text() == "4"
+
+    def test_outputs_that_cannot_be_restored_are_made_again(
+        self, runs: Runs, workspace: Workspace, script: Path
+    ) -> None:
+        first = self.run(runs)
+        Path("model.txt").unlink()
+        workspace.store.drop_ref("run", f"outputs {first.id}")
+        assert "its outputs are gone and were not kept" in self.reasons(runs)
+        assert Path("model.txt").read_text() == "4"
+
+    def test_kept_outputs_go_with_their_run(self, runs: Runs, workspace: Workspace, script: Path) -> None:
+        first = self.run(runs)
+        assert workspace.store.ref("run", f"outputs {first.id}") is not None
+        runs.remove([first.id])
+        assert workspace.store.ref("run", f"outputs {first.id}") is None
+
+    def test_a_program_of_the_path_that_changed_has_it_run_again(self, workspace: Workspace, tmp_path: Path) -> None:
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        (tools / "tool").write_text("#!/bin/sh\necho 1\n")
+        (tools / "tool").chmod(0o755)
+        environ = {**workspace.environ, "PATH": f"{tools}:{workspace.environ['PATH']}"}
+        runs = replace(workspace, environ=environ).runs
+        first = runs.run(["tool"], again=False)
+        assert runs.run(["tool"], again=False).id == first.id
+        (tools / "tool").write_text("#!/bin/sh\necho 2\n")
+        assert runs.run(["tool"], again=False).id != first.id
+
+    def test_another_variable_has_it_run_again(self, workspace: Workspace) -> None:
+        first = workspace.runs.run(["sh", "-c", "echo $LEVEL"], again=False)
+        other = replace(workspace, environ={**workspace.environ, "LEVEL": "2", "TERM": "other"}).runs
+        second = other.run(["sh", "-c", "echo $LEVEL"], again=False)
+        assert (second.id != first.id, other.output(second.id)) == (True, b"2\n")
+
+    def test_what_somebody_else_says_happened_is_no_result(self, runs: Runs, script: Path) -> None:
+        first = self.run(runs)
+        record = json.loads((first.folder / "run.json").read_text())
+        (first.folder / "run.json").write_text(json.dumps(record | {"imported": True}))
+        assert self.run(runs).id != first.id
 
 
 class TestRepeats:

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from fairmile.base.errors import DiskFailure, Locked, SystemFailure, UsageError
+from fairmile.base.units import format_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -402,7 +403,27 @@ def _remove(path: str) -> None:
 def write_failure(path: str, error: OSError) -> DiskFailure:
     """Return the error to raise when our own disk refuses, with what to do about it."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return DiskFailure(f"cannot write {path}: {reason}", hint=_HINTS.get(error.errno or 0))
+    room = describe_room(path) if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return DiskFailure(
+        f"cannot write {path}: {reason}{f' ({room})' if room else ''}", hint=_HINTS.get(error.errno or 0)
+    )
+
+
+def describe_room(path: str | os.PathLike[str]) -> str:
+    """Return in words how much room the file system has that a path is on; empty where it cannot be asked."""
+    place = os.path.abspath(path)
+    while not os.path.lexists(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    try:
+        place = os.path.realpath(place)
+        status = os.statvfs(place)
+        while not os.path.ismount(place):
+            place = os.path.dirname(place)
+    except OSError:
+        return ""
+    free, size = (format_size(count * status.f_frsize) for count in (status.f_bavail, status.f_blocks))
+    files = "" if status.f_favail or not status.f_files else ", no more files are allowed"
+    return f"{place} has {free} of {size} free{files}"
 
 
 def _place() -> str:

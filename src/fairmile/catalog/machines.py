@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from fairmile.catalog.patterns import compile_linear
+from fairmile.base.patterns import compile_linear
 from fairmile.catalog.query import Query
 from fairmile.catalog.results import Hit
 from fairmile.catalog.row import Row

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import click
+from click.core import ParameterSource
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size
@@ -77,7 +78,8 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     if options["repeat"] > 1:
         found = runs.repeat(options["repeat"], plan, **how)
     else:
-        found = [runs.execute(plan, again=options["again"], on_step=lambda step: _step(out, step), **how)]
+        again = options["again"] or _asks_anew(context, options)
+        found = [runs.execute(plan, again=again, on_step=lambda step: _step(out, step), **how)]
     return _told(out, runs, _waited(out, runs, found, options["wait"]))
 
 
@@ -144,6 +146,12 @@ def _agreed(out: Out, review: Review, container: str) -> bool:
             hint="check what is listed above, then pass --yes",
         )
     return click.confirm("Run it?", default=False, err=True)
+
+
+def _asks_anew(context: click.Context, options: Mapping[str, Any]) -> bool:
+    """Tell whether somebody asks for a run of its own, by a name, a number of repeats or by not waiting for it."""
+    is_counted = context.get_parameter_source("repeat") is not ParameterSource.DEFAULT
+    return bool(options.get("name")) or is_counted or not options["wait"]
 
 
 def _going_on(run: Run) -> RunPlan:
@@ -230,7 +238,7 @@ def _tell(out: Out, runs: Runs, run: Run) -> None:
     out.say(f"run {run.id}: {out.colour(str(run.state), _COLOURS.get(run.state, 'red'))}{took}")
     for name, metric in run.metrics.items():
         out.say(f"  {name} {metric.value:.6g}{' ' + metric.unit if metric.unit else ''}")
-    for note in run.result.get("notes", []):
+    for note in run.notes:
         out.say(f"  note: {note}")
     if run.energy_j is not None:
         out.say(f"  energy {run.energy_j:.4g} J")

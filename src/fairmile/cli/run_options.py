@@ -26,9 +26,7 @@ _OPTIONS = (
     click.option(
         "--environment", default="", metavar="ENV", help="An environment, its file, or the asset that has it."
     ),
-    click.option(
-        "--ignore-needs", is_flag=True, help="Run also where declared hardware or software is missing."
-    ),
+    click.option("--ignore-needs", is_flag=True, help="Run also where declared hardware or software is missing."),
     click.option("--timeout", metavar="TIME", help="End it after so long."),
     click.option("--every", default="1s", metavar="TIME", help="Period of the measurements; 0 measures none."),
 )

@@ -111,6 +111,22 @@ def log(out: Out, reference: str) -> None:
 @_REFERENCES
 @_DRY_RUN
 @json_option
+def cancel(out: Out, references: Sequence[str], dry_run: bool) -> None:
+    """End runs that wait or run, here or on a system, even if their recorder was killed.
+
+    \b
+    Examples:
+      fairmile runs cancel tide --dry-run
+    """
+    ledger = Workspace.open().runs
+    found = [ledger.collect(each) if dry_run else ledger.cancel(each) for each in references]
+    _done(out, [f"{run.id}: {run.state}" for run in found], "would cancel" if dry_run else "cancelled")
+
+
+@runs.command()
+@_REFERENCES
+@_DRY_RUN
+@json_option
 def rm(out: Out, references: Sequence[str], dry_run: bool) -> None:
     """Remove runs that have ended.
 
@@ -348,7 +364,7 @@ def _show(out: Out, run: Run, footprint: Footprint | None) -> None:
         pairs.append(("predicted", f"{what} {each['value']:.4g} ({each['source']})"))
     if result.get("reason"):
         pairs.append(("reason", result["reason"]))
-    pairs += [("note", note) for note in [*result.get("notes", []), run.document.get("trouble", "")] if note]
+    pairs += [("note", note) for note in run.notes]
     out.items(pairs)
     metrics = [[n, f"{m.value:.6g}", f"{m.best:.6g}", m.count, m.unit, m.better] for n, m in run.metrics.items()]
     out.table(["metric", "last", "best", "values", "unit", "better"], metrics)

@@ -7,7 +7,6 @@ only where the code lies in a repository.
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
@@ -15,7 +14,6 @@ import shutil
 import stat
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -23,19 +21,24 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.commands import Here
-from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha256_file, sha256_hex
-from fairmile.base.errors import DiskFailure, FairmileError, NotFound, SystemFailure
-from fairmile.base.files import write_atomic
+from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha256_hex
+from fairmile.base.digest_cache import DigestCache
+from fairmile.base.errors import FairmileError, NotFound, SystemFailure
 from fairmile.base.git import Repository
 from fairmile.runs.machine import hardware, passed_on, scheduler, software, variables
 
 __all__ = [
     "agent",
     "code",
+    "development_folders",
     "environment",
+    "git_folders",
+    "git_root",
+    "git_state",
     "hardware",
     "identity",
     "inputs",
+    "is_cache",
     "is_source",
     "passed_on",
     "scheduler",
@@ -48,13 +51,17 @@ _MOST_CODE_BYTES = 64 * _MIB
 _MOST_DIFF_BYTES = 1_000_000
 _MOST_UNTRACKED = 200
 _MOST_UNTRACKED_BYTES = _MIB
-_WORTH_CACHING_BYTES = _MIB  # below that, reading a file takes about as long as looking it up
 _WORTH_THREADS_BYTES = 256 * _MIB
-# A file that changed this short a time ago may change again without a new time stamp.
-_SETTLED_NS = 2_000_000_000
 _LINK_MODE = 0o120000
 _GIT_S = 60.0
 _NOT_CODE = frozenset({".git", "__pycache__"})
+_CACHES = _NOT_CODE | {
+    *(".venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
+    *("node_modules", ".idea", ".vscode", ".DS_Store"),
+}
+_MOST_LOOSE = 50
+# Kinds of lines for what differs from the commit, with the fields before the name of the file.
+_CHANGED = {"1": 7, "2": 8, "u": 9}
 _SYSTEM_PROGRAMS = ("/usr/", "/bin/", "/sbin/", "/lib")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _PYTHON_IN_SHELL = re.compile(r"(?:^|[\s;&|(])((?:[\w./~-]*/)?python[0-9.]*)(?=\s|$)", re.MULTILINE)
@@ -194,6 +201,27 @@ def _packages(site: str, _mtime_ns: int) -> tuple[str, ...]:
     return tuple(f"{re.sub(r'[-_.]+', '-', match[1]).lower()}=={match[2]}" for match in found)
 
 
+def development_folders(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Return the folders outside its own from which the Python of a command imports, as `pip install -e` sets up."""
+    from urllib.parse import unquote
+
+    interpreter = _interpreter(argv, env)
+    sites = _python_places(interpreter, _changed(interpreter), env.get("HOME", ""))[1] if interpreter else ()
+    found: dict[str, None] = {}
+    for site in sites:
+        for name in os.listdir(site):
+            if name.endswith((".pth", ".egg-link")):
+                lines = _read(Path(site, name), _MIB).splitlines()
+                found |= dict.fromkeys(line for line in lines if os.path.isabs(line) and os.path.isdir(line))
+            elif name.endswith(".dist-info"):
+                said = _read(Path(site, name, "direct_url.json"), 65_536)
+                place = (
+                    re.search(r'"url":\s*"file://([^"]+)"', said) if re.search(r'"editable":\s*true', said) else None
+                )
+                found |= {unquote(place[1]): None} if place else {}
+    return list(found)
+
+
 def agent() -> dict[str, str]:
     """Return who runs it: the user of the system and, where git knows it, the name of the person."""
     uid = os.geteuid()
@@ -215,56 +243,6 @@ def _agent(uid: int, home: str) -> tuple[tuple[str, str], ...]:
 # Digests
 
 
-class _Digests:
-    """The sha256 of files, read once as long as size, time stamp and inode stay; kept in a file where one is given."""
-
-    def __init__(self, file: Path | None = None) -> None:
-        self._file = file
-        self._known: dict[str, list[Any]] | None = None
-        self._is_new = False
-
-    def of(self, path: str, status: os.stat_result) -> str:
-        if status.st_size < _WORTH_CACHING_BYTES:
-            return sha256_file(path)
-        mark = [status.st_size, status.st_mtime_ns, status.st_ino]
-        if time.time_ns() - status.st_mtime_ns < _SETTLED_NS:
-            return sha256_file(path)
-        real = os.path.realpath(path)
-        if self._file is None:
-            return _settled_sha256(real, *mark)
-        if self._known is None:
-            self._known = _known_digests(self._file)
-        entry = self._known.get(real)
-        if entry is None or entry[:3] != mark:
-            entry = self._known[real] = [*mark, _settled_sha256(real, *mark)]
-            self._is_new = True
-        return str(entry[3])
-
-    def save(self) -> None:
-        if self._file is None or not self._is_new or self._known is None:
-            return
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            # Others may have written meanwhile: what they found is kept as well.
-            write_atomic(self._file, json.dumps(_known_digests(self._file) | self._known))
-        except (DiskFailure, OSError):
-            return  # a cache; the digests themselves are known
-
-
-def _known_digests(file: Path) -> dict[str, list[Any]]:
-    try:
-        known = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    items = known.items() if isinstance(known, dict) else ()
-    return {path: entry for path, entry in items if isinstance(entry, list) and len(entry) == 4}
-
-
-@lru_cache(maxsize=4096)
-def _settled_sha256(path: str, _size: int, _mtime_ns: int, _inode: int) -> str:
-    return sha256_file(path)
-
-
 def _walk(root: str, prefix: str = "", seen: frozenset[str] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
     """Yield each file below a folder; one that a link leads to from outside the tree counts as lying in it."""
     with os.scandir(root) as items:
@@ -281,7 +259,7 @@ def _walk(root: str, prefix: str = "", seen: frozenset[str] = frozenset()) -> It
                 yield prefix + item.name, item.stat(follow_symlinks=False)
 
 
-def _tree(root: Path, digests: _Digests) -> tuple[str, int, int]:
+def _tree(root: Path, digests: DigestCache) -> tuple[str, int, int]:
     """Return digest, bytes and number of the files below a folder; the digest is that of the store.
 
     Folders called .git and __pycache__ do not count.
@@ -304,7 +282,7 @@ def _tree(root: Path, digests: _Digests) -> tuple[str, int, int]:
     return merkle_root(entries), sum(each.size_bytes for each in entries), len(entries)
 
 
-def _entry(top: str, path: str, status: os.stat_result, digests: _Digests) -> ManifestEntry:
+def _entry(top: str, path: str, status: os.stat_result, digests: DigestCache) -> ManifestEntry:
     file = os.path.join(top, path)
     if stat.S_ISLNK(status.st_mode):
         text, real = os.readlink(file), os.path.realpath(file)
@@ -327,7 +305,7 @@ def inputs(
     Relative paths start at `folder`. Digests of large files are kept in the file `cache`, so that what did not
     change is not read again. What has no path keeps the digest that it came with, which may be empty.
     """
-    digests = _Digests(cache)
+    digests = DigestCache(cache)
     found: dict[str, dict[str, Any]] = {}
     for name, given in spec_inputs.items():
         asset, path = str(given.get("asset") or ""), str(given.get("path") or "")
@@ -358,7 +336,7 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     `folder`, `extra` files and folders, and outside of a repository the modules that a script imports from beside it.
     The repository is that of `extra`, else of `folder`, else of the files.
     """
-    digests = _Digests()
+    digests = DigestCache()
     files: dict[str, dict[str, Any]] = {}
     for each in extra:
         path = Path(folder, each).absolute()
@@ -368,20 +346,20 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     named = {str(path): word for word, path in _named_files(argv, folder)}
     for path_text, word in named.items():
         _add_file(files, word, Path(path_text), digests)
-    if not any(map(_git_root, (os.path.abspath(folder), *(os.path.dirname(path) for path in named)))):
+    if not any(map(git_root, (os.path.abspath(folder), *(os.path.dirname(path) for path in named)))):
         scripts = {Path(path): files[path]["name"] for path in named}
         for name, file in _imported(scripts, folder):
             _add_file(files, name, file, digests)
     starts = [*(Path(folder, each) for each in extra), folder, *(Path(path).parent for path in named)]
     found: dict[str, Any] = {"files": list(files.values())}
-    roots = (root for start in starts if (root := _git_root(os.path.abspath(start))))
+    roots = (root for start in starts if (root := git_root(os.path.abspath(start))))
     root = next(roots, None)
     if root is not None:
-        found = {"git": _git(root, digests), **found}
+        found = {"git": git_state(root, digests), **found}
     return found
 
 
-def _add_file(files: dict[str, dict[str, Any]], word: str, path: Path, digests: _Digests) -> None:
+def _add_file(files: dict[str, dict[str, Any]], word: str, path: Path, digests: DigestCache) -> None:
     if str(path) in files:
         return
     name = path.name if os.path.isabs(word) else os.path.normpath(word)
@@ -459,7 +437,7 @@ def _is_code(path: str, number: int) -> bool:
     return not (is_program and of_system)
 
 
-def _git_root(folder: str) -> str | None:
+def git_root(folder: str) -> str | None:
     """Return the nearest folder, upwards, that holds a git repository."""
     while True:
         if os.path.lexists(os.path.join(folder, ".git")):
@@ -470,16 +448,19 @@ def _git_root(folder: str) -> str | None:
         folder = above
 
 
-def _git(root: str, digests: _Digests) -> dict[str, Any]:
-    """Return commit, branch, remote and what differs from the commit."""
-    own, common = _git_folders(Path(root))
+def git_state(root: str, digests: DigestCache | None = None) -> dict[str, Any]:
+    """Return commit, branch, remote and what differs from the commit.
+
+    `loose` are files and folders, these with a slash at the end, whose content nothing of that tells.
+    """
+    own, common = git_folders(Path(root))
     found: dict[str, Any] = {"root": root}
     remote = _remote(common)
     try:
         # As git itself: what lies in the repository of another user may have been put there to be run.
         if own.stat().st_uid != os.geteuid():
             return found | _head(own, common) | remote
-        found |= _git_state(Path(root), own, common, digests)
+        found |= _git_state(Path(root), own, common, digests or DigestCache())
     except FairmileError as error:  # no git here, a repository that git refuses, or one too large to look through
         found |= _head(own, common) | {"problem": error.message}
     except OSError:
@@ -487,12 +468,15 @@ def _git(root: str, digests: _Digests) -> dict[str, Any]:
     return found | remote
 
 
-def _git_state(root: Path, own: Path, common: Path, digests: _Digests) -> dict[str, Any]:
+def _git_state(root: Path, own: Path, common: Path, digests: DigestCache) -> dict[str, Any]:
     git = Repository(own, Here(), timeout_s=_GIT_S)
     env = {"GIT_WORK_TREE": str(root), "GIT_OBJECT_DIRECTORY": str(common / "objects"), "GIT_OPTIONAL_LOCKS": "0"}
-    text = git.run("status", "--porcelain=v2", "--branch", "--untracked-files=all", "-z", cwd=root, env=env)
+    options = ("--porcelain=v2", "--branch", "--untracked-files=all", "--ignored=matching", "-z")
+    text = git.run("status", *options, cwd=root, env=env)
     facts: dict[str, str] = {}
-    changed, untracked = False, []
+    changed: list[str] = []
+    untracked: list[str] = []
+    ignored: list[str] = []
     fields = iter(text.split("\0"))
     for field in fields:
         kind, _, rest = field.partition(" ")
@@ -501,15 +485,17 @@ def _git_state(root: Path, own: Path, common: Path, digests: _Digests) -> dict[s
             facts[key] = value
         elif kind == "?":
             untracked.append(rest)
-        elif kind in ("1", "2", "u"):
-            changed = True
+        elif kind == "!":
+            ignored.append(rest)
+        elif kind in _CHANGED:
+            changed.append(rest.split(" ", _CHANGED[kind])[-1])
             if kind == "2":  # a renamed file: its old name is a field of its own
                 next(fields, "")
     commit = facts.get("branch.oid", "")
     commit = "" if commit.startswith("(") else commit
     branch = facts.get("branch.head", "")
     found: dict[str, Any] = {"commit": commit, "branch": "" if branch.startswith("(") else branch}
-    found["dirty"] = changed or bool(untracked)
+    found["dirty"] = bool(changed or untracked)
     if changed and commit:
         diff = git.run(
             *("diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--"),
@@ -519,13 +505,34 @@ def _git_state(root: Path, own: Path, common: Path, digests: _Digests) -> dict[s
         found["diff_sha256"] = sha256_hex(diff.encode())
         if len(diff) <= _MOST_DIFF_BYTES:
             found["diff"] = diff
+    digested: set[str] = set()
     if untracked:
         found["untracked"] = _untracked(root, untracked, digests)
         found["untracked_files"] = len(untracked)
+        digested = {each["name"] for each in found["untracked"]}
+    loose = [name for name in (*untracked, *ignored) if name not in digested and not is_cache(root / name)]
+    loose += [*_submodules(root), *(changed if not commit else [])]
+    if loose:
+        found["loose"] = sorted(loose)[:_MOST_LOOSE]
     return found
 
 
-def _untracked(root: Path, names: Sequence[str], digests: _Digests) -> list[dict[str, Any]]:
+def _submodules(root: Path) -> Iterator[str]:
+    """Yield the submodules that are checked out: a commit names them, but not what was changed or ignored in them."""
+    for name in re.findall(r"^\s*path\s*=\s*(\S.*?)\s*$", _read(root / ".gitmodules", _MIB), re.MULTILINE):
+        if os.path.lexists(root / name / ".git"):
+            yield f"{name}/"
+
+
+def is_cache(path: Path) -> bool:
+    """Tell whether a file or folder holds what tools keep for themselves, which no result depends on."""
+    name = path.name
+    if name in _CACHES or name.endswith((".pyc", ".egg-info")):
+        return True
+    return os.path.isfile(path / "pyvenv.cfg")  # the packages of an environment are recorded by themselves
+
+
+def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[dict[str, Any]]:
     """Return the small files that git does not know, those that look like programs first."""
     found: list[dict[str, Any]] = []
     ordered = sorted(names, key=lambda name: (not is_source(name), name))
@@ -546,7 +553,7 @@ def is_source(name: str) -> bool:
     return _SOURCE.fullmatch(os.path.splitext(name)[1]) is not None
 
 
-def _git_folders(root: Path) -> tuple[Path, Path]:
+def git_folders(root: Path) -> tuple[Path, Path]:
     """Return where a work tree keeps its own state, and where the repository keeps what all work trees share."""
     own = root / ".git"
     if own.is_file():
@@ -655,7 +662,7 @@ def _code_material(program: Mapping[str, Any]) -> dict[str, Any]:
         "commit": git.get("commit") or "",
         "diff": git.get("diff_sha256") or "",
         "new": new,
-        "files": sorted(file["sha256"] for file in program.get("files") or ()),
+        "files": sorted([file["name"], file["sha256"]] for file in program.get("files") or ()),
         "sources": sorted(source["sha256"] for source in program.get("sources") or ()),
     }
 

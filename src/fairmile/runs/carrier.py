@@ -46,7 +46,10 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "base": (),
     "meter": (),
     "meter/sources": (),
-    "runs": ("__init__", "recorder", "worker", "capture", "crate", "layout", "machine", "wording"),
+    "runs": (
+        *("__init__", "recorder", "worker", "capture", "coverage", "crate", "ending", "layout", "machine"),
+        *("processes", "wording"),
+    ),
 }
 _MAIN = """\
 import sys

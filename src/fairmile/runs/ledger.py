@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from fairmile.runs.layout import FORMAT, RECORD, read_record, write_record
 from fairmile.runs.machine import looks_secret
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.packing import SUFFIX, pack, read_packed, unpack
+from fairmile.runs.processes import find_processes
 from fairmile.runs.wording import Value
 
 if TYPE_CHECKING:
@@ -184,16 +185,11 @@ class Ledger:
                 found[group] = {RunState(state): number for state, number in rows}
         return found
 
-    def known(self, identity: str, suits: Callable[[Run], bool] = lambda _: True) -> Run | None:
-        """Return the newest run that succeeded with exactly this that went in and suits."""
+    def alike(self, identity: str) -> Iterator[Run]:
+        """Yield the runs that succeeded with exactly this that went in, the newest first."""
         for row in self.rows(identity=identity, states=[RunState.DONE]) if identity else ():
             with contextlib.suppress(NotFound):  # removed meanwhile
-                run = self.get(row.id)
-                if run.document.get("imported"):  # nobody here saw what went in
-                    continue
-                if not run.result.get("notes") and suits(run):  # one that lost something is no result to offer
-                    return run
-        return None
+                yield self.get(row.id)
 
     def with_jobs(self) -> list[str]:
         """Return the ids of runs that have not ended and are carried by a job."""
@@ -249,9 +245,13 @@ class Ledger:
         return path.absolute().parent == self.root and path.is_file()
 
     def standing(self, run: Run) -> RunState:
-        """Return where a run stands: one whose recorder is gone without a word was interrupted."""
+        """Return where a run stands: one whose recorder and program are gone without a word was interrupted."""
         state = run.state
-        return _seen(state, run.document) if not state.is_end else state
+        return _seen(state, run.document, run.folder) if not state.is_end else state
+
+    def is_orphaned(self, run: Run) -> bool:
+        """Tell whether the program of a run outlives its recorder."""
+        return run.state is RunState.RUNNING and _lost_its_recorder(run.document) and bool(find_processes(run.folder))
 
     # Finding
 
@@ -396,7 +396,7 @@ def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | N
     try:
         document = read_packed(path) if path.suffix == SUFFIX else read_record(path)
         state = RunState((document.get("result") or {}).get("state") or document.get("state") or RunState.RUNNING)
-        return _of_document(id, stamp, document, state if state.is_end else _seen(state, document))
+        return _of_document(id, stamp, document, state if state.is_end else _seen(state, document, path))
     except FileNotFoundError:
         return None
     except (SystemFailure, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -452,10 +452,17 @@ def _row(values: Mapping[str, Any]) -> Row:
     )
 
 
-def _seen(state: RunState, document: Mapping[str, Any]) -> RunState:
-    """Return the state of a run that has not ended by its own word: one of a job is the scheduler's to tell."""
+def _seen(state: RunState, document: Mapping[str, Any], folder: Path) -> RunState:
+    """Return the state of a run that has not ended by its own word: one of a job is the scheduler's to tell.
+
+    A program that outlives its recorder still runs.
+    """
+    is_lost = state is RunState.RUNNING and _lost_its_recorder(document)
+    return RunState.INTERRUPTED if is_lost and not find_processes(folder) else state
+
+
+def _lost_its_recorder(document: Mapping[str, Any]) -> bool:
     attempts = document.get("attempts") or []
-    if state is not RunState.RUNNING or not attempts or document.get("job"):
-        return state
-    holder = Holder.parse(attempts[-1].get("holder", ""), 0)
-    return RunState.INTERRUPTED if holder.is_dead_here() else state
+    if not attempts or document.get("job"):
+        return False
+    return Holder.parse(attempts[-1].get("holder", ""), 0).is_dead_here()

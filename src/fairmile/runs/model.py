@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # A list of runs needs no specification, and what checks one takes longer to load than the list to make.
 _SPECS: Registry[type[RunSpec]] = Registry("specification", {"run": Plugin("fairmile.runs.spec:RunSpec")})
+_SHOWN = 5
 
 
 class RunState(StrEnum):
@@ -138,6 +139,14 @@ class Run:
         found = self.result.get("metrics") or {}
         ordered = sorted(found, key=lambda name: name not in (self.document["spec"].get("metrics") or {}))
         return {name: _metric(found[name]) for name in ordered}
+
+    @property
+    def notes(self) -> list[str]:
+        """What else is to be said about it, in sentences."""
+        untouched = self.result.get("untouched") or []
+        shown = ", ".join(untouched[:_SHOWN]) + (" and more" if len(untouched) > _SHOWN else "")
+        kept = [f"not recorded as output, since the run left it as it was: {shown}"] if untouched else []
+        return [note for note in [*self.result.get("notes", []), *kept, self.document.get("trouble", "")] if note]
 
     @property
     def spans(self) -> Mapping[str, Mapping[str, float]]:

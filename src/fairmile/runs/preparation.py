@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.digest_cache import DigestCache
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.catalog.assets import Assets
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
 from fairmile.envs.spec import EnvironmentSpec, parse_spec
 from fairmile.runs import capture, sabath
+from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.layout import WORK
 from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.model import Run
@@ -21,6 +23,9 @@ from fairmile.runs.snapshot import keep_code, lay_code
 from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import filled, python_of, value_texts
 from fairmile.store.store import Store
+
+_DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
+_LINK_MODE = 0o120000
 
 
 class Preparation:
@@ -56,6 +61,7 @@ class Preparation:
         for name, each in spec.inputs.items():
             if each.asset:
                 laid = self._assets().laid(each.asset)
+                self._check_content(laid.name, laid.root, laid.path)
                 inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
                 inputs[name] |= {"path": str(laid.path), "files": laid.files}
         if model is not None:
@@ -64,7 +70,7 @@ class Preparation:
             before = original.captured.get("inputs") or {}
             inputs |= {name: each for name, each in before.items() if "place" in each}
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
-        inputs |= capture.inputs(here, self._root / ".digests.json") if here else {}
+        inputs |= capture.inputs(here, self._root / _DIGESTS) if here else {}
         fetched = [(name, self._assets().fetch(name)[0].root) for name in sources]
         lock: Sequence[str] | None = None
         digest = ""
@@ -97,6 +103,10 @@ class Preparation:
             },
             "agent": capture.agent(),
         }
+        captured["coverage"] = {
+            "uncovered": find_uncovered(recorded_spec(spec), captured, argv, self._root, work),
+            "variables_sha256": variables_digest({**self._environ, **spec.env}),
+        }
         return captured
 
     def lay(self, document: Mapping[str, Any], folder: Path, *, code: bool) -> dict[str, str]:
@@ -108,6 +118,7 @@ class Preparation:
         work = Path(given or folder / WORK)
         for each in captured["code"].get("sources", ()):
             self._store().lay(each["sha256"], work)
+            self._check_content(each["asset"], each["sha256"], work)
         if code and not given and captured["code"].get("snapshot"):
             lay_code(self._store(), captured["code"]["snapshot"], work)
         placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
@@ -115,6 +126,25 @@ class Preparation:
         values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
         values["python"] = python_of(bool(document["spec"].get("environment")))
         return {**values, "run": str(folder), "source": str(work)}
+
+    def _check_content(self, name: str, root: str, place: Path) -> None:
+        """Raise Integrity where files that were laid out from the store do not have the digests their record claims.
+
+        What is laid out may be the stored file itself, whose bytes somebody or a disk may have changed since.
+        """
+        digests = DigestCache(self._root / _DIGESTS)
+        for entry in self._store().tree(root):
+            path = place / entry.path if place.is_dir() else place
+            try:
+                is_same = entry.mode == _LINK_MODE or digests.of(str(path), path.stat()) == entry.sha256
+            except OSError as error:
+                raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
+            if not is_same:
+                raise Integrity(
+                    f"{path} of {name} was changed: its sha256 is not {entry.sha256}",
+                    hint="`fairmile store verify` puts damaged files aside, `fairmile store repair` fetches them again",
+                )
+        digests.save()
 
     def travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
         """Return a specification for a machine that sees no file of this one; the record gets it, too."""

@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError
 from fairmile.base.files import Holder, write_atomic, write_failure
 from fairmile.base.patterns import compile_linear
@@ -35,7 +34,9 @@ from fairmile.meter.statistics import metric_documents, span_documents
 from fairmile.meter.watch import Watch
 from fairmile.runs import capture
 from fairmile.runs.crate import card_text
+from fairmile.runs.ending import find_cause, find_outputs, find_undeclared, stamp_outputs
 from fairmile.runs.layout import CARD, OUTPUT, PACK, RECORD, read_record, work_folder, write_record
+from fairmile.runs.processes import RUN_VARIABLE, find_processes
 from fairmile.runs.wording import better_of
 
 _METRICS = "metrics.jsonl"
@@ -47,7 +48,7 @@ _GRACE_S = 10.0
 _LONGEST_LINE = 64 << 10
 _SEARCH_S = 1.0  # for one line, where no engine is at hand that takes linear time
 _OVERLAP = 1 << 10  # of two pieces of a longer one: no match is cut
-_MOST_OUTPUTS = 10_000
+_MOST_UNTOUCHED = 100
 _SMALL_BYTES, _MOST_SMALL_BYTES = 5_000_000, 50_000_000  # outputs that come back from elsewhere
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -67,6 +68,7 @@ class Ending:
     reason: str = ""
     hint: str = ""
     usage: Mapping[str, float] = field(default_factory=dict)
+    out_of_memory: bool = False  # whether the kernel ended processes for want of memory meanwhile
 
 
 def begin(folder: Path, document: Document, env: Mapping[str, str]) -> None:
@@ -79,6 +81,8 @@ def begin(folder: Path, document: Document, env: Mapping[str, str]) -> None:
     captured["software"] = capture.software(env)
     captured["scheduler"] = capture.scheduler(env)
     captured["variables"] = capture.variables({**env, **spec.get("env", {})})
+    if not document.get("attempts") and (stamps := stamp_outputs(work, spec.get("outputs", []))):
+        document["before"] = stamps
     me = Holder.me()
     attempt = {"started": time.time(), "host": me.host, "pid": me.pid, "holder": me.text()}
     document.setdefault("attempts", []).append(attempt)
@@ -91,19 +95,21 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
     """Note how a run ended, with all that its log and its outputs tell, and write its card."""
     spec = document["spec"]
     started = document["attempts"][-1]["started"]
+    cause, advice = find_cause(folder, work_folder(folder, spec), ending.state, out_of_memory=ending.out_of_memory)
     (folder / _ROOM).unlink(missing_ok=True)
     vanished = not (folder / RECORD).exists()
     log = read_log(event_files(folder))
-    reason = ending.reason
+    reason = "; ".join(filter(None, [ending.reason, cause])) if ending.state == "failed" else ending.reason
     if vanished:
         reason = "; ".join(filter(None, [reason, "its folder was removed while it ran"]))
-    outputs, trouble = _outputs(work_folder(folder, spec), spec.get("outputs", []))
+    before = document.get("before", {})
+    outputs, untouched, trouble = find_outputs(work_folder(folder, spec), spec.get("outputs", []), before)
     document["result"] = {
         "state": ending.state,
         "exit_code": ending.exit_code,
         "signal": ending.signal,
         "reason": reason,
-        "hint": ending.hint,
+        "hint": (advice if ending.state == "failed" else "") or ending.hint,
         "started": started,
         "ended": started + elapsed_s,  # the clock on the wall may have been set meanwhile
         "elapsed_s": elapsed_s,
@@ -114,7 +120,16 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
         "outputs": outputs,
         "damaged_lines": log.damaged,
     }
+    if untouched:
+        document["result"]["untouched"] = untouched[:_MOST_UNTOUCHED]
+    if ending.state == "done":  # it will not go on
+        document.pop("before", None)
+    coverage = document.get("captured", {}).get("coverage")
+    if coverage and not coverage["uncovered"] and ending.state == "done":
+        coverage["left"] = find_undeclared(folder, document)
     notes = [trouble, *_losses(log)]
+    if cause and ending.state != "failed":
+        notes.append(f"{cause}: what it wrote or printed may be incomplete")
     if any(notes):
         document["result"]["notes"] = [note for note in notes if note]
     document["state"] = ending.state
@@ -130,6 +145,15 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
     # The card can be made again from the record, so it need not survive a power cut, nor find room.
     with contextlib.suppress(DiskFailure):
         write_atomic(folder / CARD, card_text(document, folder), sync=False)
+
+
+def _kills() -> int:
+    """Return how often the kernel ended a process of our share of the machine for want of memory."""
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0].strip("/")
+        events = Path("/sys/fs/cgroup", group, "memory.events").read_text()
+        return int(dict(line.split() for line in events.splitlines())["oom_kill"])
+    return 0
 
 
 def _losses(log: Log) -> Iterator[str]:
@@ -213,6 +237,7 @@ class _Program:
         self._forwarded = ""
         self._group: int | None = None
         self._early: list[int] = []
+        self._kills = _kills()
 
     def run(self) -> tuple[Ending, float]:
         """Start the program, follow it, and return how it ended and how long it took."""
@@ -354,7 +379,9 @@ class _Program:
         if state == "failed" and not reason:
             reason = f"killed by {name}" if name else f"exit code {code}"
             hint = "was it out of memory?" if name == "SIGKILL" else ""
-        return Ending(state, code if code >= 0 else 128 - code, name.removeprefix("SIG"), reason, hint, child.usage)
+        exit_code, signal_name = code if code >= 0 else 128 - code, name.removeprefix("SIG")
+        killed = name == "SIGKILL" and _kills() > self._kills
+        return Ending(state, exit_code, signal_name, reason, hint, child.usage, killed)
 
 
 class _Child:
@@ -575,27 +602,18 @@ class _OutputReader:
 
 def check_no_orphan(folder: Path, id: str) -> None:
     """Raise Conflict while the program of a run still lives although its recorder does not."""
-    started = [event for event in read_log(event_files(folder)).events if event.name == "started"]
-    if started and started[-1].writer.host == os.uname().nodename:
-        pid = int(started[-1].attributes.get("pid", 0))
-        if _leads_a_group(pid):
-            raise Conflict(f"the program of run {id} still runs as process {pid}", hint="end it, or wait for it")
-
-
-def _leads_a_group(pid: int) -> bool:
-    """Tell whether a process lives, zombies apart, and leads a group of its own, as programs of runs do."""
-    try:
-        state, _, group = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:3]
-    except (OSError, ValueError):
-        return False
-    return state not in (b"Z", b"X") and int(group) == pid
+    if pids := find_processes(folder):
+        raise Conflict(
+            f"the program of run {id} outlives its recorder, as process {', '.join(map(str, pids[:5]))}",
+            hint=f"wait for its end, or end it with `fairmile runs cancel {id}`",
+        )
 
 
 def run_variables(folder: Path, document: Document) -> dict[str, str]:
     """Return what a program is told of the run it is part of."""
     spec = document["spec"]
     found = {
-        "FAIRMILE_RUN": str(folder),
+        RUN_VARIABLE: str(folder),
         "FAIRMILE_RUN_ID": document["id"],
         "FAIRMILE_ATTEMPT": str(len(document.get("attempts", []))),
         "FAIRMILE_METRICS": str(folder / _METRICS),
@@ -622,40 +640,6 @@ def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
         hint = "give long values in a file"
     return Ending("failed", code, reason=f"{argv[0]!r} could not be started: {why}", hint=hint)
-
-
-def _outputs(work: Path, patterns: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the digests of the files that patterns match below a folder; a link that leads out is not followed."""
-    found: dict[str, Any] = {}
-    if patterns and not work.is_dir():
-        return found, f"its folder {work} is gone, and its outputs with it"
-    root, outside = work.resolve(), ""
-    for pattern in patterns:
-        try:
-            paths = sorted(work.glob(pattern))
-        except (ValueError, NotImplementedError, OSError) as error:
-            return found, f"outputs {pattern!r}: {error}"
-        for path in paths:
-            files = sorted(path.rglob("*")) if path.is_dir() else [path]
-            for file in files:
-                if not file.is_file() or file.is_symlink():
-                    continue
-                if not _is_below(file, root):
-                    outside = outside or str(file)
-                    continue
-                if len(found) >= _MOST_OUTPUTS:
-                    return found, f"only the first {_MOST_OUTPUTS} outputs are listed"
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    size_bytes = file.stat().st_size
-                    found[str(file.relative_to(work))] = {"sha256": sha256_file(file), "size_bytes": size_bytes}
-    return found, f"outputs that a link leads to outside of {work} are left out, such as {outside}" if outside else ""
-
-
-def _is_below(file: Path, root: Path) -> bool:
-    try:
-        return file.resolve().is_relative_to(root)
-    except (OSError, RuntimeError):  # links that lead in a circle
-        return False
 
 
 def _energy(log: Log, missing: Mapping[str, str]) -> Document:

@@ -9,7 +9,7 @@ import shutil
 import time
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -49,9 +49,11 @@ from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refu
 from fairmile.runs.packing import SUFFIX as PACKED
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
 from fairmile.runs.preparation import Preparation
+from fairmile.runs.processes import end_run
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
 from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_spec, verdicts
+from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs, keep_outputs
 from fairmile.runs.review import Review, is_foreign, refuse_unseen, restrict, review
 from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.targets import (
@@ -83,7 +85,7 @@ _TAIL_BYTES = 64 << 10
 class Step:
     """One thing that happens before or while a run is executed."""
 
-    verb: str  # fetch, build, submit, run
+    verb: str  # fetch, build, submit, run; known, restore and again where an earlier run has the same identity
     what: str
     size_bytes: int | None = None
 
@@ -296,10 +298,12 @@ class Runs(Ledger):
     ) -> Run:
         """Execute a name, a file, a command or a specification and return its record.
 
-        Without `again` the record of an earlier run is returned where exactly the same went in. On a system the job
-        is submitted, and the record tells how far it is: `wait` follows it to its end. What is predicted not to fit on
-        its device is refused, unless it shall run `anyway`.
+        Without `again` the record of an earlier run is returned where the same went in and everything that the
+        program could read is covered (see `coverage`), unless a `name` is asked for. On a system the job is submitted,
+        and the record tells how far it is: `wait` follows it to its end. What is predicted not to fit on its device is
+        refused, unless it shall run `anyway`.
         """
+        again = again or "name" in changes
         plan = self.plan(what, dataset, **changes)
         return self.execute(plan, again=again, anyway=anyway, echo=echo, on_step=on_step)
 
@@ -345,9 +349,7 @@ class Runs(Ledger):
         captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
         captured |= needs_record(checked, captured)
         document = _new_document(plan, spec, captured)
-        identity = document["identity"]
-        if not again and (known := self.known(identity, lambda run: _is_carried_alike(run.spec, spec))) is not None:
-            on_step(Step("known", f"run {known.id} had exactly the same inputs; --again runs it anyway"))
+        if not again and (known := self._known(document["identity"], spec, captured, on_step)) is not None:
             return known
         folder, document = self.create(spec, document)
         try:
@@ -359,6 +361,8 @@ class Runs(Ledger):
             if not (folder / RECORD).exists():  # it never began
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+        if done.state is RunState.DONE:
+            keep_outputs(self._around.store, done)
         if done.state is RunState.DONE and spec.name in self._recent:
             self._recent[spec.name].appendleft(done)
         return done
@@ -372,6 +376,24 @@ class Runs(Ledger):
             file = isolated_environment(plan.container, spec.inputs, self.root)
             spec = spec.model_copy(update={"environment": file})
         return spec
+
+    def _known(
+        self, identity: str, spec: RunSpec, captured: Mapping[str, Any], on_step: Callable[[Step], None]
+    ) -> Run | None:
+        """Return an earlier run whose result stands for a new one, its files back in place."""
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        asked = Candidate(spec, captured, argv, self._environ, self.root)
+        found = find_reusable(asked, self.alike(identity), self._around.store)
+        for verb, text in found.messages:
+            on_step(Step(verb, text))
+        return found.run
+
+    def remove(self, references: Iterable[str]) -> list[str]:
+        """Forget runs that have ended, and the outputs that were kept of them."""
+        gone = super().remove(references)
+        for id in gone:
+            forget_outputs(self._around.store, id)
+        return gone
 
     def _execute(
         self,
@@ -557,22 +579,42 @@ class Runs(Ledger):
         state = self.standing(run)
         if state is RunState.INTERRUPTED and not run.result and not run.packed and run.folder.parent == self.root:
             return self._settled(run)
+        if state is RunState.RUNNING and self.is_orphaned(run):
+            trouble = "its recorder was killed, but its program still runs"
+            return replace(run, document={**run.document, "trouble": trouble})
         return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
 
-    def _settled(self, run: Run) -> Run:
+    def _settled(self, run: Run, state: RunState = RunState.INTERRUPTED) -> Run:
         """Write the end of a run whose recorder was killed, from all that was written until then."""
         document = copy.deepcopy(dict(run.document))
-        try:
-            check_no_orphan(run.folder, run.id)
-        except Conflict as error:
-            return replace(run, document=document | {"state": str(RunState.INTERRUPTED), "trouble": str(error)})
         started = document["attempts"][-1]["started"]
         last = max((file.stat().st_mtime for file in run.folder.glob("*.*")), default=started)
-        ending = Ending(
-            str(RunState.INTERRUPTED), reason="its recorder was ended without a word: killed, or a power cut"
-        )
+        reason = "its recorder was ended without a word: killed, or a power cut"
+        if state is RunState.CANCELLED:
+            reason = "it was cancelled after its recorder had been killed"
+        ending = Ending(str(state), reason=reason)
         finish(run.folder, document, ending, max(last - started, 0.0), {"watch": "it was cut short"})
         return Run(document, run.folder)
+
+    def cancel(self, reference: str) -> Run:
+        """End a run that waits or runs, on a system or here, and return it as it stands then."""
+        run = self.collect(reference)
+        if run.state.is_end:
+            raise Conflict(f"run {run.id} is {run.state}", hint="only what waits or runs can be cancelled")
+        if job := run.document.get("job"):
+            if "task" in job:
+                raise UsageError(
+                    f"run {run.id} is one of a job array",
+                    hint="`fairmile job ls` lists it, `fairmile job cancel` ends it",
+                )
+            if (found := self._around.jobs().find(job["key"])) is not None:
+                self._around.jobs().cancel([found.id])
+            return self.collect(run.id)
+        if run.document.get("inside"):
+            raise UsageError(f"run {run.id} is a part of another program", hint="end that program")
+        if end_run(run.folder, str(run.document["attempts"][-1].get("holder", ""))):
+            return self.collect(run.id)
+        return self._settled(run, RunState.CANCELLED)
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
@@ -622,6 +664,8 @@ class Runs(Ledger):
         state = run.state
         if state is RunState.DONE:
             raise Conflict(f"run {run.id} is done", hint=f"`fairmile rerun {run.id}` does it again in a fresh folder")
+        if state is RunState.RUNNING and self.is_orphaned(run):
+            check_no_orphan(run.folder, run.id)
         if not state.is_end:
             raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
         if run.packed or run.folder.parent != self.root:
@@ -814,12 +858,6 @@ def _made(folder: Path) -> Path:
     except OSError as error:
         raise write_failure(str(folder), error) from error
     return folder
-
-
-def _is_carried_alike(one: RunSpec, other: RunSpec) -> bool:
-    """Tell whether two runs are executed and looked at in the same way, so that one's result stands for the other's."""
-    fields = ("system", "resources", "software", "launch", "metrics", "outputs")
-    return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 
 def _said(spec: RunSpec) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def file_target(file: Path, changes: Mapping[str, Any]) -> Target:
     said = {"name": slug(file.stem) or "run", "folder": str(file.absolute().parent), **located.data}
     if isinstance(said.get("argv"), str):
         said["argv"] = shlex.split(said["argv"])
+    if isinstance(said.get("code", []), list):  # else it is told below what is wrong
+        said["code"] = [*said.get("code", []), str(file.absolute())]
     return Target(checked_spec(_merged(said, changes), str(file), located))
 
 
@@ -135,7 +137,7 @@ def card_target(
         beside = str(file.absolute().parent)
         said |= {"argv": filled(argv, {"benchmark": beside}), "code": (beside,)}
     elif not sources:
-        said["folder"] = str(file.absolute().parent)
+        said |= {"folder": str(file.absolute().parent), "code": (str(file.absolute()),)}
     if data:
         said["dataset"] = str(catalog.get(data).handle)
         said["inputs"] = {"data": {"asset": said["dataset"]}}

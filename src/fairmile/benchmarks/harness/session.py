@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile import meter
+from fairmile.base.digest_cache import Stamp
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.benchmarks.harness.ranks import Ranks
@@ -137,4 +138,5 @@ def _stamp(path: Path | None) -> list[Any] | None:
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     if not files:
         raise UsageError(f"the folder {path} holds no file")
-    return [str(path), len(files), sum(f.stat().st_size for f in files), max(f.stat().st_mtime_ns for f in files)]
+    stamps = [[os.path.relpath(file, path), *Stamp.of(file.stat()).key] for file in files]
+    return [str(path), hashlib.sha256(json.dumps(stamps).encode()).hexdigest()]

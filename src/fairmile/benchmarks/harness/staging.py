@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fairmile.base.digest import sha256_file
+from fairmile.base.digest_cache import Stamp
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.units import format_duration, format_size
@@ -33,7 +34,7 @@ def staged(folder: Path, where: str, environ: Mapping[str, str], say: Callable[[
     if not where:
         return folder
     files = _files(folder)
-    stamp = [[name, status.st_size, status.st_mtime_ns] for name, status in files.items()]
+    stamp = [[name, *Stamp.of(status).key] for name, status in files.items()]
     text = json.dumps([str(folder.resolve()), stamp])
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     sizes = {name: status.st_size for name, status in files.items()}

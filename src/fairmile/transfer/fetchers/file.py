@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from fairmile.base.digest_cache import Stamp
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, UsageError
 from fairmile.transfer.remote import Context, Remote
 
@@ -176,7 +177,7 @@ def _regular(path: Path, status: os.stat_result) -> os.stat_result:
 
 
 def _validator(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+    return "-".join(map(str, Stamp.of(status).key))
 
 
 def _link_text(path: Path) -> bytes:

@@ -1,0 +1,92 @@
+"""Digests of files that need not be read again: the one rule by which a file counts as unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from fairmile.base.digest import sha256_file
+from fairmile.base.errors import DiskFailure
+from fairmile.base.files import write_atomic
+
+_WORTH_CACHING_BYTES = 64 << 10  # below that, reading a file takes about as long as looking it up
+# A file that changed this short a time ago may change again without a new time stamp.
+_SETTLED_NS = 2_000_000_000
+
+
+class Stamp(NamedTuple):
+    """What differs as soon as the content of a file may differ."""
+
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    links: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_nlink)
+
+    def is_same(self, other: Stamp) -> bool:
+        """Tell whether a file is as it was: a time of its content that was set back shows in that of its inode."""
+        alike = (self.size_bytes, self.mtime_ns, self.inode) == (other.size_bytes, other.mtime_ns, other.inode)
+        # Another hard link to it changes the time of the inode as well, and no byte.
+        return alike and (self.ctime_ns == other.ctime_ns or self.links != other.links)
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What names a state of a file; the time of its inode counts unless others make and remove links to it."""
+        return self.size_bytes, self.mtime_ns, self.inode, self.ctime_ns if self.links == 1 else 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a later change is sure to show."""
+        return time.time_ns() - max(self.mtime_ns, self.ctime_ns) > _SETTLED_NS
+
+
+class DigestCache:
+    """The sha256 of files, read once as long as their stamps stay; kept in a file where one is given."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._known: dict[str, tuple[Stamp, str]] | None = None
+        self._is_new = False
+
+    def of(self, path: str, status: os.stat_result) -> str:
+        """Return the sha256 of a file whose status was just asked for."""
+        stamp = Stamp.of(status)
+        if stamp.size_bytes < _WORTH_CACHING_BYTES or not stamp.is_settled:
+            return sha256_file(path)
+        if self._known is None:
+            self._known = _read(self._file)
+        real = os.path.realpath(path)
+        stamped = self._known.get(real)
+        if stamped is None or not stamped[0].is_same(stamp):
+            stamped = self._known[real] = stamp, sha256_file(path)
+            self._is_new = True
+        return stamped[1]
+
+    def save(self) -> None:
+        """Keep what was read for later."""
+        if self._file is None or not self._is_new or self._known is None:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            # Others may have written meanwhile: what they found is kept as well.
+            entries = {path: [*stamp, digest] for path, (stamp, digest) in (_read(self._file) | self._known).items()}
+            write_atomic(self._file, json.dumps(entries))
+        except (DiskFailure, OSError):
+            return  # a cache; the digests themselves are known
+
+
+def _read(file: Path | None) -> dict[str, tuple[Stamp, str]]:
+    try:
+        known = json.loads(file.read_bytes()) if file is not None else {}
+    except (OSError, ValueError):
+        return {}
+    items = known.items() if isinstance(known, dict) else ()
+    entries = {path: entry for path, entry in items if isinstance(entry, list) and len(entry) == 6}
+    return {path: (Stamp(*entry[:5]), str(entry[5])) for path, entry in entries.items()}

@@ -1,0 +1,225 @@
+"""Whether the identity of a run covers all that its program could read; only then an earlier result may stand for it.
+
+Covered are
+
+- what git tracks (the commit and the digest of what differs from it), and small files beside it, which are digested;
+- declared inputs and code, files that the command names, and in a folder without git the modules that they import;
+- declared outputs, which are results, and the caches of tools, which change none.
+
+Anything else in the folder of a run, or below the root of its repository, is not: data that git ignores, large
+untracked files, submodules, links that lead out. Neither is a path that the command, a parameter or a variable names
+outside of it. What a program opens by a name of its own elsewhere on the machine is not seen.
+
+It needs nothing but the standard library and `base`, as the recorder does, which looks again when the program ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.commands import Here
+from fairmile.base.digest import sha256_hex
+from fairmile.base.git import Repository
+from fairmile.runs import capture
+
+MOST = 5  # of what is not covered so many are named
+_MOST_MATCHES = 10_000
+_LONGEST_TEXT = 64 << 10
+_PATH = re.compile(r"(?:^|(?<=[\s'\"=:,;|&<>()]))(?:~?/|~|[^\s'\"=:,;|&<>()]*\.\.(?:/|$))[^\s'\"=:,;|&<>()]*")
+_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib")
+# What a terminal, a login or a job is called, and where somebody stands: no program computes with it.
+_SESSION = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|TERM\w*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS[0-4]|PROMPT_\w+|HIST\w+|LESS\w*|PAGER|EDITOR|VISUAL"
+    r"|MAIL|DISPLAY|WINDOWID|WAYLAND_\w+|SSH_\w+|XDG_(?:SESSION|RUNTIME|SEAT|VTNR)\w*|DBUS_\w+|GPG_\w+|TMUX\w*|STY"
+    r"|VSCODE_\w+|PYTEST_\w+|COV_\w+|FAIRMILE\w*|INVOCATION_ID|JOURNAL_STREAM|VIRTUAL_ENV_PROMPT"
+    r"|(?:SLURM|PBS|LSB|SGE|FLUX|PMI|PMIX|PALS)\w*(?:ID|LIST|NAME|HOST|FILE|ADDR|DIR|TIME|COOKIE|SOCK|PORT|DAEMON)\w*"
+)
+
+
+def find_uncovered(
+    spec: Mapping[str, Any], captured: Mapping[str, Any], argv: Sequence[str], runs: Path, folder: Path | None = None
+) -> list[str]:
+    """Return, of what a program could read and no digest covers, the first few, as paths.
+
+    `spec` and `captured` are those of its record, `argv` its command without placeholders, `runs` the folder of all
+    runs. Relative paths of the command start at `folder`.
+    """
+    cover = _Cover(spec, captured, runs)
+    found: dict[str, None] = {}
+    for name in _named(spec, argv):
+        path = os.path.normpath(os.path.join(spec.get("folder") or folder or "/", os.path.expanduser(name)))
+        if not cover.covers_named(path):
+            found[path] = None
+    found |= dict.fromkeys(islice(cover.loose(_git_of(captured)), MOST))
+    return list(found)[:MOST]
+
+
+def find_left(spec: Mapping[str, Any], captured: Mapping[str, Any], runs: Path) -> list[str]:
+    """Return, of the files that a program whose run was covered left and did not declare, the first few."""
+    before = _git_of(captured)
+    now = capture.git_state(before["root"]) if before else {}
+    found = [*islice(_Cover(spec, captured, runs).loose(now), MOST)]
+    found += changed_files(spec, captured, {**captured, "code": {"git": now}}, runs)
+    if any(before.get(key) != now.get(key) for key in ("commit", "diff_sha256")):
+        found.append(f"{before['root']} (tracked files)")
+    return found[:MOST]
+
+
+def changed_files(spec: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any], runs: Path) -> list[str]:
+    """Return the untracked files that were not captured twice with the same content, declared outputs apart."""
+    cover = _Cover(spec, now, runs)
+    digests = [
+        {each["name"]: each["sha256"] for each in _git_of(captured).get("untracked") or ()}
+        for captured in (before, now)
+    ]
+    changed = sorted({name for name, _ in digests[0].items() ^ digests[1].items()})
+    return [name for name in changed if not cover.covers(os.path.join(cover.root, name))][:MOST]
+
+
+def variables_digest(env: Mapping[str, str]) -> str:
+    """Return a digest of all variables that a program sees, but those of a terminal, a login or a single job."""
+    lines = (f"{name}={env[name]}" for name in sorted(env) if not _SESSION.fullmatch(name))
+    return sha256_hex("\0".join(lines).encode(errors="surrogateescape"))
+
+
+def find_led_out(root: str) -> Iterator[str]:
+    """Yield tracked files of a repository whose content git does not watch: links out of it, and hidden changes."""
+    own, common = capture.git_folders(Path(root))
+    env = {"GIT_WORK_TREE": root, "GIT_OBJECT_DIRECTORY": str(common / "objects"), "GIT_OPTIONAL_LOCKS": "0"}
+    listed = Repository(own, Here(), timeout_s=60).run("ls-files", "-s", "-v", "-z", cwd=Path(root), env=env)
+    for line in listed.split("\0"):
+        head, _, name = line.partition("\t")
+        path = os.path.join(root, name)
+        leads_out = head[2:8] == "120000" and not _is_below(os.path.realpath(path), os.path.realpath(root))
+        is_hidden = head[:1].islower() or head[:1] == "S"  # git was told to take it for unchanged
+        if leads_out or (is_hidden and os.path.lexists(path)):
+            yield name
+
+
+def find_newer(argv: Sequence[str], env: Mapping[str, str], folder: str, covered: Sequence[str], since: float) -> str:
+    """Return a part of the software that changed after `since`; empty where none is seen.
+
+    Looked at are the program itself, and folders from which Python imports without installing: those of `PYTHONPATH`
+    and of packages in development mode, unless they are below one of `covered`.
+    """
+    program = shutil.which(os.path.join(folder, argv[0]) if "/" in argv[0] else argv[0], path=env.get("PATH"))
+    if program and _changed(os.path.realpath(program)) > since:
+        return program
+    folders = [os.path.join(folder, each) for each in env.get("PYTHONPATH", "").split(os.pathsep) if each]
+    for source in [*folders, *capture.development_folders(argv, env)]:
+        if any(_is_below(os.path.realpath(source), os.path.realpath(each)) for each in covered):
+            continue
+        newest = max(((_changed(file), file) for file in _sources(source)), default=(0.0, ""))
+        if newest[0] > since:
+            return newest[1]
+    return ""
+
+
+class _Cover:
+    """What of a run is covered: everything below some paths, and all that its outputs match."""
+
+    def __init__(self, spec: Mapping[str, Any], captured: Mapping[str, Any], runs: Path) -> None:
+        code = captured.get("code") or {}
+        self.root = str(_git_of(captured).get("root") or "")
+        self.folder = str(spec.get("folder") or "")
+        given = [*(code.get("files") or ()), *(captured.get("inputs") or {}).values()]
+        below = [os.path.normpath(each["path"]) for each in given if each.get("path")]
+        # Our own files are nothing that a program reads, unless it stands among them.
+        own = [str(each) for each in (runs.parent, runs) if not _is_below(self.folder, str(each))]
+        self._below = (*below, *own)
+        self._matched = (
+            frozenset(_matches(Path(self.folder), spec.get("outputs") or ())) if self.folder else frozenset()
+        )
+
+    def covers(self, path: str) -> bool:
+        """Tell whether a file, or all below a folder, is covered or a cache."""
+        if any(_is_below(path, each) for each in self._below) or capture.is_cache(Path(path)):
+            return True
+        while self._matched and len(path) > len(self.folder):
+            if path in self._matched:
+                return True
+            path = os.path.dirname(path)
+        return False
+
+    def covers_named(self, path: str) -> bool:
+        """Tell whether what is at a path that a person named is covered; what is looked at as a whole is."""
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return True  # there is nothing to read
+        whole = [each for each in (self.root, self.folder) if each]
+        if path == "/" or path.startswith(_SYSTEM) or stat.S_ISCHR(status.st_mode):
+            return True
+        is_program = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IXUSR and "/bin/" in path
+        return bool(is_program) or self.covers(path) or any(_is_below(path, each) for each in whole)
+
+    def loose(self, git: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what is not covered in the repository and in the folder of a run."""
+        if git and "dirty" not in git:  # git was not asked, as in the repository of another user, or failed
+            yield self.root
+        for name in git.get("loose") or ():
+            path = os.path.join(self.root, name.rstrip("/"))
+            yield from self._walk(path) if name.endswith("/") else () if self.covers(path) else (path,)
+        if self.folder and not (self.root and _is_below(self.folder, self.root)):
+            yield from self._walk(self.folder)
+
+    def _walk(self, folder: str) -> Iterator[str]:
+        """Yield the files below a folder that are not covered; a link inside of it is as what it leads to."""
+        if folder != self.folder and self.covers(folder):
+            return
+        try:
+            with os.scandir(folder) as items:
+                entries = list(items)
+        except OSError:
+            yield folder
+            return
+        for item in entries:
+            if item.is_dir(follow_symlinks=False):
+                yield from self._walk(item.path)
+            elif not self.covers(item.path):
+                top = self.folder or self.root
+                if not (item.is_symlink() and _is_below(os.path.realpath(item.path), os.path.realpath(top))):
+                    yield item.path
+
+
+def _git_of(captured: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (captured.get("code") or {}).get("git") or {}
+
+
+def _named(spec: Mapping[str, Any], argv: Sequence[str]) -> Iterator[str]:
+    """Yield what looks like a path outside the folder in the command, the parameters and the variables that are set."""
+    values = [*(spec.get("params") or {}).values(), *(spec.get("env") or {}).values()]
+    for text in [*argv, *(value for value in values if isinstance(value, str))]:
+        yield from _PATH.findall(text[:_LONGEST_TEXT])
+
+
+def _matches(work: Path, patterns: Sequence[str]) -> Iterator[str]:
+    for pattern in patterns:
+        try:
+            yield from map(str, islice(work.glob(pattern), _MOST_MATCHES))
+        except (ValueError, NotImplementedError, OSError):  # the recorder says so
+            continue
+
+
+def _sources(folder: str) -> Iterator[str]:
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not capture.is_cache(Path(top, name))]
+        yield from (os.path.join(top, name) for name in names if name.endswith((".py", ".so", ".pth")))
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_ctime
+    except OSError:
+        return 0.0
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,196 @@
+"""Whether the result of an earlier run stands for a new one, and its files put back where they were."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.digest import ManifestEntry, sha256_file, sha256_hex
+from fairmile.base.errors import FairmileError
+from fairmile.base.files import safe_join, write_atomic
+from fairmile.runs.coverage import MOST, changed_files, find_led_out, find_newer
+from fairmile.runs.layout import work_folder
+from fairmile.runs.model import Run
+from fairmile.runs.spec import RunSpec
+from fairmile.store.refs import Ref
+from fairmile.store.store import Store
+
+_MOST_ALIKE = 10  # older runs are not looked at
+# Larger results are not kept a second time: what lost them is run again.
+_MOST_KEPT_BYTES = 50_000_000
+_FIELDS = ("system", "resources", "software", "launch", "metrics", "outputs", "watch_s")
+_DECLARE = "declare what the program reads with --data NAME=PATH and what it writes with --out PATTERN to reuse results"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run that is about to be executed, as far as it may be answered by an earlier one."""
+
+    spec: RunSpec
+    captured: Mapping[str, Any]
+    argv: Sequence[str]
+    environ: Mapping[str, str]
+    runs: Path  # the folder of all runs
+
+    def is_asked_alike(self, earlier: Run) -> bool:
+        """Tell whether an earlier run of ours was executed, measured and tagged as this one is asked for."""
+        before = earlier.spec
+        is_alike = all(getattr(before, name) == getattr(self.spec, name) for name in _FIELDS)
+        # One that lost something, or that somebody else says happened, is no result to offer.
+        is_ours = not earlier.result.get("notes") and not earlier.document.get("imported")
+        return is_alike and is_ours and set(self.spec.tags) <= set(before.tags)
+
+    def objection(self, earlier: Run) -> str:
+        """Return why the result of a run with the same identity cannot stand for this one; empty where it can."""
+        before, now = earlier.captured.get("coverage"), self.captured["coverage"]
+        if before is None:
+            return "its record does not say whether everything it could read was covered"
+        if names := now["uncovered"]:
+            return f"{self._listed(names)} {_is(names)} neither in git nor declared; {_DECLARE}"
+        if names := before["uncovered"]:
+            return f"{self._listed(names)}, then in sight, {_is(names, 'was', 'were')} not declared; {_DECLARE}"
+        if names := before.get("left", ["its folder"]):
+            return f"it changed {self._listed(names)} without declaring that; declare what it writes with --out PATTERN"
+        if before["variables_sha256"] != now["variables_sha256"]:
+            return "environment variables differ"
+        spec = {"folder": self.spec.folder, "outputs": self.spec.outputs}
+        if names := changed_files(spec, earlier.captured, self.captured, self.runs):
+            return f"{self._listed(names)} changed, which git does not track"
+        if names := self._led_out:
+            return f"git does not track the content of {self._listed(names)}"
+        newer = self._newer(earlier)
+        return f"{newer} changed since" if newer else ""
+
+    def _newer(self, earlier: Run) -> str:
+        """Return a part of the software that changed since an earlier run."""
+        code = self.captured.get("code") or {}
+        covered = [each["path"] for each in code.get("files", [])]
+        covered += [self._root] if self._root else []
+        env = {**self.environ, **self.spec.env}
+        return find_newer(self.argv, env, self.spec.folder or "/", covered, earlier.result["started"])
+
+    @property
+    def _root(self) -> str:
+        return str(((self.captured.get("code") or {}).get("git") or {}).get("root") or "")
+
+    @cached_property
+    def _led_out(self) -> list[str]:
+        try:
+            return list(islice(find_led_out(self._root), MOST)) if self._root else []
+        except FairmileError as error:
+            return [f"{self._root} ({error})"]
+
+    def _listed(self, names: Sequence[str]) -> str:
+        inside = f"{self.spec.folder}/"
+        return ", ".join(name.removeprefix(inside) for name in names[:3]) + (" and more" if len(names) > 3 else "")
+
+
+@dataclass(frozen=True)
+class Reusable:
+    """The run whose result stands for a new one, or None, and what to say about that: (verb, sentence)."""
+
+    run: Run | None
+    messages: tuple[tuple[str, str], ...] = ()
+
+
+def find_reusable(asked: Candidate, earlier: Iterable[Run], open_store: Callable[[], Store]) -> Reusable:
+    """Return the first of some runs with the same identity whose result stands for a new one, its files in place."""
+    objection = ""
+    for run in islice(filter(asked.is_asked_alike, earlier), _MOST_ALIKE):
+        same = f"run {run.id} had the same command, parameters, code, inputs and packages"
+        if why := asked.objection(run):
+            objection = objection or f"{same}, but {why}"
+            continue
+        restored = restore_outputs(open_store, run, asked.spec.folder)
+        if restored is None:
+            objection = objection or f"{same}, but its outputs are gone and were not kept"
+            continue
+        messages = [("restore", f"{', '.join(restored)} from run {run.id}")] if restored else []
+        return Reusable(run, (*messages, ("known", f"{same}; --again runs it anyway")))
+    return Reusable(None, (("again", objection),) if objection else ())
+
+
+def keep_outputs(open_store: Callable[[], Store], run: Run) -> None:
+    """Keep the declared results of a run in the folder of a user, where others may overwrite them."""
+    outputs = run.result.get("outputs") or {}
+    size_bytes = sum(each["size_bytes"] for each in outputs.values())
+    if not outputs or not run.spec.folder or size_bytes > _MOST_KEPT_BYTES:
+        return
+    store = open_store()
+    pool = store.pools.choose(size_bytes, files=len(outputs), what="the outputs of this run").pool
+    entries = []
+    with store.objects(pool).batch() as batch:
+        for name, each in outputs.items():
+            path = Path(run.spec.folder, name)
+            try:
+                data = path.read_bytes()
+            except OSError:
+                return
+            mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            entries.append(ManifestEntry(name, len(data), batch.add(data), mode))
+            if entries[-1].sha256 != each["sha256"]:  # somebody was faster
+                return
+    root = store.put_tree(entries, pool)
+    store.set_ref(Ref("run", _name(run.id), root, size_bytes, len(entries), store.clock()), pool)
+
+
+def forget_outputs(open_store: Callable[[], Store], id: str) -> None:
+    """Let go of what `keep_outputs` kept of a run."""
+    open_store().drop_ref("run", _name(id))
+
+
+def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "") -> list[str] | None:
+    """Bring the outputs of a run back where they are gone or others, and return which; None where that cannot be done.
+
+    They go into `folder`, or where it is empty into the run's own.
+    Nothing is written before all that is missing was found, with its digest.
+    """
+    if run.spec.system or run.packed:  # a job may have left them where it ran
+        return [] if run.spec.system or not run.result.get("outputs") else None
+    work = Path(folder) if folder else work_folder(run.folder, run.document["spec"])
+    outputs, ended = run.result.get("outputs") or {}, float(run.result["ended"])
+    lost = [name for name, each in outputs.items() if not _is_same(work / name, each, ended)]
+    if not lost:
+        return []
+    store = open_store()
+    ref = store.ref("run", _name(run.id))
+    try:
+        kept = {entry.path: entry for entry in store.tree(ref.root)} if ref is not None else {}
+        found = {name: _bytes(store, kept[name]) for name in lost if name in kept}
+        if any(sha256_hex(found.get(name, b"")) != outputs[name]["sha256"] for name in lost):
+            return None
+        for name, data in found.items():
+            write_atomic(safe_join(work, name), data, mode=kept[name].mode)
+    except FairmileError:
+        return None
+    return lost
+
+
+def _name(id: str) -> str:
+    return f"outputs {id}"
+
+
+def _bytes(store: Store, entry: ManifestEntry) -> bytes:
+    with store.open(entry.sha256) as stream:
+        return stream.read()
+
+
+def _is_same(path: Path, recorded: Mapping[str, Any], ended: float) -> bool:
+    try:
+        status = path.stat()
+        if status.st_size != recorded["size_bytes"]:
+            return False
+        # A large file that nobody touched since the end of its run is what was digested then.
+        is_old = status.st_size > _MOST_KEPT_BYTES and status.st_ctime < ended
+        return is_old or sha256_file(path) == str(recorded["sha256"])
+    except OSError:
+        return False
+
+
+def _is(names: Sequence[str], one: str = "is", more: str = "are") -> str:
+    return one if len(names) == 1 else more
