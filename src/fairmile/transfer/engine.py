@@ -24,6 +24,7 @@ from fairmile.transfer.attempts import Attempts
 from fairmile.transfer.checks import Digester
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
+from fairmile.transfer.flow import beyond_bound, beyond_size
 from fairmile.transfer.items import Brought, Failure, Item, Watcher
 from fairmile.transfer.large import LargeFile, Offer
 from fairmile.transfer.limits import Limiter
@@ -129,7 +130,16 @@ class Engine:
             self._watcher.item(self._done, self._total)
 
     def _small_files(self, items: Sequence[Item], most_s: float = float("inf")) -> SmallFiles:
-        return SmallFiles(items, self._fetchers, self._settings, self._limiter, self._watcher, self._count, most_s)
+        return SmallFiles(
+            items,
+            self._fetchers,
+            self._settings,
+            self._limiter,
+            self._watcher,
+            self._count,
+            most_s,
+            room_bytes=self._room_bytes,
+        )
 
     def _is_small(self, item: Item) -> bool:
         if item.unpack or (item.size_bytes is not None and item.size_bytes > LARGE):
@@ -207,6 +217,7 @@ class Engine:
             large = LargeFile(
                 item.path, part, offers, item.checksums, self._settings, self._limiter, self._watcher.bytes
             )
+            large.is_patient = attempts.is_last
             try:
                 with self._stoppable(large):
                     brought = self._assemble(item, large, part, attempts)
@@ -325,14 +336,22 @@ class Engine:
         # Each source has its own: what one left must not pass for files of another.
         folder = assembly / f"folder-{sha256_hex(remote.address.encode('utf-8', 'surrogateescape'))[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
-        moved = 0
+        moved, shown = 0, shown_address(remote.address)
+        most, reason = self._small_files([]).most_bytes(item)
 
         def on_bytes(count: int) -> None:
             nonlocal moved
             moved += count
+            if moved > most:
+                raise beyond_bound(shown, most, reason) if reason else beyond_size(shown, most)
             self._watcher.bytes(count)
 
-        fetcher.bring(remote.address, folder, on_bytes)
+        try:
+            fetcher.bring(remote.address, folder, on_bytes)
+        except (Integrity, SystemFailure):
+            if moved > most:  # nothing of it is of use
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         entries: list[ManifestEntry] = []
         with self._objects.batch(anew=self._fresh) as batch:
             for entry in scan_tree(folder):
