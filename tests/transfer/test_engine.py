@@ -77,7 +77,7 @@ class Bench:
 
     def content(self, brought: Brought) -> dict[str, bytes]:
         found = {}
-        for entry in brought.entries:
+        for entry in brought.placed:
             with self.objects.open(entry.sha256) as stream:
                 found[entry.path] = stream.read()
         return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,7 @@ from fairmile.transfer.remote import Remote
 if TYPE_CHECKING:
     from fairmile.catalog.access import LoadedAsset
     from fairmile.catalog.catalog import Catalog
+    from fairmile.store.listing import Listing
     from fairmile.store.store import Store
     from fairmile.transfer.plan import Plan
     from fairmile.transfer.transfer import Outcome, Transfer
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 _FORMS: Registry[type[LoadedAsset]] = Registry(
     "form of an asset", {"loaded": Plugin("fairmile.catalog.access:LoadedAsset")}
 )
+
+
+_LISTING: Registry[type[Listing]] = Registry("list of files", {"many": Plugin("fairmile.store.listing:Listing")})
+_MANY_FILES = 100_000
+_LINK_MODE = 0o120000
 
 
 @dataclass(frozen=True)
@@ -198,13 +205,16 @@ class Assets:
         """Return where the bytes of an asset or of an address lie here, fetched unless they are there."""
         if self._target(name, None).kind == "card":
             loaded = self.load(name)
-            size_bytes = sum(file.size_bytes for file in loaded.files)
-            return Laid(str(loaded.card.handle), loaded.root, loaded.path, size_bytes, len(loaded.files))
+            sizes = Counter[str]()
+            for entry in self._store.tree(loaded.root):
+                if entry.mode != _LINK_MODE:
+                    sizes.update(files=1, bytes=entry.size_bytes)
+            return Laid(str(loaded.card.handle), loaded.root, loaded.path, sizes["bytes"], sizes["files"])
         fetched = self.fetch(name)[0]
         folder = self._views / "addresses" / fetched.root[:32]
         self._store.lay(fetched.root, folder)
-        names = [entry.path for entry in self._store.tree(fetched.root)]
-        path = folder / names[0] if len(names) == 1 else folder
+        first = next(self._store.tree(fetched.root)).path if fetched.files == 1 else ""
+        path = folder / first
         return Laid(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
 
     def repair(self, *, dry_run: bool = False) -> list[tuple[str, str]]:
@@ -428,7 +438,7 @@ class Assets:
 
     def _keep(self, target: _Target, plan: Plan, outcome: Outcome) -> Fetched:
         """Give the files that came their name, and say what was recorded."""
-        entries = _without_doubles(outcome.entries, target.name)
+        entries = _without_doubles(outcome.parts, target.name)
         root = self._store.put_tree(entries, plan.pool)
         _check_content(target, entries, root)
         notes = list(outcome.notes)
@@ -504,22 +514,32 @@ def _check_names(items: Sequence[Item], name: str) -> None:
             )
 
 
-def _without_doubles(entries: Sequence[ManifestEntry], name: str) -> list[ManifestEntry]:
-    by_path: dict[str, ManifestEntry] = {}
-    for entry in entries:
-        other = by_path.setdefault(entry.path, entry)
-        if other != entry:
-            raise Conflict(
-                f"{name}: two of its files are called {entry.path}", hint="give each its own name in the card"
-            )
-    return list(by_path.values())
+def _without_doubles(parts: Sequence[Collection[ManifestEntry]], name: str) -> Collection[ManifestEntry]:
+    """Return all files once, sorted where they are many; Conflict where two have one name."""
+    parts = [part for part in parts if len(part)]
+    # The files of one tree are sorted, and no two have one name.
+    if len(parts) == 1 and not isinstance(parts[0], list | tuple):
+        return parts[0]
+    by_path: dict[str, ManifestEntry] | Listing = {} if sum(map(len, parts)) < _MANY_FILES else _LISTING["many"]()
+    for part in parts:
+        for entry in part:
+            other = by_path.get(entry.path)
+            if other is not None and other != entry:
+                raise Conflict(
+                    f"{name}: two of its files are called {entry.path}", hint="give each its own name in the card"
+                )
+            if isinstance(by_path, dict):
+                by_path[entry.path] = entry
+            elif other is None:
+                by_path.put(entry)
+    return list(by_path.values()) if isinstance(by_path, dict) else by_path
 
 
-def _check_content(target: _Target, entries: Sequence[ManifestEntry], root: str) -> None:
+def _check_content(target: _Target, entries: Collection[ManifestEntry], root: str) -> None:
     stated = target.card.text("contentDigest") if target.card is not None and target.limit is None else ""
     if not stated or any(file.unpack for file in target.files):
         return
-    accepted = {ni(root)} | ({ni(entries[0].sha256)} if len(entries) == 1 else set())
+    accepted = {ni(root)} | ({ni(next(iter(entries)).sha256)} if len(entries) == 1 else set())
     if stated not in accepted:
         raise Integrity(
             f"{target.name}: its files together are {ni(root)}, its card says {stated}",

@@ -190,19 +190,20 @@ class _Sweep:
     # Plan
 
     def young_trees(self) -> Iterator[str]:
-        """Yield the trees that were put so lately that their names may still be to come."""
+        """Yield the trees whose names may still be to come: put lately, or by an unfinished fetch."""
         for root in self._trees.roots():
             status = _status(self.pool.folder / "trees" / root[:2] / root[2:])
             if status is not None and self.now - status.st_mtime < self._grace_s:
                 yield root
+        yield from (digest for digest in self.noted() if digest in self._trees)
 
     def noted(self) -> Iterator[str]:
         """Yield the digests that unfinished fetches have noted as brought."""
         left = {path for each in self._leftovers for path in each.paths}
         for path in _entries(self._objects.incoming):
             if path.name.endswith(_NOTES) and path not in left:
-                with contextlib.suppress(OSError):
-                    yield from (digest.decode() for digest in _DIGESTS.findall(path.read_bytes()))
+                with contextlib.suppress(OSError), open(path, "rb") as lines:
+                    yield from (digest.decode() for line in lines for digest in _DIGESTS.findall(line))
 
     def plan(self, roots: set[str], marks: DigestSet) -> DigestSet:
         """Find what is neither marked nor young; the set that comes back is to be closed."""

@@ -217,8 +217,6 @@ class LargeFile:
             # Ranges that others asked for in vain are free by now.
             while body.is_whole and self.segments.extend(segment):
                 self._receive(offer, segment, body, buffer, flow)
-            if body.is_whole and body.total_bytes is None and segment.pos == self.part.size_bytes:
-                self._expect_end(offer, body, buffer)
         finally:
             body.close()
 
@@ -255,10 +253,10 @@ class LargeFile:
                 return "; it sends a web page, perhaps for a login"
         return ""
 
-    def _expect_end(self, offer: Offer, body: Body, buffer: memoryview) -> None:
+    def _expect_end(self, offer: Offer, body: Body) -> None:
         """Refuse a body that goes on behind the expected size, where no digest tells whether it is the file."""
         with suppress(Transient):  # nothing more came
-            if not self.checksums and body.readinto(buffer[:1]):
+            if not self.checksums and body.readinto(memoryview(bytearray(1))):
                 raise beyond_size(offer.shown, self.part.size_bytes)
 
     @staticmethod
@@ -280,6 +278,8 @@ class LargeFile:
                     f"{offer.shown} answers with a web page instead of {self.path}",
                     hint="it may need a login, or the address is that of a page about the file",
                 )
+            if count == self.part.size_bytes - pos and body.is_whole and body.total_bytes is None:
+                self._expect_end(offer, body)
             # Another connection may have taken over the rest meanwhile.
             mine = self.segments.claim(segment, count)
             self.part.write(pos, buffer[:mine])
