@@ -89,6 +89,8 @@ class _Target:
     row: Row | None = None
     card_sha256: str = ""
     read_card: Callable[[], Card] | None = None
+    # The card that states the address, where one does: its conditions hold for the address, too.
+    stated_by: Card | None = None
 
     @property
     def ref_name(self) -> str:
@@ -138,10 +140,14 @@ class Assets:
         limit: int | None = None,
         sha256: str | None = None,
         unpack: bool = False,
+        access_granted: bool = False,
     ) -> list[Plan]:
-        """Return what `fetch` would do; only sizes are asked for."""
+        """Return what `fetch` would do; only sizes are asked for. What it would refuse is refused here."""
         with self._transfer() as transfer:
             targets = self._targets(names, limit, sha256, unpack)
+            for target in targets:
+                if fresh or self._known(target) is None:
+                    _check_access(target, access_granted)
             return [self._plan(transfer(), target, pool, fresh) for target in targets]
 
     def fetch(
@@ -155,6 +161,7 @@ class Assets:
         sha256: str | None = None,
         unpack: bool = False,
         replace: bool = False,
+        access_granted: bool = False,
         on_fetched: Callable[[Fetched], None] | None = None,
     ) -> list[Fetched]:
         """Bring assets or addresses into the store, and into the folder `to` where given.
@@ -162,6 +169,8 @@ class Assets:
         What is there already, by source or by content, does not move again unless `fresh` is given. `limit` takes
         the first n files. `sha256` and `unpack` are for an address, of which no card tells them. Of several names,
         one that fails does not stop the others; its error is raised at the end. `on_fetched` gets each as it comes.
+        Data that a card declares restricted come only with `access_granted`, by which you confirm that you may have
+        them; what is there already needs no second confirmation.
         """
         targets = self._targets(names, limit, sha256, unpack)
         folders = _folders(targets, to)
@@ -172,7 +181,7 @@ class Assets:
         with self._transfer() as transfer:
             for target, folder in zip(targets, folders, strict=True):
                 try:
-                    one = self._fetch(transfer, target, pool, fresh)
+                    one = self._fetch(transfer, target, pool, fresh, access_granted)
                     found.append(self._laid(one, folder, replace) if folder is not None else one)
                 except FairmileError as error:
                     failures.append(error)
@@ -194,10 +203,18 @@ class Assets:
             raise UsageError(f"{shown_address(address)} gives {len(found)} files, expected one")
         return found[0]
 
-    def load(self, name: str, *, kind: str | None = None, fresh: bool = False, pool: str | None = None) -> LoadedAsset:
+    def load(
+        self,
+        name: str,
+        *,
+        kind: str | None = None,
+        fresh: bool = False,
+        pool: str | None = None,
+        access_granted: bool = False,
+    ) -> LoadedAsset:
         """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
         card = self._catalog.get(name, kind=kind)
-        fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool)[0]
+        fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool, access_granted=access_granted)[0]
         view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
         return _FORMS["loaded"](card, fetched.root, self._store, lambda: view)
 
@@ -232,7 +249,8 @@ class Assets:
         # How it was fetched belongs to what its name stands for.
         how = {key: ref.details[key] for key in ("limit", "sha256", "unpack") if ref.details.get(key)}
         try:
-            self.fetch(str(ref.details.get("of", ref.name)), **how)
+            # Whoever fetched it confirmed then what had to be confirmed.
+            self.fetch(str(ref.details.get("of", ref.name)), access_granted=True, **how)
         except FairmileError as error:
             return f"failed: {error}"
         now = self._store.ref(ref.kind, ref.name)
@@ -277,7 +295,7 @@ class Assets:
             return self._address_target(name, limit, sha256, unpack)
         stated = next((file for file in card.files if file.url == name), None) if card is not None else None
         if stated is not None:  # the address of one file means that file, not all the others of its asset
-            return self._address_target(name, limit, sha256 or stated.sha256, unpack)
+            return replace(self._address_target(name, limit, sha256 or stated.sha256, unpack), stated_by=card)
         if sha256 is not None or unpack:
             raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
         return target
@@ -336,12 +354,25 @@ class Assets:
             for each in made:
                 each.close()
 
-    def _fetch(self, new_transfer: Callable[[], Transfer], target: _Target, pool: str | None, fresh: bool) -> Fetched:
+    def _known(self, target: _Target) -> Ref | None:
+        """Return the name under which all of a target is there already."""
+        ref = self._store.ref(target.kind, target.ref_name)
+        return ref if ref is not None and self._is_there(target, ref) else None
+
+    def _fetch(
+        self,
+        new_transfer: Callable[[], Transfer],
+        target: _Target,
+        pool: str | None,
+        fresh: bool,
+        access_granted: bool,
+    ) -> Fetched:
         ref = None if fresh else self._store.ref(target.kind, target.ref_name)
         found = self._found(new_transfer, target, ref)
         if found is not None:
             elsewhere = pool is not None and found.pool != pool
             return replace(found, notes=(*found.notes, f"it is in pool {found.pool!r} already")) if elsewhere else found
+        _check_access(target, access_granted)
         transfer = new_transfer()
         plan = self._plan(transfer, target, pool, fresh)
         with transfer.turn(plan) as was_busy:
@@ -545,6 +576,20 @@ def _check_content(target: _Target, entries: Collection[ManifestEntry], root: st
             f"{target.name}: its files together are {ni(root)}, its card says {stated}",
             hint="one of the files is not what the card describes",
         )
+
+
+def _check_access(target: _Target, granted: bool) -> None:
+    """Refuse, before a byte moves, what its card declares restricted, unless the user confirms to have the right."""
+    card = target.card or target.stated_by
+    if granted or card is None or is_public(card):
+        return
+    steps = access_steps(card)
+    raise UsageError(
+        f"{target.name}: its card declares the access restricted, so nothing was fetched",
+        hint=(f"how to get access: {steps}\n" if steps else "ask its owner for access\n")
+        + f"if you have it: `fairmile fetch {target.name} --access-granted`, in Python access_granted=True; "
+        "store a login in ~/.netrc, or where the source's own tool looks for it",
+    )
 
 
 def _with_steps(error: FairmileError, card: Card | None) -> FairmileError:
