@@ -229,7 +229,7 @@ class Assets:
             return Laid(str(loaded.card.handle), loaded.root, loaded.path, sizes["bytes"], sizes["files"])
         fetched = self.fetch(name)[0]
         folder = self._views / "addresses" / fetched.root[:32]
-        self._store.lay(fetched.root, folder)
+        self._store.lay(fetched.root, folder, is_cache=True)
         first = next(self._store.tree(fetched.root)).path if fetched.files == 1 else ""
         path = folder / first
         return Laid(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
