@@ -193,7 +193,7 @@ def _render_plan(plan: GcPlan, out: Out) -> None:
         if each.kept_leftovers:
             out.say(
                 f"pool {each.pool}: kept {count(each.kept_leftovers, 'leftover')} "
-                f"({format_size(each.kept_leftovers_bytes)}) younger than an hour, which a transfer may still be writing"
+                f"({format_size(each.kept_leftovers_bytes)}) younger than an hour: a transfer may be writing them"
             )
     out.line(f"{'would give' if plan.dry_run else 'gave'} back {format_size(plan.size_bytes)}")
 

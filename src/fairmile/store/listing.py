@@ -33,7 +33,11 @@ class Listing(Collection[ManifestEntry]):
     """
 
     def __init__(
-        self, entries: Iterable[ManifestEntry] = (), *, check: Callable[[], None] = lambda: None, in_memory: int = _IN_MEMORY
+        self,
+        entries: Iterable[ManifestEntry] = (),
+        *,
+        check: Callable[[], None] = lambda: None,
+        in_memory: int = _IN_MEMORY,
     ) -> None:
         self._check = check
         self._in_memory = in_memory

@@ -168,7 +168,8 @@ class Shelves:
         for pool in self.pools:
             is_led_into = os.path.abspath(pool.folder / "objects") in laid.linked
             if is_led_into or (laid.ways.get(PRESENT) and self.pool_refs(pool).get("link", name) is not None):
-                with contextlib.suppress(SystemFailure, UsageError):  # of others, who alone clean it up; a name no text can hold
+                # A pool of others, who alone clean it up, or a path that no text can hold.
+                with contextlib.suppress(SystemFailure, UsageError):
                     if root not in self.trees(pool):
                         self.trees(pool).put(self.tree(root))
                     self.set_ref(ref, pool)

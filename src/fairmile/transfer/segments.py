@@ -230,8 +230,9 @@ class Segments:
             if segment in self._active:
                 self._active.discard(segment)
                 seconds = max(segment.last - segment.since, 0.0)
-                if segment.pos - segment.start >= _LEAST_TAKEN_OVER or (segment.pos > segment.start and seconds >= _RECENT_S):
-                    self.pace(segment.source).note(segment.pos - segment.start, seconds)
+                brought = segment.pos - segment.start
+                if brought >= _LEAST_TAKEN_OVER or (brought and seconds >= _RECENT_S):
+                    self.pace(segment.source).note(brought, seconds)
                 if segment.pos < segment.stop:
                     self._free.append((segment.pos, segment.stop))
                     self._free.sort()

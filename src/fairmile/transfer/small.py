@@ -200,7 +200,9 @@ class SmallFiles:
             body.close()  # nobody could tell whether the file ends with this part
             body = fetcher.open(remote, 0, None)
         wait = self._wait if alone else _do_not_wait
-        stream = _Stream(body, item, remote, fetcher, digester, wait, self.most_bytes(item), self._settings, self._clock)
+        stream = _Stream(
+            body, item, remote, fetcher, digester, wait, self.most_bytes(item), self._settings, self._clock
+        )
         self._streams.add(stream)
         if self._stop.is_set():
             stream.interrupt()

@@ -133,7 +133,9 @@ class Connection:
             # Nobody offered to take another one: its bytes would not be those of the file.
             if any(each.strip() not in ("chunked", "identity", "") for each in coding.split(",")):
                 self.close()
-                raise SystemFailure(f"{self.endpoint} sends the transfer encoding {coding[:60]!r}, though asked for none")
+                raise SystemFailure(
+                    f"{self.endpoint} sends the transfer encoding {coding[:60]!r}, though asked for none"
+                )
             self._left, self._chunked = (0, True) if "chunked" in coding else (None, False)
         elif "content-length" in headers:
             text = headers["content-length"].split(",")[0].strip()
