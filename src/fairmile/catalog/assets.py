@@ -19,6 +19,7 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
 from fairmile.catalog.row import Row
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
+from fairmile.store.files import total_bytes
 from fairmile.store.refs import Ref
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import scheme_of
@@ -480,7 +481,7 @@ class Assets:
             notes.append(f"it differs from what was fetched before, which was {ni(before.root)}")
         if target.card is not None and not all(file.checksums for file in target.files):
             notes.append(f"its card has no digest of every file; recorded {ni(root)}")
-        size = sum(entry.size_bytes for entry in entries)
+        size = total_bytes(entries)
         if target.address is not None:
             details["validators"] = outcome.validators
             details["unpack"] = target.address.unpack
@@ -586,9 +587,8 @@ def _check_access(target: _Target, granted: bool) -> None:
     steps = access_steps(card)
     raise UsageError(
         f"{target.name}: its card declares the access restricted, so nothing was fetched",
-        hint=(f"how to get access: {steps}\n" if steps else "ask its owner for access\n")
-        + f"if you have it: `fairmile fetch {target.name} --access-granted`, in Python access_granted=True; "
-        "store a login in ~/.netrc, or where the source's own tool looks for it",
+        hint=f"to get access: {steps or 'ask its owner'}. Once you have it, confirm with `fairmile fetch {target.name} "
+        "--access-granted`, or access_granted=True in Python; a login goes into ~/.netrc or the source's own tool",
     )
 
 

@@ -7,6 +7,16 @@ from dataclasses import replace
 from itertools import chain
 
 from fairmile.base.digest import ManifestEntry
+from fairmile.store.listing import Listing
+
+
+def total_bytes(entries: Collection[ManifestEntry]) -> int:
+    """Return the sizes of all files together."""
+    if isinstance(entries, Placed):
+        return total_bytes(entries.entries)
+    if isinstance(entries, Listing):
+        return entries.total_bytes()
+    return sum(entry.size_bytes for entry in entries)
 
 
 class Stored(Collection[ManifestEntry]):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import UsageError
 
-_IN_MEMORY = 1 << 14
+if TYPE_CHECKING:
+    import sqlite3
+
+_IN_MEMORY = 1 << 16
 _AT_ONCE = 1000
 _CACHE_KIB = 4096
 _LINK_MODE = 0o120000
@@ -109,7 +112,10 @@ class Listing(Collection[ManifestEntry]):
 
     def total_bytes(self) -> int:
         """Return the sizes of all files together."""
-        return sum(int(row[1]) for row in self._sorted())
+        if self._disk is None:
+            return sum(int(row[1]) for row in self._rows.values())
+        self._spill()
+        return sum(int(size) for (size,) in self._disk.execute("SELECT size FROM files"))
 
     def _row(self, path: str) -> _Row | None:
         key = _bytes(path)
@@ -130,6 +136,8 @@ class Listing(Collection[ManifestEntry]):
 
     def _spill(self) -> None:
         if self._disk is None:
+            import sqlite3  # slow, and needed for very many files only
+
             # Without a name SQLite keeps it in the system's folder for temporary files, where it vanishes in the end.
             self._disk = sqlite3.connect("", check_same_thread=False, isolation_level=None)
             self._disk.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")

@@ -351,6 +351,8 @@ class LargeFile:
         at = 0
         while (front := self.front(at)) > at:
             while at < front:
+                if self._failure is not None:  # nobody asks for the digest any more
+                    return
                 count = self.part.read(at, buffer[: min(front - at, _HASH_BUFFER)])
                 if not count:
                     raise DiskFailure(f"{self.part.path} became shorter while it was read")

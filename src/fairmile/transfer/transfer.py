@@ -14,7 +14,7 @@ from fairmile.base.digest import ManifestEntry, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure
 from fairmile.base.files import Lock, write_failure
 from fairmile.base.registry import Plugin, Registry
-from fairmile.store.files import Placed, Stored, Together
+from fairmile.store.files import Placed, Stored, Together, total_bytes
 from fairmile.store.objects import make_folder, open_shared, writing
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
@@ -159,7 +159,7 @@ class Transfer:
                 continue
             root = roots[_name(each.item)] = self.store.put_tree(each.entries, plan.pool)
             if each.item.unpack and each.sha256:
-                size, files = sum(entry.size_bytes for entry in each.entries), len(each.entries)
+                size, files = total_bytes(each.entries), len(each.entries)
                 name = archive_name(each.sha256)
                 self.store.set_ref(Ref("url", name, root, size, files, self.store.clock()), plan.pool)
         return roots
