@@ -128,12 +128,18 @@ def fetch(
     pool: str | None = None,
     fresh: bool = False,
     limit: int | None = None,
+    access_granted: bool = False,
 ) -> list[Fetched]:
-    """Bring assets or addresses into the store, and into the folder `to` where given; what is there does not move."""
+    """Bring assets or addresses into the store, and into the folder `to` where given; what is there does not move.
+
+    With `access_granted` you confirm that you may have what a card declares restricted.
+    """
     from pathlib import Path
 
     folder = Path(to) if to is not None else None
-    return _workspace().assets.fetch(names, to=folder, pool=pool, fresh=fresh, limit=limit)
+    return _workspace().assets.fetch(
+        names, to=folder, pool=pool, fresh=fresh, limit=limit, access_granted=access_granted
+    )
 
 
 def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **fields: Any) -> Run:

@@ -166,6 +166,9 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
         "transfer.connections": safe(_TRANSFER.connections, _count, "connections to one source of a large file"),
         "transfer.segment": safe(_TRANSFER.segment_bytes, _positive_size, "largest range asked for at once"),
         "transfer.stall": safe(_TRANSFER.stall_s, _seconds, "a connection without a byte for so long is given up"),
+        "transfer.unsized": Option(
+            _TRANSFER.unsized_bytes, _positive_size, "largest file whose size neither card nor source states"
+        ),
         "transfer.retries": safe(_TRANSFER.retries, _count, "failures in a row before a source is given up"),
         "transfer.socket_buffer": safe(0, parse_size, "receive buffer of a socket; 0 lets the system adapt it"),
         "transfer.limits": safe({}, _mapping, "host or *: rate, as in `20 MB/s 08:00-18:00, 200 MB/s`"),
@@ -351,6 +354,7 @@ class Workspace:
             connections=self.config["transfer.connections"],
             segment_bytes=self.config["transfer.segment"],
             stall_s=self.config["transfer.stall"],
+            unsized_bytes=self.config["transfer.unsized"],
             retries=self.config["transfer.retries"],
             socket_buffer_bytes=self.config["transfer.socket_buffer"],
             limits=self.config["transfer.limits"],

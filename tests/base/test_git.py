@@ -79,3 +79,26 @@ def test_a_location_that_would_run_a_command_is_refused(location: str) -> None:
 @pytest.mark.parametrize("location", ["https://example.net/x.git", "git@example.net:x", "/data/a::b", "file:///x"])
 def test_other_locations_are_not_refused(location: str) -> None:
     refuse_commands(location)
+
+
+@pytest.mark.parametrize(
+    ("location", "bare", "secret"),
+    [
+        ("https://ann:s3cret@host/x.git", "https://host/x.git", "YW5uOnMzY3JldA=="),
+        ("https://ann:s3%40cret@host:8/x", "https://host:8/x", "YW5uOnMzQGNyZXQ="),
+        ("https://ghp_123@host/x.git", "https://host/x.git", "Z2hwXzEyMzo="),
+    ],
+)
+def test_a_password_reaches_git_by_its_environment_only(tmp_path: Path, location: str, bare: str, secret: str) -> None:
+    calls: list[tuple[Sequence[str], dict[str, str]]] = []
+
+    class Recording:
+        def run(self, argv: Sequence[str], **more: Any) -> Result:
+            calls.append((argv, dict(more["env"])))
+            return Result(tuple(argv), 0, "", "", 0.0)
+
+    Repository(tmp_path, Recording()).fetch(location, "main")
+    argv, env = calls[0]
+    assert argv[-2:] == [bare, "main"]
+    assert env["GIT_CONFIG_VALUE_0"] == f"Authorization: Basic {secret}"
+    assert env["GIT_CONFIG_KEY_0"] == f"http.{bare.rpartition('/')[0]}/.extraHeader"

@@ -381,12 +381,37 @@ RESTRICTED = {
 }
 
 
-def test_how_to_get_at_restricted_data_is_shown(workspace: Workspace, server: WebServer, add: Add) -> None:
+def test_restricted_data_do_not_move_before_the_user_confirms_the_right(
+    workspace: Workspace, server: WebServer, add: Add
+) -> None:
     name = add(entry("data.bin", DATA, server.url("data.bin")), **RESTRICTED)
-    (plan,) = workspace.assets.plan(name)
+    handle = name.partition("/")[2]
+    ways: list[Callable[[], object]] = [
+        lambda: workspace.assets.plan(name),
+        lambda: workspace.assets.fetch(name),
+        lambda: workspace.assets.fetch(server.url("data.bin")),  # the card's conditions hold for its address, too
+        lambda: workspace.assets.laid(name),  # what runs, sweeps and jobs do with an input
+        lambda: workspace.datasets.load(handle),
+    ]
+    for way in ways:
+        with pytest.raises(UsageError, match="declares the access restricted, so nothing was fetched") as caught:
+            way()
+        assert "Sign the form. See https://archive.example/form" in (caught.value.hint or "")
+        assert "--access-granted" in (caught.value.hint or "")
+    assert server.requests == []
+
+
+def test_restricted_data_come_once_the_right_is_confirmed_and_need_no_second_confirmation(
+    workspace: Workspace, server: WebServer, add: Add
+) -> None:
+    name = add(entry("data.bin", DATA, server.url("data.bin")), **RESTRICTED)
+    (plan,) = workspace.assets.plan(name, access_granted=True)
     assert plan.notes[0] == "access: Sign the form. See https://archive.example/form"
-    (fetched,) = workspace.assets.fetch(name)
-    assert fetched.notes[0] == plan.notes[0]
+    (fetched,) = workspace.assets.fetch(name, access_granted=True)
+    assert contents(workspace, fetched.root) == {"data.bin": DATA}
+    assert workspace.assets.laid(name).root == fetched.root
+    with pytest.raises(UsageError, match="restricted"):
+        workspace.assets.fetch(name, fresh=True)
 
 
 @pytest.mark.parametrize("data", [DATA, None], ids=["sized", "unsized"])
@@ -396,7 +421,7 @@ def test_a_refusal_of_restricted_data_tells_what_to_do(
     server.behaviours["data.bin"] = web.wants_a_login
     name = add(entry("data.bin", data, server.url("data.bin")), **RESTRICTED)
     with pytest.raises(SystemFailure, match="wants a login") as caught:
-        workspace.assets.fetch(name)
+        workspace.assets.fetch(name, access_granted=True)
     assert ".netrc" in (caught.value.hint or "")
     assert "Sign the form. See https://archive.example/form" in (caught.value.hint or "")
 

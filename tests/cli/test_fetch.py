@@ -219,7 +219,13 @@ def test_how_to_get_access_is_told(fairmile: Fairmile, server: WebServer, place:
     rights = "http://publications.europa.eu/resource/authority/access-right/RESTRICTED"
     add_card(fairmile, place, server, accessRights=rights, conditionsOfAccess="Sign the form.")
     server.behaviour = web.wants_a_login
-    result = fairmile("fetch", "lake")
+    for words in (["fetch", "lake"], ["fetch", "lake", "--dry-run"]):
+        result = fairmile(*words)
+        assert result.code == 2
+        assert "restricted, so nothing was fetched" in result.err.splitlines()[0]
+        assert "Sign the form." in result.err.splitlines()[1]
+        assert "--access-granted" in result.err.splitlines()[1]
+    result = fairmile("fetch", "lake", "--access-granted")
     assert result.code == 3
     assert "wants a login" in result.err.splitlines()[0]
     assert "Sign the form." in result.err.splitlines()[1]

@@ -48,7 +48,7 @@ def keep_none(_: Ref) -> bool:
 def gc(store: Store, keep: Callable[[Ref], bool] = keep_none, **options: Any) -> PoolPlan:
     """Clean up without a grace and return what was removed from the only pool."""
     [plan] = store.gc(keep, **{"grace_s": 0.0, **options}).pools
-    return plan
+    return replace(plan, kept_leftovers=0, kept_leftovers_bytes=0)
 
 
 def everything(store: Store) -> set[str]:
@@ -492,3 +492,52 @@ def test_a_pool_that_may_not_be_written_is_passed_over_and_its_names_still_count
     )
     (tmp_path / "shared").chmod(0o755)
     assert done.stdout == "1 0 True\n", done.stderr
+
+
+# Links that lead into the pool
+
+
+def linking_store(tmp_path: Path) -> Store:
+    return open_store(tmp_path, Pool("home", tmp_path / "pool", links=("symlink",)))
+
+
+def clean_up(store: Store, older_than_s: float = 0.0) -> PoolPlan:
+    (plan,) = store.gc(lambda ref: False, older_than_s=older_than_s, grace_s=0).pools
+    return plan
+
+
+def test_what_the_links_of_a_folder_lead_to_stays_until_they_are_gone(tmp_path: Path) -> None:
+    store = linking_store(tmp_path)
+    ref, file = fill(store, "data", {"data.bin": LARGE}), tmp_path / "project" / "data.bin"
+    assert store.lay(ref, file.parent).ways == {"symlink": 1}
+
+    assert [ref.kind for ref in clean_up(linking_store(tmp_path)).refs] == ["card"]
+    assert file.read_bytes() == LARGE
+
+    file.unlink()
+    assert [ref.kind for ref in clean_up(linking_store(tmp_path)).refs] == ["link"]
+    assert sha256_hex(LARGE) not in linking_store(tmp_path)
+
+
+def test_a_folder_that_can_be_laid_again_keeps_only_what_is_used(tmp_path: Path) -> None:
+    store, file = linking_store(tmp_path), tmp_path / "view" / "data.bin"
+    ref = fill(store, "data", {"data.bin": LARGE})
+    store.lay(ref, file.parent, is_cache=True)
+    clean_up(store, older_than_s=3600)
+    assert file.read_bytes() == LARGE
+    clean_up(store)
+    assert not file.exists()
+
+    store.lay(fill(store, "data", {"data.bin": LARGE}), file.parent, is_cache=True)
+    assert file.read_bytes() == LARGE
+
+
+def test_leftovers_that_stay_in_spite_of_the_grace_are_counted(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "pool")
+    left = store.objects(store.pools["home"]).incoming / "batch-0123"
+    left.mkdir(parents=True)
+    (left / "data").write_bytes(bytes(1000))
+    plan = clean_up(store)
+    assert (plan.leftovers, plan.kept_leftovers, plan.kept_leftovers_bytes) == ((), 1, 1000)
+    (patient,) = store.gc(lambda ref: False, grace_s=86400).pools
+    assert patient.kept_leftovers == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import socket
 import threading
@@ -426,3 +427,57 @@ def paced(bytes_per_s: float = float("inf"), data: bytes | None = None, at_most:
         exchange.answer()
 
     return behave
+
+
+def never_ends(status: str = "200 OK") -> Behaviour:
+    """A GET sends the file, and then more of the same for ever, without announcing a length."""
+
+    def misbehave(exchange: Exchange) -> None:
+        exchange.head(status, {"Connection": "close"})
+        exchange.body(exchange.data)
+        while True:  # until the reader hangs up
+            exchange.body(bytes(_CHUNK))
+
+    return misbehave
+
+
+def trickles(after_bytes: int, when: Callable[[Request], bool] = lambda request: True) -> Behaviour:
+    """A GET sends so many bytes at once, and then one byte at a time for ever."""
+
+    def misbehave(exchange: Exchange) -> None:
+        if not when(exchange.request):
+            exchange.answer()
+            return
+        span = exchange.request.span or (0, None)
+        first, stop = span[0], len(exchange.data) if span[1] is None else min(span[1] + 1, len(exchange.data))
+        headers = {"Content-Length": str(stop - first), "ETag": f'"{exchange.etag}"'}
+        if exchange.request.span:
+            headers["Content-Range"] = f"bytes {first}-{stop - 1}/{len(exchange.data)}"
+        exchange.head("206 Partial Content" if exchange.request.span else "200 OK", headers)
+        start = min(first + after_bytes, stop)
+        exchange.body(exchange.data[first:start])
+        for at in range(start, stop):
+            exchange.server.wait(0.05)
+            exchange.body(exchange.data[at : at + 1])
+
+    return _only_get(misbehave)
+
+
+def encodes(encoding: str, pack: Callable[[bytes], bytes], *, ranges: bool = False) -> Behaviour:
+    """Everything comes compressed, whatever the request accepts; ranges are those of the packed bytes."""
+
+    pack = functools.cache(pack)  # a server that works on each answer anew would be a slow one, too
+
+    def misbehave(exchange: Exchange) -> None:
+        packed = pack(exchange.data)
+        headers = {"Content-Encoding": encoding, "ETag": '"packed"'}
+        span = exchange.request.span if ranges else None
+        if span is not None:
+            first, stop = span[0], min(len(packed), (span[1] or len(packed)) + 1)
+            headers["Content-Range"] = f"bytes {first}-{stop - 1}/{len(packed)}"
+            packed = packed[first:stop]
+        headers["Content-Length"] = str(len(packed))
+        exchange.head("206 Partial Content" if span else "200 OK", headers)
+        exchange.body(packed)
+
+    return misbehave

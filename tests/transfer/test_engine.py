@@ -9,8 +9,9 @@ import random
 import sys
 import tarfile
 import threading
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from fairmile.base.digest import Checksum
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, NotFound, SystemFailure, Transient, Unsupported
 from fairmile.base.files import Lock
 from fairmile.store.objects import Objects
-from fairmile.transfer.engine import Engine
+from fairmile.transfer import engine
+from fairmile.transfer.engine import Engine, _Bounded
 from fairmile.transfer.items import Brought, Failure, Item, Silent
 from fairmile.transfer.remote import Remote
 from fairmile.transfer.settings import Settings
@@ -63,6 +65,7 @@ class Bench:
             self.watcher,
             fresh=fresh,
             on_landed=self._on_landed,
+            room_bytes=1 << 40,
         ).bring(items, self.brought.extend)
 
     def _on_landed(self, size_bytes: int) -> None:
@@ -77,7 +80,7 @@ class Bench:
 
     def content(self, brought: Brought) -> dict[str, bytes]:
         found = {}
-        for entry in brought.entries:
+        for entry in brought.placed:
             with self.objects.open(entry.sha256) as stream:
                 found[entry.path] = stream.read()
         return found
@@ -351,6 +354,41 @@ def zipped(members: dict[str, bytes] = MEMBERS) -> bytes:
         for name, data in members.items():
             archive.writestr(name, data)
     return stream.getvalue()
+
+
+@pytest.mark.parametrize("pack", [tar, zipped])
+@pytest.mark.parametrize(
+    "members", [{f"{number}.txt": b"%d" % number for number in range(5000)}, {"large.bin": bytes(64 << 20)}],
+    ids=["many", "large"],
+)  # fmt: skip
+def test_an_interruption_ends_the_unpacking(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, pack: Callable[..., bytes], members: dict[str, bytes]
+) -> None:
+    unpacking, interrupted = threading.Event(), threading.Event()
+    work = 0
+
+    class Slow(_Bounded):
+        """Stores what it must until the interruption, and then so slowly that all of it would take minutes."""
+
+        def _take(self, size_bytes: int) -> None:
+            nonlocal work
+            work += 1
+            unpacking.set()
+            assert interrupted.wait(30)
+            time.sleep(0.05)
+
+    def interrupt(*_: object, **__: object) -> None:
+        assert unpacking.wait(30)
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "_Bounded", Slow)
+    monkeypatch.setattr(engine, "wait", interrupt)
+    data = pack(members)
+    with pytest.raises(KeyboardInterrupt):
+        bench.bring([item(data, "one", path="x.zip" if pack is zipped else "x.tar.gz", unpack=True)], one=Source(data))
+    assert work < 40
+    assert list(bench.objects.items()) == []
 
 
 @pytest.mark.parametrize(

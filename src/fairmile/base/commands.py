@@ -69,10 +69,12 @@ class Runner(Protocol):
         timeout_s: float | None = None,
         check: bool = True,
         on_line: Callable[[str], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> Result:
         """Run `argv` without a shell and return its result.
 
-        `env` adds to the environment that is there. `on_line` gets each line of both streams as it comes. With
+        `env` adds to the environment that is there. `on_line` gets each line of both streams as it comes, `on_wait`
+        is called at least ten times a second while the program runs; an error in either ends the program. With
         `check` an exit code other than 0 raises SystemFailure; a missing program or a timeout always does.
         """
         ...
@@ -99,10 +101,11 @@ class Here:
         timeout_s: float | None = None,
         check: bool = True,
         on_line: Callable[[str], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> Result:
         """Run `argv` here; see `Runner.run`."""
         command = _checked(argv, env)
-        with _Process(command, cwd, env, self.capture_bytes, self.grace_s, on_line) as process:
+        with _Process(command, cwd, env, self.capture_bytes, self.grace_s, on_line, on_wait) as process:
             result = process.finish(_bytes(input), timeout_s)
         if check and result.exit_code != 0:
             raise _failed(result, "")
@@ -208,6 +211,7 @@ class Ssh:
         timeout_s: float | None = None,
         check: bool = True,
         on_line: Callable[[str], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> Result:
         """Run `argv` over there; see `Runner.run`. A connection that fails raises Transient."""
         command = _checked(argv, env)
@@ -215,7 +219,7 @@ class Ssh:
             raise UsageError(f"{command[0]!r} would set a variable over there instead of running a program")
         mark = f"fairmile-{os.urandom(8).hex()}:"
         ssh_argv = self.argv(f"exec sh -c {shlex.quote(_remote_script(command, cwd, env, mark))}")
-        process = _Process(ssh_argv, None, None, self.capture_bytes, self.grace_s, on_line, mark=mark)
+        process = _Process(ssh_argv, None, None, self.capture_bytes, self.grace_s, on_line, on_wait, mark=mark)
         try:
             with process:
                 ended = process.finish(_bytes(input), timeout_s, shown=command, where=f" on {self.host}")
@@ -393,10 +397,12 @@ class _Process:
         capture_bytes: int,
         grace_s: float,
         on_line: Callable[[str], None] | None,
+        on_wait: Callable[[], None] | None,
         *,
         mark: str = "",
     ) -> None:
         self.argv = tuple(argv)
+        self._on_wait = on_wait
         self._grace_s = grace_s
         self._began = time.monotonic()
         self._out = _Stream(capture_bytes, on_line)
@@ -467,6 +473,8 @@ class _Process:
                 raise subprocess.TimeoutExpired(self.argv, deadline - self._began)
             if ended_at == float("inf") and popen.poll() is not None:
                 ended_at = now
+            if self._on_wait is not None:
+                self._on_wait()
             ready = selector.select(min(0.1, max(0.0, deadline - now)))
             if not ready and now - ended_at > _QUIET_S:
                 return

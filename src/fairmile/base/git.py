@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transient, UsageError
@@ -22,6 +25,11 @@ _GIT = (
 # Ranks above the repository's own .gitattributes: files come as they are stored, none is left out, and no filter
 # that the user has installed, such as one that downloads large files, is called by a repository.
 _ATTRIBUTES = "* -filter -text -ident -eol -crlf -working-tree-encoding -export-ignore -export-subst\n"
+# A password, or a token where the user should stand.
+_LOGIN = re.compile(
+    r"(?P<scheme>https?://)(?:(?P<user>[^/@:\s]*):(?P<password>[^/\s]*)"
+    r"|(?P<token>(?:gh[a-z]_|github_pat_|glpat-|hf_)[^/@:\s]*))@"
+)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _ABSENT = ("not found", "does not appear to be a git repository", "couldn't find remote ref", "invalid refspec")
 _PASSING = ("could not resolve host", "connection", "timed out", "early eof", "hung up", "rpc failed", "disconnect")
@@ -84,10 +92,11 @@ class Repository:
         on_line: Callable[[str], None] | None = None,
     ) -> str:
         """Run one git command in the repository and return what it prints."""
+        words, login = _without_logins(arguments)
         done = self._runner.run(
-            [*_GIT, *arguments],
+            [*_GIT, *words],
             cwd=cwd or self.folder,
-            env={**self._env, **env},
+            env={**self._env, **login, **env},
             input=input,
             timeout_s=self._timeout_s,
             check=False,
@@ -116,3 +125,21 @@ def refuse_commands(location: str, shown: Callable[[str], str] = str) -> None:
         raise UsageError(
             f"git location {shown(location)!r} would run a command", hint="use an https, ssh or file address"
         )
+
+
+def _without_logins(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the words without the passwords of web addresses, and the variables by which git gets these.
+
+    Every user of the machine can read the words of a program that runs, but not its environment.
+    """
+    words, env = list(arguments), {}
+    for place, word in enumerate(words):
+        match = _LOGIN.match(word)
+        if match is not None:
+            user, password = unquote(match["token"] or match["user"]), unquote(match["password"] or "")
+            secret = base64.b64encode(f"{user}:{password}".encode()).decode()
+            words[place] = match["scheme"] + word[match.end() :]
+            server = match["scheme"] + word[match.end() :].partition("/")[0]
+            env = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"http.{server}/.extraHeader"}
+            env |= {"GIT_CONFIG_VALUE_0": f"Authorization: Basic {secret}"}
+    return words, env

@@ -58,7 +58,7 @@ class LoadedAsset:
     def path(self) -> Path:
         """The folder with the asset's files, which are read-only."""
         folder = self._folder()
-        self._store.lay(self.root, folder)
+        self._store.lay(self.root, folder, is_cache=True)
         return folder
 
     @cached_property

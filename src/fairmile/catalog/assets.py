@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
 from fairmile.catalog.row import Row
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
+from fairmile.store.files import total_bytes
 from fairmile.store.refs import Ref
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import scheme_of
@@ -28,6 +30,7 @@ from fairmile.transfer.remote import Remote
 if TYPE_CHECKING:
     from fairmile.catalog.access import LoadedAsset
     from fairmile.catalog.catalog import Catalog
+    from fairmile.store.listing import Listing
     from fairmile.store.store import Store
     from fairmile.transfer.plan import Plan
     from fairmile.transfer.transfer import Outcome, Transfer
@@ -35,6 +38,11 @@ if TYPE_CHECKING:
 _FORMS: Registry[type[LoadedAsset]] = Registry(
     "form of an asset", {"loaded": Plugin("fairmile.catalog.access:LoadedAsset")}
 )
+
+
+_LISTING: Registry[type[Listing]] = Registry("list of files", {"many": Plugin("fairmile.store.listing:Listing")})
+_MANY_FILES = 100_000
+_LINK_MODE = 0o120000
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,8 @@ class _Target:
     row: Row | None = None
     card_sha256: str = ""
     read_card: Callable[[], Card] | None = None
+    # The card that states the address, where one does: its conditions hold for the address, too.
+    stated_by: Card | None = None
 
     @property
     def ref_name(self) -> str:
@@ -131,10 +141,14 @@ class Assets:
         limit: int | None = None,
         sha256: str | None = None,
         unpack: bool = False,
+        access_granted: bool = False,
     ) -> list[Plan]:
-        """Return what `fetch` would do; only sizes are asked for."""
+        """Return what `fetch` would do; only sizes are asked for. What it would refuse is refused here."""
         with self._transfer() as transfer:
             targets = self._targets(names, limit, sha256, unpack)
+            for target in targets:
+                if fresh or self._known(target) is None:
+                    _check_access(target, access_granted)
             return [self._plan(transfer(), target, pool, fresh) for target in targets]
 
     def fetch(
@@ -148,6 +162,7 @@ class Assets:
         sha256: str | None = None,
         unpack: bool = False,
         replace: bool = False,
+        access_granted: bool = False,
         on_fetched: Callable[[Fetched], None] | None = None,
     ) -> list[Fetched]:
         """Bring assets or addresses into the store, and into the folder `to` where given.
@@ -155,6 +170,8 @@ class Assets:
         What is there already, by source or by content, does not move again unless `fresh` is given. `limit` takes
         the first n files. `sha256` and `unpack` are for an address, of which no card tells them. Of several names,
         one that fails does not stop the others; its error is raised at the end. `on_fetched` gets each as it comes.
+        Data that a card declares restricted come only with `access_granted`, by which you confirm that you may have
+        them; what is there already needs no second confirmation.
         """
         targets = self._targets(names, limit, sha256, unpack)
         folders = _folders(targets, to)
@@ -165,7 +182,7 @@ class Assets:
         with self._transfer() as transfer:
             for target, folder in zip(targets, folders, strict=True):
                 try:
-                    one = self._fetch(transfer, target, pool, fresh)
+                    one = self._fetch(transfer, target, pool, fresh, access_granted)
                     found.append(self._laid(one, folder, replace) if folder is not None else one)
                 except FairmileError as error:
                     failures.append(error)
@@ -187,10 +204,18 @@ class Assets:
             raise UsageError(f"{shown_address(address)} gives {len(found)} files, expected one")
         return found[0]
 
-    def load(self, name: str, *, kind: str | None = None, fresh: bool = False, pool: str | None = None) -> LoadedAsset:
+    def load(
+        self,
+        name: str,
+        *,
+        kind: str | None = None,
+        fresh: bool = False,
+        pool: str | None = None,
+        access_granted: bool = False,
+    ) -> LoadedAsset:
         """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
         card = self._catalog.get(name, kind=kind)
-        fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool)[0]
+        fetched = self.fetch(str(card.handle), fresh=fresh, pool=pool, access_granted=access_granted)[0]
         view = self._views / card.kind / card.handle.name / f"{card.handle.version}-{fetched.root[:12]}"
         return _FORMS["loaded"](card, fetched.root, self._store, lambda: view)
 
@@ -198,13 +223,16 @@ class Assets:
         """Return where the bytes of an asset or of an address lie here, fetched unless they are there."""
         if self._target(name, None).kind == "card":
             loaded = self.load(name)
-            size_bytes = sum(file.size_bytes for file in loaded.files)
-            return Laid(str(loaded.card.handle), loaded.root, loaded.path, size_bytes, len(loaded.files))
+            sizes = Counter[str]()
+            for entry in self._store.tree(loaded.root):
+                if entry.mode != _LINK_MODE:
+                    sizes.update(files=1, bytes=entry.size_bytes)
+            return Laid(str(loaded.card.handle), loaded.root, loaded.path, sizes["bytes"], sizes["files"])
         fetched = self.fetch(name)[0]
         folder = self._views / "addresses" / fetched.root[:32]
-        self._store.lay(fetched.root, folder)
-        names = [entry.path for entry in self._store.tree(fetched.root)]
-        path = folder / names[0] if len(names) == 1 else folder
+        self._store.lay(fetched.root, folder, is_cache=True)
+        first = next(self._store.tree(fetched.root)).path if fetched.files == 1 else ""
+        path = folder / first
         return Laid(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
 
     def repair(self, *, dry_run: bool = False) -> list[tuple[str, str]]:
@@ -222,7 +250,8 @@ class Assets:
         # How it was fetched belongs to what its name stands for.
         how = {key: ref.details[key] for key in ("limit", "sha256", "unpack") if ref.details.get(key)}
         try:
-            self.fetch(str(ref.details.get("of", ref.name)), **how)
+            # Whoever fetched it confirmed then what had to be confirmed.
+            self.fetch(str(ref.details.get("of", ref.name)), access_granted=True, **how)
         except FairmileError as error:
             return f"failed: {error}"
         now = self._store.ref(ref.kind, ref.name)
@@ -267,7 +296,7 @@ class Assets:
             return self._address_target(name, limit, sha256, unpack)
         stated = next((file for file in card.files if file.url == name), None) if card is not None else None
         if stated is not None:  # the address of one file means that file, not all the others of its asset
-            return self._address_target(name, limit, sha256 or stated.sha256, unpack)
+            return replace(self._address_target(name, limit, sha256 or stated.sha256, unpack), stated_by=card)
         if sha256 is not None or unpack:
             raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
         return target
@@ -326,12 +355,25 @@ class Assets:
             for each in made:
                 each.close()
 
-    def _fetch(self, new_transfer: Callable[[], Transfer], target: _Target, pool: str | None, fresh: bool) -> Fetched:
+    def _known(self, target: _Target) -> Ref | None:
+        """Return the name under which all of a target is there already."""
+        ref = self._store.ref(target.kind, target.ref_name)
+        return ref if ref is not None and self._is_there(target, ref) else None
+
+    def _fetch(
+        self,
+        new_transfer: Callable[[], Transfer],
+        target: _Target,
+        pool: str | None,
+        fresh: bool,
+        access_granted: bool,
+    ) -> Fetched:
         ref = None if fresh else self._store.ref(target.kind, target.ref_name)
         found = self._found(new_transfer, target, ref)
         if found is not None:
             elsewhere = pool is not None and found.pool != pool
             return replace(found, notes=(*found.notes, f"it is in pool {found.pool!r} already")) if elsewhere else found
+        _check_access(target, access_granted)
         transfer = new_transfer()
         plan = self._plan(transfer, target, pool, fresh)
         with transfer.turn(plan) as was_busy:
@@ -428,7 +470,7 @@ class Assets:
 
     def _keep(self, target: _Target, plan: Plan, outcome: Outcome) -> Fetched:
         """Give the files that came their name, and say what was recorded."""
-        entries = _without_doubles(outcome.entries, target.name)
+        entries = _without_doubles(outcome.parts, target.name)
         root = self._store.put_tree(entries, plan.pool)
         _check_content(target, entries, root)
         notes = list(outcome.notes)
@@ -439,7 +481,7 @@ class Assets:
             notes.append(f"it differs from what was fetched before, which was {ni(before.root)}")
         if target.card is not None and not all(file.checksums for file in target.files):
             notes.append(f"its card has no digest of every file; recorded {ni(root)}")
-        size = sum(entry.size_bytes for entry in entries)
+        size = total_bytes(entries)
         if target.address is not None:
             details["validators"] = outcome.validators
             details["unpack"] = target.address.unpack
@@ -504,27 +546,50 @@ def _check_names(items: Sequence[Item], name: str) -> None:
             )
 
 
-def _without_doubles(entries: Sequence[ManifestEntry], name: str) -> list[ManifestEntry]:
-    by_path: dict[str, ManifestEntry] = {}
-    for entry in entries:
-        other = by_path.setdefault(entry.path, entry)
-        if other != entry:
-            raise Conflict(
-                f"{name}: two of its files are called {entry.path}", hint="give each its own name in the card"
-            )
-    return list(by_path.values())
+def _without_doubles(parts: Sequence[Collection[ManifestEntry]], name: str) -> Collection[ManifestEntry]:
+    """Return all files once, sorted where they are many; Conflict where two have one name."""
+    parts = [part for part in parts if len(part)]
+    # The files of one tree are sorted, and no two have one name.
+    if len(parts) == 1 and not isinstance(parts[0], list | tuple):
+        return parts[0]
+    by_path: dict[str, ManifestEntry] | Listing = {} if sum(map(len, parts)) < _MANY_FILES else _LISTING["many"]()
+    for part in parts:
+        for entry in part:
+            other = by_path.get(entry.path)
+            if other is not None and other != entry:
+                raise Conflict(
+                    f"{name}: two of its files are called {entry.path}", hint="give each its own name in the card"
+                )
+            if isinstance(by_path, dict):
+                by_path[entry.path] = entry
+            elif other is None:
+                by_path.put(entry)
+    return list(by_path.values()) if isinstance(by_path, dict) else by_path
 
 
-def _check_content(target: _Target, entries: Sequence[ManifestEntry], root: str) -> None:
+def _check_content(target: _Target, entries: Collection[ManifestEntry], root: str) -> None:
     stated = target.card.text("contentDigest") if target.card is not None and target.limit is None else ""
     if not stated or any(file.unpack for file in target.files):
         return
-    accepted = {ni(root)} | ({ni(entries[0].sha256)} if len(entries) == 1 else set())
+    accepted = {ni(root)} | ({ni(next(iter(entries)).sha256)} if len(entries) == 1 else set())
     if stated not in accepted:
         raise Integrity(
             f"{target.name}: its files together are {ni(root)}, its card says {stated}",
             hint="one of the files is not what the card describes",
         )
+
+
+def _check_access(target: _Target, granted: bool) -> None:
+    """Refuse, before a byte moves, what its card declares restricted, unless the user confirms to have the right."""
+    card = target.card or target.stated_by
+    if granted or card is None or is_public(card):
+        return
+    steps = access_steps(card)
+    raise UsageError(
+        f"{target.name}: its card declares the access restricted, so nothing was fetched",
+        hint=f"to get access: {steps or 'ask its owner'}. Once you have it, confirm with `fairmile fetch {target.name} "
+        "--access-granted`, or access_granted=True in Python; a login goes into ~/.netrc or the source's own tool",
+    )
 
 
 def _with_steps(error: FairmileError, card: Card | None) -> FairmileError:

@@ -32,9 +32,14 @@ class _Kind:
             return dict(self._catalog.get(name, kind=self.kind))
         return [dict(self._catalog.get(each, kind=self.kind)) for each in name]
 
-    def load(self, name: str, *, fresh: bool = False, pool: str | None = None) -> LoadedAsset:
-        """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew."""
-        return self._assets.load(name, kind=self.kind, fresh=fresh, pool=pool)
+    def load(
+        self, name: str, *, fresh: bool = False, pool: str | None = None, access_granted: bool = False
+    ) -> LoadedAsset:
+        """Return an asset with its bytes: from the store where they are, else fetched; `fresh` fetches anew.
+
+        With `access_granted` you confirm that you may have what its card declares restricted.
+        """
+        return self._assets.load(name, kind=self.kind, fresh=fresh, pool=pool, access_granted=access_granted)
 
     def search(
         self, text: str = "", *, tags: Sequence[str] = (), regex: str | None = None, limit: int = 20

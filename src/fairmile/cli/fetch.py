@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--sha256", help="Expect this digest; for an address.")
 @click.option("--unpack", is_flag=True, help="Replace an archive by its members; for an address.")
 @click.option("--replace", is_flag=True, help="Overwrite files in --to that differ.")
+@click.option("--access-granted", is_flag=True, help="Confirm that you may have data whose card restricts access.")
 @click.option("--dry-run", is_flag=True, help="Show the plan: sizes, pool, sources; bring nothing.")
 @json_option
 def fetch(
@@ -40,6 +41,7 @@ def fetch(
     sha256: str | None,
     unpack: bool,
     replace: bool,
+    access_granted: bool,
     dry_run: bool,
 ) -> None:
     """Bring the bytes of assets or addresses into the store, verified, from every source at once.
@@ -59,7 +61,16 @@ def fetch(
             workspace.ask(names[0])
         assets = workspace.assets
         if dry_run:
-            _show_plans(out, assets.plan(names, pool=pool, fresh=fresh, limit=limit, sha256=sha256, unpack=unpack))
+            plans = assets.plan(
+                names,
+                pool=pool,
+                fresh=fresh,
+                limit=limit,
+                sha256=sha256,
+                unpack=unpack,
+                access_granted=access_granted,
+            )
+            _show_plans(out, plans)
             return
         fetched = assets.fetch(
             names,
@@ -70,6 +81,7 @@ def fetch(
             sha256=sha256,
             unpack=unpack,
             replace=replace,
+            access_granted=access_granted,
             on_fetched=None if out.as_json else lambda each: _show(out, each, line),
         )
     finally:

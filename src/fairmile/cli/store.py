@@ -157,7 +157,7 @@ def repair(dry_run: bool, out: Out) -> int:
     callback=_as(parse_duration),
     default="1d",
     metavar="DURATION",
-    help="Leave alone what is younger (1d); a fetch may be at work.",
+    help="Leave alone what is younger (1d); half-done transfers for an hour at least.",
 )
 @_DRY_RUN
 @json_option
@@ -190,6 +190,11 @@ def _render_plan(plan: GcPlan, out: Out) -> None:
         for line in (*map(str, each.refs[:_SHOWN]), *each.leftovers[:_SHOWN]):
             out.line(f"{verb} {line}")
         out.line(f"pool {each.pool}: {_summary(each)}")
+        if each.kept_leftovers:
+            out.say(
+                f"pool {each.pool}: kept {count(each.kept_leftovers, 'leftover')} "
+                f"({format_size(each.kept_leftovers_bytes)}) younger than an hour: a transfer may be writing them"
+            )
     out.line(f"{'would give' if plan.dry_run else 'gave'} back {format_size(plan.size_bytes)}")
 
 

@@ -22,6 +22,7 @@ from fairmile.store.archive_formats.reading import (
     shown,
 )
 from fairmile.store.limits import Limits
+from fairmile.store.listing import Listing
 from fairmile.store.objects import Readable
 
 __all__ = [
@@ -122,32 +123,34 @@ def unpack(
     limits: Limits = Limits(),  # noqa: B008  # frozen
     on_member: Callable[[str, int], None] | None = None,
     on_note: Callable[[str], None] | None = None,
-) -> list[ManifestEntry]:
+    check: Callable[[], None] = lambda: None,
+) -> Listing:
     """Put the content of every member into `sink` and return the entries, reading `stream` to its end.
 
     `stream` begins at the archive's first byte and can seek where `needs_seek` says so. Folders leave no trace.
     Hard links become files of the same content; of several members of one name the last is kept, which `on_note`
-    is told in a sentence. `on_member` is told path and size of each file that was stored. A damaged or cut-off
+    is told in a sentence. `on_member` is told path and size of each file that was stored. `check` is called often, by
+    who reads the listing too; what it raises, such as an interruption, ends the work. A damaged or cut-off
     archive raises Integrity; one that is unsafe or beyond the limits, UsageError; an encrypted one, Unsupported.
     """
-    source = Source(stream, name)
+    source = Source(_Watched(stream, check), name)
     format = archive_format(name, source.peek(HEAD_BYTES))
     if format is None:
         raise Unsupported(f"{name} is no archive of a known kind", hint=f"known: {', '.join(_SUFFIXES)}")
-    unpacking = _Unpacking(name, sink, limits)
+    unpacking = _Unpacking(name, sink, limits, check)
     for member in _members(stream, source, format, unpacking):
         entry = unpacking.take(member)
         if entry is not None and on_member is not None:
             on_member(entry.path, entry.size_bytes)
     unpacking.check_paths()
     unpacking.check_links()
-    if unpacking.repeated and on_note is not None:
-        count = len(unpacking.repeated)
+    count, repeated = unpacking.entries.repeated() if on_note is not None else (0, "")
+    if count and on_note is not None:
         on_note(
             f"{name}: {count:,} {'name stands' if count == 1 else 'names stand'} more than once, such as "
-            f"{shown(min(unpacking.repeated))}; the last member of each was kept"
+            f"{shown(repeated)}; the last member of each was kept"
         )
-    return list(unpacking.entries.values())
+    return unpacking.entries
 
 
 def listed_size(file: BinaryIO, name: str) -> ListedSize | None:
@@ -218,65 +221,58 @@ def _members(stream: Readable, source: Source, format: str, unpacking: _Unpackin
 class _Unpacking:
     """The entries of an archive as its members come, and what they have cost."""
 
-    def __init__(self, archive: str, sink: Sink, limits: Limits) -> None:
-        self.entries: dict[str, ManifestEntry] = {}
-        self.repeated: set[str] = set()
+    def __init__(self, archive: str, sink: Sink, limits: Limits, check: Callable[[], None]) -> None:
+        self.entries = Listing(check=check)
         self.packed_bytes: Callable[[], int] = lambda: 0
-        self._archive, self._sink, self._limits = archive, sink, limits
-        self._links: dict[str, str] = {}
+        self._archive, self._sink, self._limits, self._check = archive, sink, limits, check
         self._members = self._size_bytes = 0
 
     def take(self, member: Member) -> ManifestEntry | None:
         """Store a member's content and return its entry; None for a folder."""
         self._members += 1
+        self._check()
         if self._members > self._limits.files:
             raise self._beyond(member.name, f"it holds more than {self._limits.files:,} members")
         path = _checked_path(self._archive, member)
         if member.kind == "folder":
             return None
+        target = ""
         if member.kind == "symlink":
-            entry = self._symlink(path, member.target)
+            entry, target = self._symlink(path, member.target), member.target
         elif member.kind == "hardlink":
-            entry = self._hardlink(path, member)
+            entry, target = self._hardlink(path, member)
         else:
             entry = self._file(path, member)
-        if path in self.entries:
-            self.repeated.add(path)
-        if entry.mode != _LINK_MODE:
-            self._links.pop(path, None)
-        self.entries[path] = entry
+        self.entries.put(entry, target)
         return entry
 
     def check_paths(self) -> None:
         """Refuse a path that leads through another member: the system would follow a link, or fail at a file."""
-        seen = set()
-        for path in self.entries:
-            parent = path.rpartition("/")[0]
-            while parent and parent not in seen:
-                if parent in self._links:
-                    raise refused(self._archive, path, f"leads through the symbolic link {shown(parent)}")
-                if parent in self.entries:
-                    raise refused(self._archive, path, f"needs a folder where the file {shown(parent)} is")
-                seen.add(parent)
-                parent = parent.rpartition("/")[0]
+        conflict = self.entries.through()
+        if conflict is not None:
+            path, parent = conflict
+            if self.entries.target(parent) is not None:
+                raise refused(self._archive, path, f"leads through the symbolic link {shown(parent)}")
+            raise refused(self._archive, path, f"needs a folder where the file {shown(parent)} is")
 
     def check_links(self) -> None:
         """Refuse a symbolic link that leads out of the archive, be it by way of other links."""
-        for path, target in self._links.items():
+        for path, target in self.entries.links():
             if not self._stays_inside(path, target):
                 raise refused(self._archive, path, f"is a symbolic link that leads out of the archive, to {target!r}")
 
     def check_ratio(self, expanded_bytes: int) -> None:
         """Refuse a stream that expands as only a trap does."""
-        self._check("", expanded_bytes)
+        self._check_size("", expanded_bytes)
 
     def _file(self, path: str, member: Member) -> ManifestEntry:
         size = member.size_bytes
         already = self._size_bytes
 
         def check(count: int) -> None:
+            self._check()
             self._size_bytes = already + count
-            self._check(path, self._size_bytes)
+            self._check_size(path, self._size_bytes)
 
         if excess := self._limits.total_excess(already + (size or 0)):
             raise self._beyond(path, excess)
@@ -297,17 +293,14 @@ class _Unpacking:
             raise refused(self._archive, path, "is a symbolic link whose text no link can have")
         if target.startswith("/"):
             raise refused(self._archive, path, f"is a symbolic link that leads out of the archive, to {shown(target)}")
-        self._links[path] = target
         return ManifestEntry(path, len(data), self._sink.add(data), _LINK_MODE)
 
-    def _hardlink(self, path: str, member: Member) -> ManifestEntry:
+    def _hardlink(self, path: str, member: Member) -> tuple[ManifestEntry, str]:
         target = _checked_path(self._archive, Member(member.target, "file", 0, member.content))
         first = self.entries.get(target)
         if first is None:
             raise refused(self._archive, path, f"is a hard link to {shown(target)}, which does not come before it")
-        if target in self._links:
-            self._links[path] = self._links[target]
-        return ManifestEntry(path, first.size_bytes, first.sha256, first.mode)
+        return ManifestEntry(path, first.size_bytes, first.sha256, first.mode), self.entries.target(target) or ""
 
     def _stays_inside(self, path: str, target: str) -> bool:
         """Follow a link through the archive's other links as the system would."""
@@ -325,7 +318,7 @@ class _Unpacking:
                 place.pop()
             elif part not in ("", "."):
                 place.append(part)
-                onward = self._links.get("/".join(place))
+                onward = self.entries.target("/".join(place))
                 if onward is not None:
                     links += 1
                     if links > _MOST_LINKS_FOLLOWED:  # where the system gives up, nobody gets out
@@ -334,7 +327,7 @@ class _Unpacking:
                     parts.extend(onward.split("/")[::-1])
         return True
 
-    def _check(self, path: str, size_bytes: int) -> None:
+    def _check_size(self, path: str, size_bytes: int) -> None:
         if excess := self._limits.excess(size_bytes, self.packed_bytes()):
             raise self._beyond(path, excess)
 
@@ -344,6 +337,17 @@ class _Unpacking:
             f"{self._archive}: unpacking stopped{at}: {what}",
             hint="if you trust it, unpack it by hand and add the folder",
         )
+
+
+class _Watched:
+    """Pass a stream on, checking before each read."""
+
+    def __init__(self, stream: Readable, check: Callable[[], None]) -> None:
+        self._stream, self._check = stream, check
+
+    def read(self, size: int, /) -> bytes:
+        self._check()
+        return self._stream.read(size)
 
 
 class _Counted:

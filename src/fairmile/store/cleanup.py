@@ -28,6 +28,7 @@ from fairmile.store.upkeep import DAMAGED, files_below
 _LEAST_GRACE_S = 3600.0  # for what is half done: not all of it holds a lock
 _LOCK_FRESH_S = 300.0  # a held lock is renewed more often than this
 _AT_ONCE = 10_000
+_LINKS_LOOKED_AT = 1000
 _NOTES = ".done"  # what a fetch has brought so far, beside its lock
 _DIGESTS = re.compile(rb"[0-9a-f]{64}")
 _is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -46,6 +47,8 @@ class PoolPlan:
     leftovers_bytes: int = 0
     reservations: int = 0
     passed_over: str = ""
+    kept_leftovers: int = 0  # younger than an hour: a transfer may be at work
+    kept_leftovers_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ def gc(
     """Plan what nothing refers to, remove it unless `dry_run`, and return the plan.
 
     `keep` decides about the names of cards and runs. Pins are always kept, addresses until they were not used for
-    `older_than_s`, and what other users named until they drop the name.
+    `older_than_s`, and what other users named until they drop the name. So are objects that symbolic links of a
+    folder lead to, as long as they are there. What is half done stays for an hour, whatever `grace_s` is: the process
+    that writes it need not hold a lock.
     """
     troubles = {pool: _trouble(shelves, pool) for pool in shelves.pools}
     sweeps = {pool: _Sweep(shelves, pool, grace_s) for pool, trouble in troubles.items() if not trouble}
@@ -122,6 +127,8 @@ def _sorted_refs(
             kept = False
         elif ref.kind == "url":
             kept = sweep.now - ref.used < older_than_s
+        elif ref.kind == "link":
+            kept = _is_in_use(shelves, ref, sweep.now - ref.used < older_than_s)
         else:
             kept = ref.kind == "pin" or keep(ref)
         if kept or sweep is None:
@@ -129,6 +136,22 @@ def _sorted_refs(
         else:
             sweep.refs.append(ref)
     return roots
+
+
+def _is_in_use(shelves: Shelves, ref: Ref, is_recent: bool) -> bool:
+    """Tell whether a folder still has links into a pool; one that can be laid again counts while it is used."""
+    folder = str(ref.details.get("folder", ""))
+    if ref.details.get("cache") or not os.path.isdir(folder):
+        # What another machine noted may lie where this one cannot look.
+        return is_recent and (os.path.isdir(folder) or ref.details.get("host") != os.uname().nodename)
+    try:
+        some = itertools.islice(shelves.tree(ref.root), _LINKS_LOOKED_AT + 1)
+        for number, entry in enumerate(some):
+            if number == _LINKS_LOOKED_AT or os.path.islink(os.path.join(folder, entry.path)):
+                return True
+    except (NotFound, Integrity):
+        return False
+    return False
 
 
 def _marks(shelves: Shelves, roots: Iterable[str], sweeps: Iterable[_Sweep]) -> Iterator[str]:
@@ -183,6 +206,7 @@ class _Sweep:
         self._old_trees: list[str] = []
         self._unmarked = DigestSet()
         self._unmarked_bytes = 0
+        self._kept = self._kept_bytes = 0
         self._leftovers = [*self._half_done(), *self._half_written()]
         self._damaged: list[Path] = []
         self._dead_reservations = sum(not held.alive for held in shelves.pools.reservations(pool))
@@ -190,19 +214,20 @@ class _Sweep:
     # Plan
 
     def young_trees(self) -> Iterator[str]:
-        """Yield the trees that were put so lately that their names may still be to come."""
+        """Yield the trees whose names may still be to come: put lately, or by an unfinished fetch."""
         for root in self._trees.roots():
             status = _status(self.pool.folder / "trees" / root[:2] / root[2:])
             if status is not None and self.now - status.st_mtime < self._grace_s:
                 yield root
+        yield from (digest for digest in self.noted() if digest in self._trees)
 
     def noted(self) -> Iterator[str]:
         """Yield the digests that unfinished fetches have noted as brought."""
         left = {path for each in self._leftovers for path in each.paths}
         for path in _entries(self._objects.incoming):
             if path.name.endswith(_NOTES) and path not in left:
-                with contextlib.suppress(OSError):
-                    yield from (digest.decode() for digest in _DIGESTS.findall(path.read_bytes()))
+                with contextlib.suppress(OSError), open(path, "rb") as lines:
+                    yield from (digest.decode() for line in lines for digest in _DIGESTS.findall(line))
 
     def plan(self, roots: set[str], marks: DigestSet) -> DigestSet:
         """Find what is neither marked nor young; the set that comes back is to be closed."""
@@ -224,6 +249,8 @@ class _Sweep:
             + tuple(map(str, self._damaged)),
             leftovers_bytes=sum(each.size_bytes for each in self._leftovers) + damaged_bytes,
             reservations=self._dead_reservations,
+            kept_leftovers=self._kept,
+            kept_leftovers_bytes=self._kept_bytes,
         )
 
     def _find_unmarked(self, marks: DigestSet) -> Iterator[str]:
@@ -247,16 +274,28 @@ class _Sweep:
             times = [time for _, time in files] + [status.st_mtime for path in paths if (status := _status(path))]
             lock = _status(self._objects.incoming / f"{name}.lock")
             is_held = lock is not None and self.now - lock.st_mtime < _LOCK_FRESH_S
-            if not is_held and self.now - max(times, default=0.0) >= max(self._grace_s, _LEAST_GRACE_S):
-                yield _Leftover(name, tuple(paths), sum(size for size, _ in files))
+            age_s, size = self.now - max(times, default=0.0), sum(size for size, _ in files)
+            if not is_held and age_s >= max(self._grace_s, _LEAST_GRACE_S):
+                yield _Leftover(name, tuple(paths), size)
+            elif not is_held and age_s >= self._grace_s:
+                self._keep(size)
 
     def _half_written(self) -> Iterator[_Leftover]:
         """Yield files of processes that were killed while they wrote a small one aside."""
         for folder in (self.pool.folder, *_entries(self._names.folder)):
             for path in _entries(folder):
                 status = _status(path)
-                if path.name.startswith(".tmp-") and status and self.now - status.st_mtime >= _LEAST_GRACE_S:
+                if not path.name.startswith(".tmp-") or status is None:
+                    continue
+                if self.now - status.st_mtime >= _LEAST_GRACE_S:
                     yield _Leftover("", (path,), status.st_size)
+                elif self.now - status.st_mtime >= self._grace_s:
+                    self._keep(status.st_size)
+
+    def _keep(self, size_bytes: int) -> None:
+        """Count what would go by the grace alone, and stays."""
+        self._kept += 1
+        self._kept_bytes += size_bytes
 
     def _is_wanted(self, damaged: Path, marks: DigestSet) -> bool:
         """Tell whether something put aside still says that it has to come again."""

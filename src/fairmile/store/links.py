@@ -53,6 +53,7 @@ class Laid:
     ways: dict[str, int]
     files: int
     size_bytes: int
+    linked: frozenset[str] = frozenset()  # the folders of objects that symbolic links lead into
 
 
 def lay(
@@ -93,6 +94,7 @@ class _Laying:
         self._replace = replace
         self._folders: set[str] = set()
         self._never: set[tuple[str, int]] = set()
+        self._linked: set[str] = set()
         self._by_way = {"reflink": _reflink, "hardlink": _hard_link, "symlink": _symbolic_link}
 
     def is_empty(self) -> bool:
@@ -142,7 +144,7 @@ class _Laying:
                 raise
             except OSError as error:
                 raise write_failure(file, error) from error
-        return Laid(dict(counts), counts.total(), size_bytes)
+        return Laid(dict(counts), counts.total(), size_bytes, frozenset(self._linked))
 
     def _make_folder(self, path: str) -> None:
         if path in self._folders:
@@ -169,6 +171,8 @@ class _Laying:
             return False
         if stat.S_ISDIR(status.st_mode):
             raise Conflict(f"{file} is a folder where a file is to be laid", hint="move it away")
+        if stat.S_ISLNK(status.st_mode) and _led_to_object(file, entry.sha256):
+            return False  # the object is gone, so nothing is lost with the link
         if self._has_content(entry, file, status):
             return True
         if not self._replace:
@@ -208,6 +212,8 @@ class _Laying:
         if own is not None:
             for way in self._ways:
                 if self._lay_by(way, entry, os.path.abspath(own), file):
+                    if way == "symlink":
+                        self._linked.add(os.path.dirname(os.path.dirname(os.path.abspath(own))))
                     return way
         _arrive(file, lambda name: self._copy(entry, name))
         return "copy"
@@ -322,6 +328,11 @@ def _stays_inside(path: str, text: str) -> bool:
         elif part not in ("", "."):
             going_down = True
     return True
+
+
+def _led_to_object(file: str, sha256: str) -> bool:
+    """Tell whether a symbolic link leads to where an object was, and leads nowhere now."""
+    return os.readlink(file).endswith(f"/{sha256[:2]}/{sha256[2:]}") and not os.path.exists(file)
 
 
 def _lstat(path: str) -> os.stat_result | None:

@@ -19,7 +19,8 @@ from fairmile.base.strict_json import load_json
 from fairmile.base.words import slug
 from fairmile.store.objects import make_folder, writing
 
-Kind = Literal["card", "url", "pin", "run"]
+# A link is a folder whose symbolic links lead into the pool; its name is the path of the folder.
+Kind = Literal["card", "url", "pin", "run", "link"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

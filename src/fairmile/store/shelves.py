@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from fairmile.base.digest import ManifestEntry
-from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, SystemFailure
+from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.store.links import Laid, lay
+from fairmile.store.links import PRESENT, Laid, lay
 from fairmile.store.objects import Objects
 from fairmile.store.pools import Pool, Pools
 from fairmile.store.refs import KINDS, Kind, Ref, Refs
@@ -143,15 +143,36 @@ class Shelves:
             return False
         return True
 
-    def lay(self, target: Ref | str, folder: Path, *, replace: bool = False) -> Laid:
-        """Make a tree appear in a folder, by the ways that the pool it lies in allows; see `links.lay`."""
+    def lay(self, target: Ref | str, folder: Path, *, replace: bool = False, is_cache: bool = False) -> Laid:
+        """Make a tree appear in a folder, by the ways that the pool it lies in allows; see `links.lay`.
+
+        Where symbolic links are made, the folder is noted in the pools that they lead into, so that a clean-up, be it
+        another user's, leaves their objects. With `is_cache` the folder can be laid again whenever it is needed, and
+        keeps nothing that was not used for long.
+        """
         root = self._root(target)
         for _ in self.tree(root):  # to its end: a damaged tree must not put a single file in its place
             pass
         entries, pool = self.tree(root), self._tree_pool(root)
         if isinstance(target, Ref):
             self.touch(target)
-        return lay(entries, self, folder, ways=pool.links if pool else ("copy",), replace=replace)
+        laid = lay(entries, self, folder, ways=pool.links if pool else ("copy",), replace=replace)
+        self._note_links(root, folder, laid, is_cache)
+        return laid
+
+    def _note_links(self, root: str, folder: Path, laid: Laid, is_cache: bool) -> None:
+        place = os.path.abspath(folder)
+        name = f"{place} {root[:16]}"
+        details = {"folder": place, "host": os.uname().nodename, "cache": is_cache}
+        ref = Ref("link", name, root, laid.size_bytes, laid.files, self.clock(), details)
+        for pool in self.pools:
+            is_led_into = os.path.abspath(pool.folder / "objects") in laid.linked
+            if is_led_into or (laid.ways.get(PRESENT) and self.pool_refs(pool).get("link", name) is not None):
+                # A pool of others, who alone clean it up, or a path that no text can hold.
+                with contextlib.suppress(SystemFailure, UsageError):
+                    if root not in self.trees(pool):
+                        self.trees(pool).put(self.tree(root))
+                    self.set_ref(ref, pool)
 
     def _root(self, target: Ref | str) -> str:
         if isinstance(target, Ref):
@@ -205,7 +226,7 @@ class Shelves:
         part of an asset: `mnist` finds `builtin/dataset/mnist@1.0`. Names of several kinds for one tree are one.
         NotFound names the nearest, Conflict those that fit equally well.
         """
-        refs = self.refs()
+        refs = [ref for ref in self.refs() if ref.kind != "link"]
         for fits in (_is_whole, _is_end, _is_end_of_any_version, _is_end_of_any_part):
             found = [ref for ref in refs if fits(name, ref.name)]
             if len({ref.root for ref in found}) > 1:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairmile.base.errors import FairmileError, SystemFailure
+from fairmile.transfer.flow import TooSlow
 from fairmile.transfer.items import Item
 from fairmile.transfer.large import Changed, LargeFile, Offer
 from fairmile.transfer.part import Part
@@ -28,6 +29,7 @@ class Attempts:
         shared = bool(item.checksums) and len(remotes) > 1
         self._groups: list[list[Remote]] = [list(remotes)] if shared else [[remote] for remote in remotes]
         self._now: list[Remote] = []
+        self._slow: list[list[Remote]] = []
         self._is_second_try = False
         # Ranges of a spoiled attempt: start, stop, source, and the sha256 of what it brought.
         self._suspects: list[tuple[int, int, str, str]] = []
@@ -37,9 +39,16 @@ class Attempts:
     def next(self) -> list[Remote] | None:
         """Return the sources to try now, or None when none is left."""
         if not self._groups:
+            self._groups, self._slow = self._slow[:1], []  # slow as it is, it is the best there is
+        if not self._groups:
             return None
         self._now = self._groups.pop(0)
         return self._now
+
+    @property
+    def is_last(self) -> bool:
+        """Tell whether nothing else can be tried when the sources of now fail."""
+        return not self._groups
 
     def spoiled(self, error: FairmileError, offers: Sequence[Offer], large: LargeFile, part: Part) -> None:
         """Note that what came was wrong, and plan what to try instead."""
@@ -68,6 +77,8 @@ class Attempts:
         """Note that no source of the group could bring the file."""
         self._remember(error)
         self._is_second_try = False
+        if isinstance(error, TooSlow):
+            self._slow.append(self._now)
         if self._groups:
             self._say(f"{error}; trying the next source")
 

@@ -93,6 +93,12 @@ def shown_address(text: str) -> str:
     return _SECRET_WORDS.sub(r"\1=…", _USER_INFO.sub(r"\1", text))
 
 
+def holds_secret(address: str) -> bool:
+    """Tell whether an address carries a password before its host, or a key in its query."""
+    login = without_login(address)[1]
+    return bool(login and login.password) or _SECRET_WORDS.search(address) is not None
+
+
 def without_login(address: str) -> tuple[str, Login | None]:
     """Return an address without user and password, and these as they are meant: percent signs decoded."""
     try:

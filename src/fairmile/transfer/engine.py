@@ -19,11 +19,13 @@ from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFa
 from fairmile.base.files import Lock
 from fairmile.base.units import format_size
 from fairmile.store.archives import archive_format, needs_seek, unpack
+from fairmile.store.listing import Listing
 from fairmile.store.objects import Batch, Objects, Readable
 from fairmile.transfer.attempts import Attempts
 from fairmile.transfer.checks import Digester
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
+from fairmile.transfer.flow import beyond_bound, beyond_size
 from fairmile.transfer.items import Brought, Failure, Item, Watcher
 from fairmile.transfer.large import LargeFile, Offer
 from fairmile.transfer.limits import Limiter
@@ -129,7 +131,16 @@ class Engine:
             self._watcher.item(self._done, self._total)
 
     def _small_files(self, items: Sequence[Item], most_s: float = float("inf")) -> SmallFiles:
-        return SmallFiles(items, self._fetchers, self._settings, self._limiter, self._watcher, self._count, most_s)
+        return SmallFiles(
+            items,
+            self._fetchers,
+            self._settings,
+            self._limiter,
+            self._watcher,
+            self._count,
+            most_s,
+            room_bytes=self._room_bytes,
+        )
 
     def _is_small(self, item: Item) -> bool:
         if item.unpack or (item.size_bytes is not None and item.size_bytes > LARGE):
@@ -207,6 +218,7 @@ class Engine:
             large = LargeFile(
                 item.path, part, offers, item.checksums, self._settings, self._limiter, self._watcher.bytes
             )
+            large.is_patient = attempts.is_last
             try:
                 with self._stoppable(large):
                     brought = self._assemble(item, large, part, attempts)
@@ -274,7 +286,7 @@ class Engine:
             self._objects.adopt(part.path, sha256)
             return Brought(item, sha256, size, (ManifestEntry(item.path, size, sha256, item.mode),))
         with self._objects.batch(anew=self._fresh) as batch:
-            members: list[ManifestEntry] | None = None
+            members: Listing | None = None
             trouble: list[BaseException] = []
 
             def stream_members() -> None:
@@ -299,13 +311,18 @@ class Engine:
                 with open(part.path, "rb") as stream:
                     members = self._unpack(stream, item, batch)
             attempts.compare(part)
-        return Brought(item, sha256, size, _below(item.into, members))
+        return Brought(item, sha256, size, members)
 
-    def _unpack(self, stream: BinaryIO, item: Item, batch: Batch) -> list[ManifestEntry]:
+    def _unpack(self, stream: BinaryIO, item: Item, batch: Batch) -> Listing:
         sink = batch if self._room_bytes is None else _Bounded(batch, self._room_bytes, item.path)
-        members = unpack(stream, item.path, sink, on_note=self._watcher.note)
-        self._on_landed(sum(entry.size_bytes for entry in members))
+        members = unpack(stream, item.path, sink, on_note=self._watcher.note, check=self._check)
+        self._on_landed(members.total_bytes())
         return members
+
+    def _check(self) -> None:
+        """Raise what ended the transfer, such as Ctrl-C, in whatever thread still works for it."""
+        if self._stopped is not None:
+            raise self._stopped
 
     def _bring_unsized(self, item: Item, remotes: list[Remote]) -> Brought:
         """Bring a file whose size nobody tells, by one connection."""
@@ -317,7 +334,7 @@ class Engine:
             return found
         with self._objects.batch(anew=self._fresh) as batch, self._objects.open(found.sha256) as stream:
             members = self._unpack(stream, item, batch)
-        return replace(found, entries=_below(item.into, members))
+        return replace(found, entries=members)
 
     def _bring_folder(
         self, item: Item, remote: Remote, fetcher: FolderFetcher, assembly: Path, notes: list[str]
@@ -325,15 +342,23 @@ class Engine:
         # Each source has its own: what one left must not pass for files of another.
         folder = assembly / f"folder-{sha256_hex(remote.address.encode('utf-8', 'surrogateescape'))[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
-        moved = 0
+        moved, shown = 0, shown_address(remote.address)
+        most, reason = self._small_files([]).most_bytes(item)
 
         def on_bytes(count: int) -> None:
             nonlocal moved
             moved += count
+            if moved > most:
+                raise beyond_bound(shown, most, reason) if reason else beyond_size(shown, most)
             self._watcher.bytes(count)
 
-        fetcher.bring(remote.address, folder, on_bytes)
-        entries: list[ManifestEntry] = []
+        try:
+            fetcher.bring(remote.address, folder, on_bytes)
+        except (Integrity, SystemFailure):
+            if moved > most:  # nothing of it is of use
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        entries = Listing(check=self._check)
         with self._objects.batch(anew=self._fresh) as batch:
             for entry in scan_tree(folder):
                 with _opened(folder / entry.path, entry) as stream:
@@ -344,14 +369,14 @@ class Engine:
                 except Integrity:
                     shutil.rmtree(folder, ignore_errors=True)  # else the next attempt would go on from it
                     raise
-                entries.append(replace(entry, sha256=sha256, size_bytes=size))
-        if not entries:
+                entries.put(replace(entry, sha256=sha256, size_bytes=size))
+        if not len(entries):
             raise SystemFailure(f"{shown_address(remote.address)} brought no file")
-        total = sum(entry.size_bytes for entry in entries)
-        found = _below(item.into, entries)
-        brought = Brought(item, "", total, found, moved, tuple(notes), remote.address, remote.validator)
+        total = entries.total_bytes()
+        brought = Brought(item, "", total, entries, moved, tuple(notes), remote.address, remote.validator)
         if len(entries) == 1 and item.path and not item.into:
-            return replace(brought, sha256=entries[0].sha256, entries=(replace(entries[0], path=item.path),))
+            only = next(iter(entries))
+            return replace(brought, sha256=only.sha256, entries=(replace(only, path=item.path),))
         return brought
 
 
@@ -448,10 +473,6 @@ def _outcome(future: Future[None]) -> None:
 def _validators(item: Item, remotes: Sequence[Remote]) -> list[str]:
     """Return what must be unchanged for a half-done file to be of use; a digest makes the rest superfluous."""
     return [] if item.checksums else [remote.validator for remote in remotes]
-
-
-def _below(into: str, entries: Sequence[ManifestEntry]) -> tuple[ManifestEntry, ...]:
-    return tuple(replace(entry, path=f"{into}/{entry.path}") for entry in entries) if into else tuple(entries)
 
 
 @contextmanager

@@ -8,12 +8,15 @@ import threading
 import time
 from binascii import b2a_base64
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Transient, Unsupported, UsageError
+from fairmile.base.registry import Plugin, Registry
 from fairmile.transfer.credentials import shown_address, without_login
-from fairmile.transfer.remote import Context
+from fairmile.transfer.flow import Flow
+from fairmile.transfer.remote import Body, Context
 from fairmile.transfer.wire import Connection, Endpoint, Head, number
 
 if TYPE_CHECKING:
@@ -33,6 +36,10 @@ _PLAIN_TARGET = re.compile(r"/[A-Za-z0-9/%._~-]*")
 _TARGET_SAFE = "/%:@!$&'()*+,;=~?-._[]|"
 
 
+# Imported where a server compresses what it sends.
+_ENCODINGS: Registry[ModuleType] = Registry("kind of encoding", {"all": Plugin("fairmile.transfer.encodings")})
+
+
 class Busy(Transient):
     """The server asks to come back later; `after_s` is how much later, as far as it says."""
 
@@ -49,6 +56,9 @@ class Answer(NamedTuple):
 
     @property
     def size_bytes(self) -> int | None:
+        """The size of the file; unknown where the server announces that of something it compressed."""
+        if encoding_of(self.head.headers, self.url):
+            return None
         return number(self.head.headers.get("content-length", ""))
 
     @property
@@ -134,7 +144,7 @@ class Client:
         connection, answer = self._patient("GET", url, headers)
         try:
             _expect_success(url, answer.head)
-            return _read_all(connection, url, most_bytes), answer
+            return self._document(connection, answer, most_bytes), answer
         finally:
             self.give_back(connection)
 
@@ -142,7 +152,7 @@ class Client:
         """Return the answer whatever its status, and its body, for services that explain their refusals."""
         connection, answer = self._patient(method, url, headers)
         try:
-            return answer.head, _read_all(connection, url, _DOCUMENT_BYTES)
+            return answer.head, self._document(connection, answer, _DOCUMENT_BYTES)
         finally:
             self.give_back(connection)
 
@@ -164,13 +174,20 @@ class Client:
             _expect_success(url, head)
             if head.status >= 300:
                 raise SystemFailure(f"{shown_address(url)} answers {head.status} {head.reason}".rstrip())
-            data = _read_all(connection, url, _DOCUMENT_BYTES)
+            data = self._document(connection, Answer(url, head), _DOCUMENT_BYTES)
         finally:
             self.give_back(connection)
         try:
             return json.loads(data)
         except ValueError as error:
             raise Integrity(f"{shown_address(url)} does not answer with JSON") from error
+
+    def _document(self, connection: Connection, answer: Answer, most_bytes: int) -> bytes:
+        """Read the whole body of an answer, whose connection the caller gives back."""
+        body: Body | Connection = connection
+        if encoding := encoding_of(answer.head.headers, answer.url):
+            body = _decoded(HttpBody(self, connection, answer, 0, None), encoding, answer.url)
+        return _read_all(body, answer.url, most_bytes, Flow(self._context.settings.stall_s))
 
     def open(
         self,
@@ -180,16 +197,33 @@ class Client:
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
         validator: str = "",
-    ) -> HttpBody:
+        decode: bool = True,
+    ) -> Body:
         """Open the bytes from `start` up to, without, `stop`; see `RangeFetcher.open`.
 
-        With the `validator` of an earlier answer the server sends the whole anew when it has changed.
+        With the `validator` of an earlier answer the server sends the whole anew when it has changed. What a server
+        compressed unasked is expanded, from the first byte on: a range of it would be one of the packed bytes. With
+        `decode` false the bytes stay as they are sent.
         """
         asked = dict(headers)
         if start or stop is not None:
             asked["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
             if validator:
                 asked["If-Range"] = validator
+        connection, answer = self._answered(url, asked)
+        if decode and answer.head.status == 206 and encoding_of(answer.head.headers, answer.url):
+            connection.close()
+            connection, answer = self._answered(url, headers)
+        try:
+            body = self._body(url, connection, answer, start)
+            encoding = encoding_of(answer.head.headers, answer.url) if decode and body.is_whole else ""
+            return _decoded(body, encoding, answer.url) if encoding else body
+        except BaseException:
+            self.give_back(connection)
+            raise
+
+    def _answered(self, url: str, asked: Mapping[str, str]) -> tuple[Connection, Answer]:
+        """Ask for an address where it was found last."""
         known = self._moved.get(url)
         connection, answer = self._exchange("GET", known or url, _for_host(asked, url, known) if known else asked)
         if known is not None and answer.head.status in (400, 401, 403, 404, 410):  # a signed address that ran out
@@ -198,11 +232,7 @@ class Client:
             connection, answer = self._exchange("GET", url, asked)
         if answer.url != url:
             self._moved[url] = answer.url
-        try:
-            return self._body(url, connection, answer, start)
-        except BaseException:
-            self.give_back(connection)
-            raise
+        return connection, answer
 
     def _body(self, url: str, connection: Connection, answer: Answer, start: int) -> HttpBody:
         head = answer.head
@@ -216,7 +246,7 @@ class Client:
         if head.status == 416:
             _, total = _content_range(head.headers.get("content-range", ""))
             if total is not None and total <= start:
-                _read_all(connection, url, _DOCUMENT_BYTES)
+                _read_all(connection, url, _DOCUMENT_BYTES, Flow(self._context.settings.stall_s))
                 return HttpBody(self, connection, answer, start, total)
         _expect_success(url, head)
         if head.status != 200:
@@ -511,12 +541,30 @@ def _content_range(text: str) -> tuple[int, int | None]:
     return -1 if first is None else first, number(total.strip())
 
 
-def _read_all(connection: Connection, url: str, most_bytes: int) -> bytes:
+def encoding_of(headers: Mapping[str, str], url: str) -> str:
+    """Return how an answer is compressed; empty where its bytes are those of the file."""
+    header = headers.get("content-encoding", "")
+    if header in ("", "identity"):
+        return ""
+    found: str = _ENCODINGS["all"].encoding_of(header, url)
+    return found
+
+
+def _decoded(body: HttpBody, encoding: str, url: str) -> Body:
+    decoded: Body = _ENCODINGS["all"].Decoded(body, encoding, url)
+    return decoded
+
+
+def _read_all(body: Body | Connection, url: str, most_bytes: int, flow: Flow) -> bytes:
     parts: list[bytes] = []
     size = 0
     buffer = memoryview(bytearray(64 << 10))
-    while count := connection.readinto(buffer):
+    began = time.monotonic()
+    while count := body.readinto(buffer):
         size += count
+        now = time.monotonic()
+        flow.add(count, now - began, shown_address(url))
+        began = now
         if size > most_bytes:
             raise SystemFailure(
                 f"{shown_address(url)} sends more than {most_bytes:,} bytes where a document was expected"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 from fairmile.base.digest import Checksum, ManifestEntry, sha256_hex
 from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.store.files import Placed
 from fairmile.transfer.remote import Remote
 
 
@@ -42,16 +44,23 @@ class Item:
 
 @dataclass(frozen=True)
 class Brought:
-    """What an item turned out to be: the files it consists of, and how they came."""
+    """What an item turned out to be: the files it consists of, sorted or few, and how they came.
+
+    The paths of `entries` are those below the item's folder `into`; `placed` has the whole ones.
+    """
 
     item: Item
     sha256: str
     size_bytes: int
-    entries: tuple[ManifestEntry, ...]
+    entries: Collection[ManifestEntry]
     moved_bytes: int = 0
     notes: tuple[str, ...] = ()
     source: str = ""
     validator: str = ""
+
+    @property
+    def placed(self) -> Collection[ManifestEntry]:
+        return Placed(self.item.into, self.entries) if self.item.into else self.entries
 
 
 @dataclass(frozen=True)

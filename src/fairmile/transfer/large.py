@@ -14,6 +14,7 @@ from fairmile.base.digest import Checksum
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
 from fairmile.transfer.checks import Digester, is_page_name, looks_like_page
 from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.flow import Flow, TooSlow, beyond_size
 from fairmile.transfer.http import pause_s
 from fairmile.transfer.limits import Limiter
 from fairmile.transfer.part import Part
@@ -68,7 +69,10 @@ class Offer:
 
 @dataclass(eq=False)
 class LargeFile:
-    """Brings one file of known size into a part; `run` returns its sha256 once every digest was checked."""
+    """Brings one file of known size into a part; `run` returns its sha256 once every digest was checked.
+
+    Where a source only trickles, `is_patient` decides whether to go on with it over new connections or to give it up.
+    """
 
     path: str
     part: Part
@@ -78,6 +82,7 @@ class LargeFile:
     limiter: Limiter
     on_bytes: Callable[[int], None]
     clock: Callable[[], float] = time.monotonic
+    is_patient: bool = True
 
     def __post_init__(self) -> None:
         self.digester = Digester(self.checksums)
@@ -206,11 +211,12 @@ class LargeFile:
             pace.latency_s = min(pace.latency_s or latency, latency)
             self._examine(offer, segment, body, wants_part)
             self._skip(offer, body, segment.pos - body.start, buffer)
-            segment.since = segment.last = self.clock()
-            self._receive(offer, segment, body, buffer)
+            segment.begin(self.clock())
+            flow = Flow(self.settings.stall_s)
+            self._receive(offer, segment, body, buffer, flow)
             # Ranges that others asked for in vain are free by now.
             while body.is_whole and self.segments.extend(segment):
-                self._receive(offer, segment, body, buffer)
+                self._receive(offer, segment, body, buffer, flow)
         finally:
             body.close()
 
@@ -247,6 +253,12 @@ class LargeFile:
                 return "; it sends a web page, perhaps for a login"
         return ""
 
+    def _expect_end(self, offer: Offer, body: Body) -> None:
+        """Refuse a body that goes on behind the expected size, where no digest tells whether it is the file."""
+        with suppress(Transient):  # nothing more came
+            if not self.checksums and body.readinto(memoryview(bytearray(1))):
+                raise beyond_size(offer.shown, self.part.size_bytes)
+
     @staticmethod
     def _skip(offer: Offer, body: Body, count: int, buffer: memoryview) -> None:
         while count > 0:
@@ -255,17 +267,19 @@ class LargeFile:
                 raise Transient(f"{offer.shown} ended early")
             count -= got
 
-    def _receive(self, offer: Offer, segment: Segment, body: Body, buffer: memoryview) -> None:
+    def _receive(self, offer: Offer, segment: Segment, body: Body, buffer: memoryview, flow: Flow) -> None:
         pos = segment.pos
         while pos < segment.stop:
             room = segment.stop - pos
-            count, trouble = self._fill(segment, body, buffer[:room] if room < _BUFFER else buffer)
+            count, trouble = self._fill(offer, segment, body, buffer[:room] if room < _BUFFER else buffer, flow)
             head = bytes(buffer[: min(count, 512)]) if pos == 0 and not self.checksums else b""
             if looks_like_page(head) and not is_page_name(self.path):
                 raise Integrity(
                     f"{offer.shown} answers with a web page instead of {self.path}",
                     hint="it may need a login, or the address is that of a page about the file",
                 )
+            if count == self.part.size_bytes - pos and body.is_whole and body.total_bytes is None:
+                self._expect_end(offer, body)
             # Another connection may have taken over the rest meanwhile.
             mine = self.segments.claim(segment, count)
             self.part.write(pos, buffer[:mine])
@@ -284,10 +298,13 @@ class LargeFile:
         self._stopping.wait(seconds)
         segment.last = self.clock()
 
-    def _fill(self, segment: Segment, body: Body, buffer: memoryview) -> tuple[int, Transient | None]:
+    def _fill(
+        self, offer: Offer, segment: Segment, body: Body, buffer: memoryview, flow: Flow
+    ) -> tuple[int, Transient | None]:
         """Read until the buffer is full or some time has passed; a long link brings many small pieces."""
         filled = 0
-        until = self.clock() + _FILL_S
+        began = self.clock()
+        until = began + _FILL_S
         is_far = self.segments.pace(segment.source).latency_s > _NEAR_S
         while filled < len(buffer):
             try:
@@ -297,16 +314,23 @@ class LargeFile:
             if count == 0:
                 break
             filled += count
-            segment.last = self.clock()
-            if segment.last > until:
+            segment.last = now = self.clock()
+            if now > until:
                 break
             if count < _SMALL_PIECE and filled < len(buffer) and is_far:
                 time.sleep(_GATHER_S)  # more comes meanwhile: each piece costs a switch of threads
+        try:
+            flow.add(filled, self.clock() - began, offer.shown)
+        except TooSlow as error:
+            return filled, error
         return filled, None
 
     def _hindered(self, offer: Offer, segment: Segment, error: Transient) -> float:
         """Count a failure and return how long to wait; too many in a row without a byte end the source."""
         with self.segments.changed:
+            if isinstance(error, TooSlow) and not self.is_patient:
+                offer.fault = offer.fault or error
+                return 0.0
             if segment.pos > segment.start or segment.pos >= segment.stop or self.segments.over:
                 offer.failures = 0
                 return 0.0
@@ -327,6 +351,8 @@ class LargeFile:
         at = 0
         while (front := self.front(at)) > at:
             while at < front:
+                if self._failure is not None:  # nobody asks for the digest any more
+                    return
                 count = self.part.read(at, buffer[: min(front - at, _HASH_BUFFER)])
                 if not count:
                     raise DiskFailure(f"{self.part.path} became shorter while it was read")

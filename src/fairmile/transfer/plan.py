@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +12,7 @@ from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.units import format_size
+from fairmile.store.files import Placed, Stored, Together
 from fairmile.store.pools import Pool
 from fairmile.store.store import Store
 from fairmile.transfer.credentials import shown_address
@@ -40,7 +41,7 @@ class Plan:
 
     what: str
     items: tuple[Item, ...]
-    present: tuple[ManifestEntry, ...]
+    present: Collection[ManifestEntry]
     pool: Pool
     download_bytes: int
     unpacked_bytes: int
@@ -86,14 +87,15 @@ class Planner:
 
     def plan(self, what: str, items: Sequence[Item], *, pool: str | None = None, fresh: bool = False) -> Plan:
         """Return what must come and where it goes; SystemFailure with the numbers when no pool has the room."""
-        present: list[ManifestEntry] = []
+        present: list[Collection[ManifestEntry]] = []
         todo: list[Item] = []
         digests = [item.sha256 for item in items if item.sha256 is not None and not item.unpack]
         absent = set(digests if fresh else self._store.absent(digests))
         for item in items:
             known = () if fresh or item.sha256 in absent else self._known(item)
-            present += known
-            if not known:
+            if known:
+                present.append(known)
+            else:
                 todo.append(item)
         notes: list[str] = []
         todo = self._with_sizes(todo, notes)
@@ -108,7 +110,7 @@ class Planner:
         return Plan(
             what,
             tuple(todo),
-            tuple(present),
+            _joined(present),
             choice.pool,
             download,
             unpacked,
@@ -129,7 +131,7 @@ class Planner:
         name, size = max(held.items(), key=lambda each: each[1], default=(None, 0))
         return (name, size) if size else (None, 0)
 
-    def _known(self, item: Item) -> tuple[ManifestEntry, ...]:
+    def _known(self, item: Item) -> Collection[ManifestEntry]:
         """Return the files of an item whose content is in the store already, under whatever name."""
         if item.sha256 is None:
             return ()
@@ -137,8 +139,8 @@ class Planner:
             ref = self._store.ref("url", archive_name(item.sha256))
             if ref is None or not self._store.complete(ref):
                 return ()
-            into = f"{item.into}/" if item.into else ""
-            return tuple(replace(entry, path=into + entry.path) for entry in self._store.tree(ref.root))
+            tree = Stored(ref.root, ref.files, self._store.tree)
+            return Placed(item.into, tree) if item.into else tree
         size = self._store.size(item.sha256)
         return () if size is None else (ManifestEntry(item.path, size, item.sha256, item.mode),)
 
@@ -216,6 +218,13 @@ class Planner:
         except FairmileError:
             return None  # the transfer itself will tell what is wrong
         return None
+
+
+def _joined(parts: Sequence[Collection[ManifestEntry]]) -> Collection[ManifestEntry]:
+    """Return files as one collection: single ones as a tuple, whole trees unread."""
+    if all(isinstance(part, tuple) for part in parts):
+        return tuple(entry for part in parts for entry in part)
+    return Together(parts)
 
 
 def _at_once(ask: Callable[[T], R], each: Sequence[T]) -> list[R]:

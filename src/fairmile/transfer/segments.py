@@ -11,6 +11,9 @@ from typing import Any
 _LEAST = 1 << 20
 _LEAST_TAKEN_OVER = 256 << 10
 _AHEAD_S = 4.0  # a range should keep a connection busy for about so long
+_RECENT_S = 1.0  # how fast a connection is, its last one to two seconds tell
+_UNTRIED_BYTES_PER_S = 256 << 10  # what a source that has not delivered yet is expected to
+_MUCH = 4  # a rest too small to share is taken over where its owner needs so many times as long
 
 
 @dataclass(eq=False, slots=True)
@@ -28,11 +31,29 @@ class Segment:
     claimed: int = -1
     body: Any = None
     last: float = 0.0
+    # Where it stood at two earlier times, the later one at least `_RECENT_S` after the other.
+    _before: tuple[float, int] = (0.0, 0)
+    _lately: tuple[float, int] = (0.0, 0)
 
     def __post_init__(self) -> None:
         self.pos = self.start if self.pos < 0 else self.pos
         self.claimed = self.pos
-        self.last = self.since
+        self.begin(self.since)
+
+    def begin(self, now: float) -> None:
+        """Note that its first byte may come from now on."""
+        self.since = self.last = now
+        self._before = self._lately = (now, self.pos)
+
+    def reach(self, pos: int, now: float) -> None:
+        self.pos, self.last = pos, now
+        if now - self._lately[0] >= _RECENT_S:
+            self._before, self._lately = self._lately, (now, pos)
+
+    def bytes_per_s(self, now: float) -> float:
+        """Return how fast its bytes came of late."""
+        since, start = self._before
+        return (self.pos - start) / max(now - since, 1e-3)
 
 
 @dataclass(slots=True)
@@ -138,19 +159,21 @@ class Segments:
         for segment in self._active:
             left = segment.stop - segment.claimed
             is_stalled = now - segment.last > self.stalled_s
-            if left < (1 if is_stalled else _LEAST_TAKEN_OVER):
+            if left < 1:
                 continue
             rate = self._rate(segment, now)
             if not rate and not is_stalled:
                 continue  # too fresh to be judged
             needs_s = float("inf") if is_stalled else left / rate
+            if left < _LEAST_TAKEN_OVER and needs_s < self.stalled_s:
+                continue
             if best is None or needs_s > best[0]:
                 best = (needs_s, segment)
         if best is None:
             return None
         needs_s, slow = best
         pace = self.pace(source)
-        mine = pace.bytes_per_s or 1.0
+        mine = self._expected(source, now)
         left = slow.stop - slow.claimed
         if needs_s == float("inf"):
             split = slow.claimed
@@ -159,7 +182,8 @@ class Segments:
             theirs = self._rate(slow, now)
             split = slow.claimed + int(left * theirs / (theirs + mine))
             # Not worth a request when the owner is nearly as fast.
-            if needs_s < (slow.stop - split) / mine + 2 * pace.latency_s + 0.05:
+            takes_s = (slow.stop - split) / mine + 2 * pace.latency_s + 0.05
+            if needs_s < takes_s * (1 if left >= _LEAST_TAKEN_OVER else _MUCH):
                 return None
         taken = Segment(split, slow.stop, source, now)
         slow.stop = split
@@ -172,7 +196,15 @@ class Segments:
     def _rate(self, segment: Segment, now: float) -> float:
         """Return how fast a range comes; before its first bytes, how fast those of its source did."""
         brought = segment.pos - segment.start
-        return brought / max(now - segment.since, 1e-3) if brought else self.pace(segment.source).bytes_per_s
+        return segment.bytes_per_s(now) if brought else self.pace(segment.source).bytes_per_s
+
+    def _expected(self, source: int, now: float) -> float:
+        """Return how fast another range of a source should come."""
+        known = self.pace(source).bytes_per_s
+        if known:
+            return known
+        rates = [each.bytes_per_s(now) for each in self._active if each.source == source and each.pos > each.start]
+        return max(rates, default=0.0) or _UNTRIED_BYTES_PER_S
 
     def claim(self, segment: Segment, count: int) -> int:
         """Return how many of the bytes that came are still the connection's own to write.
@@ -186,8 +218,7 @@ class Segments:
 
     def progressed(self, segment: Segment, pos: int) -> None:
         """Note that bytes up to `pos` are on disk."""
-        segment.pos = pos
-        segment.last = self.clock()
+        segment.reach(pos, self.clock())
         if segment.start <= self.front < pos:
             with self.changed:
                 self._advance()
@@ -199,8 +230,9 @@ class Segments:
             if segment in self._active:
                 self._active.discard(segment)
                 seconds = max(segment.last - segment.since, 0.0)
-                if segment.pos - segment.start >= _LEAST_TAKEN_OVER:
-                    self.pace(segment.source).note(segment.pos - segment.start, seconds)
+                brought = segment.pos - segment.start
+                if brought >= _LEAST_TAKEN_OVER or (brought and seconds >= _RECENT_S):
+                    self.pace(segment.source).note(brought, seconds)
                 if segment.pos < segment.stop:
                     self._free.append((segment.pos, segment.stop))
                     self._free.sort()

@@ -14,6 +14,7 @@ class Settings:
     connections: int = 16  # per source of a large file
     segment_bytes: int = 16 << 20  # the largest range asked for at once
     stall_s: float = 10.0  # a connection without a byte for so long is given up
+    unsized_bytes: int = 64 << 30  # the most of a file whose size neither its card nor its source tells
     retries: int = 5  # attempts in a row without a new byte before a source is given up
     socket_buffer_bytes: int = 0  # 0 leaves it to the system, which adapts it
     limits: Mapping[str, str] = field(default_factory=dict)  # host or * → "20 MB/s 08:00-18:00, 200 MB/s"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from fairmile.base.digest import ManifestEntry
 from fairmile.base.errors import DiskFailure, FairmileError, Integrity, SystemFailure, Transient
@@ -13,6 +15,7 @@ from fairmile.store.objects import Batch
 from fairmile.transfer.checks import Digester, is_page_name, looks_like_page
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers import Fetchers
+from fairmile.transfer.flow import Flow, TooSlow, beyond_bound, beyond_size
 from fairmile.transfer.http import pause_s
 from fairmile.transfer.items import Brought, Failure, Item, Watcher
 from fairmile.transfer.limits import Limiter
@@ -24,6 +27,8 @@ _IN_MEMORY = 1 << 20
 _NEAR_CONNECTIONS = 4
 _NEAR_S = 0.005
 _LOOK_S = 0.05
+_JUDGE_S = 2.0  # before, a file is too fresh to be called slow
+_SLOW_S = 10.0  # a last file that would take longer is left to several connections and sources
 _BUFFER = 256 << 10
 
 
@@ -42,6 +47,8 @@ class SmallFiles:
         watcher: Watcher,
         count: Callable[[], None],
         most_s: float = float("inf"),
+        room_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.brought: list[Brought] = []
         self.failures: list[Failure] = []
@@ -55,6 +62,10 @@ class SmallFiles:
         self._watcher = watcher
         self._count = count
         self._most_s = most_s
+        self._room_bytes = room_bytes
+        self._clock = clock
+        self._unbegun = len(items)
+        self._slow_servers: Counter[str] = Counter()
         self._until = float("inf")
         self._streams: set[_Stream] = set()
         self._stop = threading.Event()
@@ -80,6 +91,7 @@ class SmallFiles:
             for worker in started:
                 while worker.is_alive():  # a signal that comes just before a wait is seen only after it
                     worker.join(0.5)
+                    self._hand_over_slow()
         except BaseException:
             self._stop.set()
             for stream in list(self._streams):
@@ -121,6 +133,7 @@ class SmallFiles:
         while not self._stop.is_set() and time.monotonic() < self._until:
             with self._lock:
                 item = next(self._todo, None)
+                self._unbegun -= 1
             if item is None:
                 return
             try:
@@ -146,16 +159,21 @@ class SmallFiles:
         faults: dict[str, FairmileError] = {}
         buffer = memoryview(bytearray(_IN_MEMORY)) if buffer is None else buffer
         left = [remote for remote in item.sources if self._fetchers.ranged(remote.address) is not None]
+        if self._slow_servers:
+            left.sort(key=lambda remote: self._slow_servers[_server(remote)])
         for attempt in range(self._settings.retries):
+            is_last = attempt + 1 == self._settings.retries
             for remote in list(left):
                 try:
-                    return self._receive(item, remote, batch, buffer, notes, alone=len(left) == 1)
+                    return self._receive(item, remote, batch, buffer, notes, alone=is_last or len(left) == 1)
                 except DiskFailure:
                     raise
                 except FairmileError as error:
                     # Wrong bytes may be an accident of the way; a second time they are the source's.
                     if not isinstance(error, (Transient, Integrity)) or (isinstance(error, Integrity) and attempt):
                         left.remove(remote)
+                    if isinstance(error, TooSlow):
+                        self._slow_servers[_server(remote)] += 1
                     if remote.address not in faults and len(item.sources) > 1:
                         notes.append(f"{error}; trying the next source")
                         self._watcher.note(notes[-1])
@@ -181,7 +199,10 @@ class SmallFiles:
         if body.total_bytes is None and not body.is_whole and item.size_bytes is None:
             body.close()  # nobody could tell whether the file ends with this part
             body = fetcher.open(remote, 0, None)
-        stream = _Stream(body, item, remote, fetcher, digester, self._wait if alone else _do_not_wait)
+        wait = self._wait if alone else _do_not_wait
+        stream = _Stream(
+            body, item, remote, fetcher, digester, wait, self.most_bytes(item), self._settings, self._clock
+        )
         self._streams.add(stream)
         if self._stop.is_set():
             stream.interrupt()
@@ -202,11 +223,33 @@ class SmallFiles:
                 stream.digester.check(remote.address)
             if item.size_bytes is not None and size != item.size_bytes:
                 raise Integrity(f"{shown_address(remote.address)} sends {size:,} bytes, expected {item.size_bytes:,}")
+        except Transient:
+            if not stream.is_handed_over:
+                raise
+            return replace(item, size_bytes=stream.size_bytes)
         finally:
             self._streams.discard(stream)
             stream.close()
         entry = ManifestEntry(item.path, size, sha256, item.mode)
         return Brought(item, sha256, size, (entry,), stream.moved, tuple(notes), remote.address, body.validator)
+
+    def most_bytes(self, item: Item) -> tuple[int, str]:
+        """Return how much a source may send, and why no more where its size is unknown."""
+        if item.size_bytes is not None:
+            return item.size_bytes, ""
+        most, room = self._settings.unsized_bytes, self._room_bytes
+        if room is not None and room < most:
+            return room, "which is what is free in the pool"
+        return most, "the limit for a file of unknown size"
+
+    def _hand_over_slow(self) -> None:
+        """Stop the last files that come so slowly that several connections, or other sources, should bring them."""
+        if self._unbegun > 0:  # a slow one holds nobody up
+            return
+        now = self._clock()
+        for stream in list(self._streams):
+            if stream.is_slow(now):
+                stream.hand_over()
 
     def _on_bytes(self, remote: Remote) -> Callable[[int], None]:
         def count(size_bytes: int) -> None:
@@ -221,6 +264,10 @@ class SmallFiles:
             return False
         self._stop.wait(pause_s(failures, error))
         return not self._stop.is_set()
+
+
+def _server(remote: Remote) -> str:
+    return urlsplit(remote.address).netloc
 
 
 def _do_not_wait(failures: int, error: Transient) -> bool:
@@ -239,9 +286,18 @@ class _Stream:
         fetcher: RangeFetcher,
         digester: Digester,
         wait: Callable[[int, Transient], bool],
+        most: tuple[int, str],
+        settings: Settings,
+        clock: Callable[[], float],
     ) -> None:
         self.digester = digester
         self.moved = 0
+        self.is_handed_over = False
+        self._most_bytes, self._reason = most
+        self._flow = Flow(settings.stall_s)
+        self._stall_s = settings.stall_s
+        self._clock = clock
+        self._began = clock()
         self.on_bytes: Callable[[int], None] = lambda size_bytes: None
         self._body = body
         self._item = item
@@ -256,6 +312,22 @@ class _Stream:
     def interrupt(self) -> None:
         """Wake up the reader, from another thread."""
         self._body.interrupt()
+
+    @property
+    def size_bytes(self) -> int | None:
+        return self._item.size_bytes if self._item.size_bytes is not None else self._body.total_bytes
+
+    def is_slow(self, now: float) -> bool:
+        """Tell whether the rest, at the pace so far, takes long; a source that cannot send parts gains nothing."""
+        size, took_s = self.size_bytes, now - self._began
+        if size is None or took_s < _JUDGE_S or (self._body.is_whole and len(self._item.sources) == 1):
+            return False
+        return (size - self.moved) * took_s > _SLOW_S * max(self.moved, 1)
+
+    def hand_over(self) -> None:
+        """End the reading, from another thread, so that others bring the file."""
+        self.is_handed_over = True
+        self.interrupt()
 
     def read_whole(self, buffer: memoryview) -> bytes:
         """Return the whole body, which fills the buffer."""
@@ -279,6 +351,7 @@ class _Stream:
 
     def _readinto(self, buffer: memoryview) -> int:
         while True:
+            began = self._clock()
             try:
                 count = self._body.readinto(buffer)
                 if count == 0 and self._body.total_bytes is not None and self.moved < self._body.total_bytes:
@@ -290,12 +363,25 @@ class _Stream:
             if count:
                 self._failures = 0
                 self.moved += count
+                if self.moved > self._most_bytes:
+                    raise self._too_much()
                 self.on_bytes(count)
+                try:
+                    self._flow.add(count, self._clock() - began, shown_address(self._remote.address))
+                except TooSlow as error:
+                    if self._body.total_bytes is None or self.moved < self._body.total_bytes:
+                        self._go_on(error)
             return count
+
+    def _too_much(self) -> FairmileError:
+        where = shown_address(self._remote.address)
+        if not self._reason:
+            return beyond_size(where, self._most_bytes)
+        return beyond_bound(where, self._most_bytes, self._reason)
 
     def _go_on(self, error: Transient) -> None:
         """Open another connection where the last one broke off, or raise its error."""
-        if not self.moved:
+        if not self.moved or self.is_handed_over:
             raise error  # nothing came: that is for the caller to try again
         while True:
             self._failures += 1
@@ -310,6 +396,7 @@ class _Stream:
             old, self._body = self._body, body
             if body.start != self.moved or body.validator != old.validator:
                 raise error
+            self._flow = Flow(self._stall_s)
             return
 
     def _examine(self, head: bytes) -> None:

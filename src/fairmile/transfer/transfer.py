@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.digest import ManifestEntry, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, SystemFailure
 from fairmile.base.files import Lock, write_failure
 from fairmile.base.registry import Plugin, Registry
+from fairmile.store.files import Placed, Stored, Together, total_bytes
 from fairmile.store.objects import make_folder, open_shared, writing
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
@@ -36,10 +37,14 @@ _PATIENCE_S = 7 * 24 * 3600.0
 class Outcome:
     """What a transfer brought: every file of the asset, and how many bytes moved for it."""
 
-    entries: list[ManifestEntry] = field(default_factory=list)
+    parts: list[Collection[ManifestEntry]] = field(default_factory=list)
     moved_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     validators: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> Collection[ManifestEntry]:
+        return Together(self.parts)
 
 
 class Transfer:
@@ -84,7 +89,7 @@ class Transfer:
 
         The caller holds the `turn` of the plan until it has named what came.
         """
-        outcome = Outcome(list(plan.present), notes=list(plan.notes))
+        outcome = Outcome([plan.present], notes=list(plan.notes))
         if not plan.items:
             return outcome
         objects = self.store.objects(plan.pool)
@@ -104,8 +109,7 @@ class Transfer:
             )
 
             def keep(brought: list[Brought]) -> None:
-                self._keep(brought, plan)
-                record.add(brought)
+                record.add(brought, self._keep(brought, plan))
                 _collect(outcome, brought)
 
             failures = engine.bring(todo, keep)
@@ -114,7 +118,7 @@ class Transfer:
         return outcome
 
     def _record(self, plan: Plan) -> _Record:
-        return _Record(self.store.objects(plan.pool).incoming / f"{_attempt(plan)}.done")
+        return _Record(self.store.objects(plan.pool).incoming / f"{_attempt(plan)}.done", self.store)
 
     def _not_yet(self, plan: Plan, record: _Record, outcome: Outcome, fresh: bool) -> list[Item]:
         """Return what is still to come, after an interrupted attempt or another process's work."""
@@ -126,42 +130,51 @@ class Transfer:
             entries, validator = done.get(_name(item), ((), "")) if done else ((), "")
             if not entries or _has_changed(item, validator):
                 entries, validator = () if fresh or item.sha256 in absent else self._present(item), ""
-            if entries and all(entry.sha256 in self.store for entry in entries):
-                outcome.entries += entries
+            if entries and self._has_all(entries):
+                outcome.parts.append(entries)
                 if validator:
                     outcome.validators[item.path] = validator
             else:
                 todo.append(item)
         return todo
 
+    def _has_all(self, entries: Collection[ManifestEntry]) -> bool:
+        inner = entries.entries if isinstance(entries, Placed) else entries
+        if isinstance(inner, Stored):
+            return self.store.complete(inner.root)
+        return all(entry.sha256 in self.store for entry in entries)
+
     def _present(self, item: Item) -> Sequence[ManifestEntry]:
         size = self.store.size(item.sha256) if item.sha256 is not None and not item.unpack else None
         return () if size is None or item.sha256 is None else (ManifestEntry(item.path, size, item.sha256, item.mode),)
 
-    def _keep(self, brought: list[Brought], plan: Plan) -> None:
-        """Note of which files an archive consists, so that it is known by its content from now on."""
+    def _keep(self, brought: list[Brought], plan: Plan) -> dict[str, str]:
+        """Store the tree of each item of several files, and return its root by the item's name.
+
+        An archive is known by its content from now on.
+        """
+        roots: dict[str, str] = {}
         for each in brought:
+            if not each.item.unpack and len(each.entries) == 1:
+                continue
+            root = roots[_name(each.item)] = self.store.put_tree(each.entries, plan.pool)
             if each.item.unpack and each.sha256:
-                skip = len(each.item.into) + 1 if each.item.into else 0
-                bare = [
-                    ManifestEntry(entry.path[skip:], entry.size_bytes, entry.sha256, entry.mode)
-                    for entry in each.entries
-                ]
-                root = self.store.put_tree(bare, plan.pool)
-                size = sum(entry.size_bytes for entry in bare)
+                size, files = total_bytes(each.entries), len(each.entries)
                 name = archive_name(each.sha256)
-                self.store.set_ref(Ref("url", name, root, size, len(bare), self.store.clock()), plan.pool)
+                self.store.set_ref(Ref("url", name, root, size, files, self.store.clock()), plan.pool)
+        return roots
 
 
 class _Record:
     """A file that lists what came so far, so that an interrupted transfer goes on where it stopped."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, store: Store) -> None:
         self._path = path
+        self._store = store
 
-    def read(self) -> dict[str, tuple[Sequence[ManifestEntry], str]]:
+    def read(self) -> dict[str, tuple[Collection[ManifestEntry], str]]:
         """Return files and validator of each item that came; a line that was cut off does not count."""
-        found: dict[str, tuple[Sequence[ManifestEntry], str]] = {}
+        found: dict[str, tuple[Collection[ManifestEntry], str]] = {}
         try:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -169,32 +182,47 @@ class _Record:
         for line in text.splitlines():
             try:
                 name, entries, validator = json.loads(line)
-                found[name] = (
-                    [ManifestEntry(path, size, sha256, mode) for path, size, sha256, mode in entries],
-                    validator,
-                )
-            except (ValueError, TypeError):
+                found[name] = self._files(entries), validator
+            except (ValueError, TypeError, KeyError):
                 continue
         return found
 
-    def add(self, brought: Sequence[Brought]) -> None:
-        """Add items whose bytes are safe in the store; those with a digest are found by it, and only held."""
-        news = [each for each in brought if each.item.sha256 is None or each.item.unpack]
-        self._append([(_name(each.item), each.entries, each.validator) for each in news])
-        chosen = {id(each) for each in news}
-        self.hold([entry for each in brought if id(each) not in chosen for entry in each.entries])
+    def _files(self, row: Any) -> Collection[ManifestEntry]:
+        if isinstance(row, dict):
+            tree = Stored(row["tree"], row["files"], self._store.tree)
+            return Placed(row["into"], tree) if row["into"] else tree
+        return [ManifestEntry(path, size, sha256, mode) for path, size, sha256, mode in row]
 
-    def hold(self, entries: Sequence[ManifestEntry]) -> None:
+    def add(self, brought: Sequence[Brought], roots: Mapping[str, str]) -> None:
+        """Add items whose bytes are safe in the store; those with a digest are found by it, and only held.
+
+        `roots` are the trees of those that have one, by the item's name.
+        """
+        rows: list[tuple[str, Any, str]] = []
+        held: list[ManifestEntry] = []
+        for each in brought:
+            name = _name(each.item)
+            if name in roots:
+                tree = {"tree": roots[name], "files": len(each.entries), "into": each.item.into}
+                rows.append((name, tree, each.validator))
+            elif each.item.sha256 is None:
+                rows.append((name, _row(each.placed), each.validator))
+            else:
+                held += each.entries
+        self._append([*rows, *([("", _row(held), "")] if held else [])])
+
+    def hold(self, entries: Collection[ManifestEntry]) -> None:
         """Keep a clean-up away from files that are there already; no item has an empty name."""
-        self._append([("", entries, "")] if entries else [])
+        parts = entries.parts if isinstance(entries, Together) else (entries,)
+        inner = [part.entries if isinstance(part, Placed) else part for part in parts]
+        trees = [{"tree": part.root, "files": len(part), "into": ""} for part in inner if isinstance(part, Stored)]
+        files = [entry for part in inner if not isinstance(part, Stored) for entry in part]
+        self._append([("", row, "") for row in (*trees, *([_row(files)] if files else []))])
 
-    def _append(self, rows: Sequence[tuple[str, Sequence[ManifestEntry], str]]) -> None:
+    def _append(self, rows: Sequence[tuple[str, Any, str]]) -> None:
         if not rows:
             return
-        lines = [
-            json.dumps([name, [[e.path, e.size_bytes, e.sha256, e.mode] for e in entries], validator])
-            for name, entries, validator in rows
-        ]
+        lines = [json.dumps(row) for row in rows]
         try:
             with open(open_shared(self._path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8") as stream:
                 stream.write("".join(line + "\n" for line in lines))
@@ -205,6 +233,10 @@ class _Record:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
+
+
+def _row(entries: Collection[ManifestEntry]) -> list[list[Any]]:
+    return [[entry.path, entry.size_bytes, entry.sha256, entry.mode] for entry in entries]
 
 
 def _attempt(plan: Plan) -> str:
@@ -222,7 +254,7 @@ def _name(item: Item) -> str:
 
 def _collect(outcome: Outcome, brought: Sequence[Brought]) -> None:
     for each in brought:
-        outcome.entries += each.entries
+        outcome.parts.append(each.placed)
         outcome.moved_bytes += each.moved_bytes
         outcome.notes += each.notes
         if each.validator:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,6 +58,7 @@ class Connection:
         # What is still to come of the current answer: a number of bytes, or None until the connection ends.
         self._left: int | None = 0
         self._chunked = False
+        self._timeout_s = timeout_s
         self._sock = self._connect(timeout_s, buffer_bytes, tls)
 
     def _connect(self, timeout_s: float, buffer_bytes: int, tls: ssl.SSLContext | None) -> socket.socket:
@@ -127,8 +129,14 @@ class Connection:
         headers = head.headers
         if method == "HEAD" or head.status in (204, 304) or (method == "CONNECT" and head.status == 200):
             self._left, self._chunked = 0, False
-        elif "chunked" in headers.get("transfer-encoding", "").lower():
-            self._left, self._chunked = 0, True
+        elif coding := headers.get("transfer-encoding", "").lower():
+            # Nobody offered to take another one: its bytes would not be those of the file.
+            if any(each.strip() not in ("chunked", "identity", "") for each in coding.split(",")):
+                self.close()
+                raise SystemFailure(
+                    f"{self.endpoint} sends the transfer encoding {coding[:60]!r}, though asked for none"
+                )
+            self._left, self._chunked = (0, True) if "chunked" in coding else (None, False)
         elif "content-length" in headers:
             text = headers["content-length"].split(",")[0].strip()
             length = number(text)
@@ -144,7 +152,11 @@ class Connection:
     def _read_one_head(self) -> Head:
         data = self._rest
         end = data.find(b"\r\n\r\n")
+        until = time.monotonic() + self._timeout_s
         while end < 0:
+            if data and time.monotonic() > until:
+                self.close()
+                raise Transient(f"{self.endpoint} sends its headers too slowly")
             if len(data) > _LONGEST_HEAD:
                 self.close()
                 raise Transient(f"{self.endpoint} sends headers without end")
@@ -229,9 +241,10 @@ class Connection:
         raise Transient(f"{self.endpoint} sends trailers without end")
 
     def _line(self) -> bytes:
+        until = time.monotonic() + self._timeout_s
         while (end := self._rest.find(b"\r\n")) < 0:
             more = self._recv(_READ)
-            if not more or len(self._rest) > _LONGEST_HEAD:
+            if not more or len(self._rest) > _LONGEST_HEAD or time.monotonic() > until:
                 self.close()
                 raise Transient(f"{self.endpoint} closed the connection in the middle of an answer")
             self._rest += more
@@ -252,6 +265,7 @@ class Connection:
 
     def wait_s(self, seconds: float) -> None:
         """Set how long to wait for the next byte."""
+        self._timeout_s = seconds
         self._sock.settimeout(seconds)
 
     def interrupt(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
+import web_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -211,6 +212,7 @@ def test_every_known_program_follows_the_rules_for_declared_ones(name: str) -> N
     known = KNOWN[name]
     settings = {"command": list(known.argv), "schemes": list(known.schemes), "output": known.output}
     settings |= {"find": list(known.find)} if known.find else {}
+    settings |= {"input": known.input} if known.input else {}
     declared = parse_command(name, settings)
     assert (declared.argv, declared.find, declared.output) == (known.argv, known.find, known.output)
     assert known.schemes
@@ -338,7 +340,7 @@ def test_bytes_are_told_while_a_program_runs_and_an_error_there_ends_it(tmp_path
     tool = script(
         tmp_path / "mytool",
         "import time\nstream = open(sys.argv[2], 'w', buffering=1)\n"
-        "for _ in range(600): stream.write('x' * 9999); print('tick', flush=True); time.sleep(0.1)",
+        "for _ in range(600): stream.write('x' * 9999); time.sleep(0.1)",
     )
 
     class Enough(Exception):
@@ -367,9 +369,10 @@ class Recorder(Here):
     def __init__(self) -> None:
         super().__init__()
         self.argv: list[str] = []
+        self.input = ""
 
-    def run(self, argv: Any, **_: Any) -> Result:
-        self.argv = list(argv)
+    def run(self, argv: Any, **more: Any) -> Result:
+        self.argv, self.input = list(argv), more.get("input") or ""
         return Result(tuple(argv), 1, "", "", 0.0)
 
 
@@ -389,6 +392,50 @@ def test_an_address_is_refused_or_stays_within_its_own_word(text: str) -> None:
     assert recorder.argv[2] == f"--from=my://{text}"
     assert recorder.argv[6] == "--out"
     assert not any(word.startswith("-") for word in (*recorder.argv[3:6], recorder.argv[7]))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_password_in_an_address_never_becomes_an_argument(name: str, folder: Path) -> None:
+    recorder = Recorder()
+    scheme = KNOWN[name].schemes[0]
+    address = f"{name}+{scheme}://ann:s3cret@host/data.bin"
+    with pytest.raises(FairmileError) as caught:
+        fetcher(name, runner=recorder).bring(address, folder, ignore)
+    assert "s3cret" not in " ".join(recorder.argv) + str(caught.value) + str(caught.value.hint)
+    if KNOWN[name].input:  # the others refuse it
+        assert "ann:s3cret@host" in recorder.input
+    else:
+        assert isinstance(caught.value, UsageError)
+        assert recorder.argv == []
+
+
+@pytest.mark.parametrize("program", WEB, indirect=True)
+def test_a_login_in_an_address_reaches_the_server(program: str, folder: Path) -> None:
+    seen: list[str] = []
+
+    def wants_login(exchange: web_server.Exchange) -> None:
+        seen.append(exchange.request.headers.get("authorization", ""))
+        (exchange.answer if seen[-1] else functools.partial(web_server.wants_a_login, exchange))()
+
+    with web_server.web_server({"data.bin": CONTENT}, wants_login) as server:
+        address = server.url("data.bin").replace("//", "//ann:s3cret@")
+        fetcher(program).bring(f"{program}+{address}", folder, ignore)
+    assert (folder / "data.bin").read_bytes() == CONTENT
+    assert seen[-1] == "Basic YW5uOnMzY3JldA=="
+
+
+def test_a_key_in_a_query_never_becomes_an_argument_either(folder: Path) -> None:
+    recorder = Recorder()
+    with pytest.raises(UsageError, match="every user of this machine could read"):
+        fetcher("azcopy", runner=recorder).bring("azcopy+https://host/data.bin?sig=s3cret", folder, ignore)
+    assert recorder.argv == []
+
+
+def test_a_declared_program_may_read_the_address_from_its_standard_input(tmp_path: Path, folder: Path) -> None:
+    tool = script(tmp_path / "mytool", "open(sys.argv[1], 'w').write(sys.stdin.read())")
+    mine = fetcher("mytool", {"command": [tool, "{file}"], "input": "get {url}"})
+    mine.bring("mytool+my://ann:s3cret@host/x", folder, ignore)
+    assert (folder / "x").read_text() == "get my://ann:s3cret@host/x"
 
 
 GOOD = {

@@ -62,6 +62,19 @@ class _Zlib:
         return out
 
 
+class _ZlibOrRaw(_Zlib):
+    def __init__(self) -> None:
+        super().__init__(zlib.MAX_WBITS)
+        self._is_first = True
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        if self._is_first and data:
+            self._is_first = False
+            if data[0] & 0x0F != 8:  # zlib's header names its method first
+                self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
+        return super().decompress(data, max_length)
+
+
 def codec(name: str, archive: str) -> Codec:
     """Return the codec called gz, deflate, bz2, xz or zst; Unsupported when its library is missing."""
     if name == "gz":
@@ -75,6 +88,11 @@ def codec(name: str, archive: str) -> Codec:
     zstd = zstd_library(archive)
     options = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
     return Codec(lambda: zstd.ZstdDecompressor(options=options), (zstd.ZstdError,))
+
+
+def zlib_stream() -> Codec:
+    """Return the codec for deflated data with zlib's header, or without any, as some web servers send them."""
+    return Codec(_ZlibOrRaw, (zlib.error,))
 
 
 def raw_lzma(filters: list[dict[str, Any]]) -> Codec:

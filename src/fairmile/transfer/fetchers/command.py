@@ -1,7 +1,8 @@
 """Programs that fetch: curl, wget, aria2c, rclone, cloud tools, and any other that the settings declare.
 
 A program is a list of words with placeholders. A value takes the place of a placeholder within one word, so it
-never becomes a word of its own, never an option, and never reaches a shell.
+never becomes a word of its own, never an option, and never reaches a shell. Every user of the machine can read the
+words of a program that runs: an address with a password reaches it by its standard input, or not at all.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.words import did_you_mean
-from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.credentials import holds_secret, shown_address
 from fairmile.transfer.remote import Context, Remote
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
@@ -40,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SOURCE = ("url", "host", "path")
 _TARGET = ("file", "folder", "name")
-_KEYS = ("command", "schemes", "resumes", "output", "find")
+_KEYS = ("command", "schemes", "resumes", "output", "find", "input")
 _LOOK_EVERY_S = 0.5
 _LAST_LINES = 8
 
@@ -50,7 +51,8 @@ class Command:
     """A program that fetches, as a list of words with placeholders.
 
     {url} is the address, {host} and {path} are its parts; {folder} is the folder to fill, {file} the path of the
-    one file to write there, {name} its name. `output` says which of both it makes, "file" or "folder".
+    one file to write there, {name} its name. `output` says which of both it makes, "file" or "folder". `input` is
+    what the program reads from its standard input, with the same placeholders.
 
     `resumes` says that the program itself goes on with what an earlier attempt left, and notices when the source
     has changed since; before any other one the folder is emptied. `find` lists what is there as `rclone lsjson`
@@ -67,6 +69,7 @@ class Command:
     missing: frozenset[int] = frozenset()
     transient: frozenset[int] = frozenset()
     debris: tuple[str, ...] = ()
+    input: str = ""
 
 
 def _known(name: str, command: str, schemes: str, *, find: str = "", **more: Any) -> Command:
@@ -80,15 +83,17 @@ KNOWN: Mapping[str, Command] = {
         _known(
             "curl",
             "curl --fail --location --globoff --netrc-optional --connect-timeout 30 --speed-limit 1 --speed-time 60 "
-            "--output {file} -- {url}",
+            "--output {file} --config -",
             "http https ftp ftps sftp scp",
+            input='url = "{url}"\n',
             missing=frozenset({78}),
             transient=frozenset({5, 6, 7, 18, 28, 35, 52, 55, 56, 92}),
         ),
         _known(
             "wget",
-            "wget --progress=dot:mega --timeout=60 --tries=3 --output-document={file} -- {url}",
+            "wget --progress=dot:mega --timeout=60 --tries=3 --output-document={file} --input-file=-",
             "http https ftp ftps",
+            input="{url}\n",
             transient=frozenset({4}),
         ),
         _known(
@@ -96,8 +101,9 @@ KNOWN: Mapping[str, Command] = {
             "aria2c --max-connection-per-server=16 --split=16 --min-split-size=1M --file-allocation=none "
             "--allow-overwrite=true --auto-file-renaming=false --follow-torrent=false --follow-metalink=false "
             "--timeout=60 --summary-interval=1 --console-log-level=warn --enable-color=false --download-result=hide "
-            "--dir={folder} --out={name} -- {url}",
+            "--input-file=-",
             "http https ftp sftp",
+            input="{url}\n dir={folder}\n out={name}\n",
             missing=frozenset({3, 4}),
             transient=frozenset({2, 6, 19, 29}),
             debris=("*.aria2",),
@@ -161,8 +167,15 @@ def parse_command(name: str, settings: Any) -> Command:
     schemes = settings.get("schemes", [])
     if not isinstance(schemes, list) or not all(isinstance(each, str) and _SCHEME.fullmatch(each) for each in schemes):
         problems.append(Problem(f"expected a list such as [my], found {schemes!r}", field=f"{field}.schemes"))
-    problems += _template_problems(settings.get("command"), f"{field}.command", [*_SOURCE, *_TARGET])
-    if not problems and not _fields(settings["command"]) & (set(_TARGET) if output == "file" else {"folder"}):
+    text = settings.get("input", "")
+    if not isinstance(text, str):
+        problems.append(Problem(f"expected a text such as '{{url}}', found {text!r}", field=f"{field}.input"))
+        text = ""
+    wrong = _placeholder_problems(text, f"{field}.input", [*_SOURCE, *_TARGET])
+    text = "" if wrong else text
+    problems += wrong + _template_problems(settings.get("command"), f"{field}.command", [*_SOURCE, *_TARGET], text)
+    is_target = set(_TARGET) if output == "file" else {"folder"}
+    if not problems and not _fields([*settings["command"], text]) & is_target:
         wanted = "{file}" if output == "file" else "{folder}"
         problems.append(Problem(f"no word holds {wanted}, so nothing would be written", field=f"{field}.command"))
     if "find" in settings:
@@ -170,11 +183,17 @@ def parse_command(name: str, settings: Any) -> Command:
     if problems:
         raise InvalidDocument(problems)
     return Command(
-        name, tuple(settings["command"]), tuple(schemes), resumes, str(output), tuple(settings.get("find", ()))
+        name,
+        tuple(settings["command"]),
+        tuple(schemes),
+        resumes,
+        str(output),
+        tuple(settings.get("find", ())),
+        input=text,
     )
 
 
-def _template_problems(words: Any, field: str, allowed: Sequence[str]) -> list[Problem]:
+def _template_problems(words: Any, field: str, allowed: Sequence[str], also: str = "") -> list[Problem]:
     if isinstance(words, str):
         return [Problem("expected a list of words, found one text", field=field, hint=f"write {words.split()}")]
     if (
@@ -187,30 +206,25 @@ def _template_problems(words: Any, field: str, allowed: Sequence[str]) -> list[P
         ]
     problems = []
     for number, word in enumerate(words):
-        try:
-            found = _fields([word])
-        except ValueError:
-            problems.append(
-                Problem(
-                    f"{word!r} has a brace without its other half",
-                    field=f"{field}[{number}]",
-                    hint="write {{ or }} for a brace itself",
-                )
-            )
-            continue
-        for unknown in sorted(found - set(allowed)):
-            problems.append(
-                Problem(
-                    f"{word!r} has the unknown placeholder {{{unknown}}}",
-                    field=f"{field}[{number}]",
-                    hint="known: " + ", ".join(f"{{{each}}}" for each in allowed),
-                )
-            )
+        problems += _placeholder_problems(word, f"{field}[{number}]", allowed)
     if not words[0] or words[0].startswith("-") or "{" in words[0]:
         problems.append(Problem(f"{words[0]!r} is no program", field=f"{field}[0]"))
-    if not problems and not _fields(words) & set(_SOURCE):
+    if not problems and not _fields([*words, also]) & set(_SOURCE):
         problems.append(Problem("no word holds {url}, so the address would not be passed on", field=field))
     return problems
+
+
+def _placeholder_problems(text: str, field: str, allowed: Sequence[str]) -> list[Problem]:
+    try:
+        found = _fields([text])
+    except ValueError:
+        message, hint = f"{text!r} has a brace without its other half", "write {{ or }} for a brace itself"
+        return [Problem(message, field=field, hint=hint)]
+    known = "known: " + ", ".join(f"{{{each}}}" for each in allowed)
+    return [
+        Problem(f"{text!r} has the unknown placeholder {{{unknown}}}", field=field, hint=known)
+        for unknown in sorted(found - set(allowed))
+    ]
 
 
 def _fields(words: Sequence[str]) -> set[str]:
@@ -252,7 +266,11 @@ class CommandFetcher:
         growth = Growth(target, on_bytes, ignored=self._command.debris)
         argv = self._filled(self._command.argv, values)
         result = self._context.runner.run(
-            argv, env=passed_on(self._context.environ), check=False, on_line=lambda _: growth.look_now_and_then()
+            argv,
+            env=passed_on(self._context.environ),
+            input=self._command.input.format_map(values | {"url": _unquotable(values["url"])}) or None,
+            check=False,
+            on_wait=growth.look_now_and_then,
         )
         if result.exit_code != 0:
             raise self._failure(address, result.exit_code, result.stderr or result.stdout)
@@ -290,6 +308,13 @@ class CommandFetcher:
         return {"url": address, "host": host, "path": unquote(path), "name": name}
 
     def _filled(self, template: Sequence[str], values: Mapping[str, str]) -> list[str]:
+        if _fields(template) & set(_SOURCE) and holds_secret(values["url"]):
+            raise UsageError(
+                f"{shown_address(values['url'])} holds a password or a key, which every user of this machine could "
+                f"read in the arguments of {self._command.name}",
+                hint=f"store it where {self._command.name} looks for logins; one of `transfer.fetchers` may read the "
+                "address from its standard input: input: '{url}'",
+            )
         words = [word.format_map(values) for word in template]
         for word, form in zip(words, template, strict=True):
             if word.startswith("-") and not form.startswith("-"):
@@ -317,6 +342,11 @@ class CommandFetcher:
         if code in self._command.transient:
             return Transient(message)
         return SystemFailure(message, hint=f"try the same with {name} by hand; its logins and settings are its own")
+
+
+def _unquotable(address: str) -> str:
+    """Return an address without what ends or escapes a text in quotes."""
+    return address.replace("\\", "%5C").replace('"', "%22")
 
 
 def _listed(entry: Mapping[str, Any], address: str) -> Remote:

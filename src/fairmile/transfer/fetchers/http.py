@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from fairmile.transfer.http import Client, HttpBody
-from fairmile.transfer.remote import Context, Remote
+from fairmile.transfer.http import Client
+from fairmile.transfer.remote import Body, Context, Remote
 
 
 class Http:
@@ -21,7 +21,7 @@ class Http:
         name = _file_name(answer.head.headers.get("content-disposition", ""), address)
         return [Remote(address, name, answer.size_bytes, validator=answer.validator)]
 
-    def open(self, remote: Remote, start: int, stop: int | None) -> HttpBody:
+    def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         return self.client.open(remote.address, start, stop, headers=remote.headers, validator=remote.validator)
 
     def close(self) -> None:

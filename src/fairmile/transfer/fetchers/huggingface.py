@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.http import Client, HttpBody
-from fairmile.transfer.remote import Context, Remote
+from fairmile.transfer.http import Client
+from fairmile.transfer.remote import Body, Context, Remote
 from fairmile.transfer.wire import Head
 
 _HUB = "https://huggingface.co"
@@ -82,7 +82,7 @@ class HuggingFace:
                 raise self._locked(place, is_gated=True)
         return found
 
-    def open(self, remote: Remote, start: int, stop: int | None) -> HttpBody:
+    def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         """Open the bytes from `start` up to, without, `stop`."""
         return self.client.open(remote.address, start, stop, headers=remote.headers, validator=remote.validator)
 

@@ -20,8 +20,8 @@ from fairmile.base.digest import Checksum, parse_checksum
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import Credentials, shown_address, without_login
-from fairmile.transfer.http import Client, HttpBody
-from fairmile.transfer.remote import Context, Remote
+from fairmile.transfer.http import Client
+from fairmile.transfer.remote import Body, Context, Remote
 
 _REGISTRY = "https://registry.npmjs.org/"  # what npm takes without any setting
 _WORD = r"[A-Za-z0-9~-][A-Za-z0-9._~-]*"
@@ -56,7 +56,7 @@ class Npm:
         name = PurePosixPath(unquote(urlsplit(tarball).path)).name
         return [Remote(tarball, name, answer.size_bytes, checksums, answer.validator, headers=own)]
 
-    def open(self, remote: Remote, start: int, stop: int | None) -> HttpBody:
+    def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         """Open the bytes from `start` up to, without, `stop`."""
         return self.client.open(remote.address, start, stop, headers=remote.headers, validator=remote.validator)
 

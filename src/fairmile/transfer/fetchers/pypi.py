@@ -23,8 +23,8 @@ from fairmile.base.digest import Checksum, parse_checksum
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import Credentials, shown_address, without_login
-from fairmile.transfer.http import Client, HttpBody
-from fairmile.transfer.remote import Context, Remote
+from fairmile.transfer.http import Client
+from fairmile.transfer.remote import Body, Context, Remote
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -55,7 +55,7 @@ class PyPI:
             size, validator = answer.size_bytes, answer.validator
         return [Remote(chosen.url, chosen.name, size, chosen.checksums, validator, headers=own)]
 
-    def open(self, remote: Remote, start: int, stop: int | None) -> HttpBody:
+    def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         """Open the bytes from `start` up to, without, `stop`."""
         return self.client.open(remote.address, start, stop, headers=remote.headers, validator=remote.validator)
 

@@ -78,7 +78,7 @@ class Rsync:
         if is_folder:  # what an earlier attempt brought and is gone now must not stay
             options.append("--delete")
             place = place._replace(path=place.path.rstrip(b"/") + b"/")
-        self._run(place, address, options, [f"{folder.absolute()}/"], lambda _: growth.look_now_and_then())
+        self._run(place, address, options, [f"{folder.absolute()}/"], growth.look_now_and_then)
         growth.look()
 
     def _list(self, place: Place, address: str, *, is_deep: bool) -> tuple[bytes | None, list[_Entry]]:
@@ -105,7 +105,7 @@ class Rsync:
         address: str,
         options: Sequence[str],
         target: Sequence[str],
-        on_line: Callable[[str], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
     ) -> str:
         # In the C locale every byte that is no plain letter is shown by its number, so that no name is misread.
         env = {**passed_on(self._context.environ), "LC_ALL": "C", "TZ": "UTC"}
@@ -123,7 +123,7 @@ class Rsync:
             # rsync itself takes the words apart and adds the host; with --protect-args no shell sees the path.
             source, how = f"{host}:{path}", ["--protect-args", "--rsh=" + " ".join(map(_quoted, ssh[:-2]))]
         argv = ["rsync", *how, "--timeout=60", *options, "--", source, *target]
-        result = self._context.runner.run(argv, env=env, check=False, on_line=on_line)
+        result = self._context.runner.run(argv, env=env, check=False, on_wait=on_wait)
         if result.exit_code != 0:
             raise _failure(address, result.exit_code, result.stderr, is_list=not target)
         return result.stdout

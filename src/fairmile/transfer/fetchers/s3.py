@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 from fairmile.base.digest import Checksum
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.transfer.credentials import Credentials, shown_address
-from fairmile.transfer.http import Client, HttpBody
-from fairmile.transfer.remote import Context, Remote
+from fairmile.transfer.http import Client
+from fairmile.transfer.remote import Body, Context, Remote
 from fairmile.transfer.wire import Head
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
@@ -63,12 +63,13 @@ class S3:
             raise NotFound(f"there is no object and no folder {address}", hint="check it with `aws s3 ls`")
         raise self._failure(address, status, b"")
 
-    def open(self, remote: Remote, start: int, stop: int | None) -> HttpBody:
+    def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         """Open the bytes from `start` up to, without, `stop`."""
         bucket, key = parse_address(remote.address)
         url, headers = self._signed("GET", bucket, key)
         try:
-            return self.client.open(url, start, stop, headers=headers, validator=remote.validator)
+            # An object's encoding is a note of whoever stored it; its size and ETag are those of the packed bytes.
+            return self.client.open(url, start, stop, headers=headers, validator=remote.validator, decode=False)
         except (SystemFailure, NotFound) as error:
             # Only the document that comes with a refusal says why; one byte asked for again brings it.
             head, body = self._ask("GET", bucket, key, headers={"Range": "bytes=0-0"})

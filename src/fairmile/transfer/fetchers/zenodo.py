@@ -12,8 +12,8 @@ from fairmile.base.digest import parse_checksum
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.http import Client, HttpBody
-from fairmile.transfer.remote import Context, Remote
+from fairmile.transfer.http import Client
+from fairmile.transfer.remote import Body, Context, Remote
 
 _ZENODO = "https://zenodo.org"
 _HOSTS = frozenset({"zenodo.org", "www.zenodo.org"})
@@ -62,7 +62,7 @@ class Zenodo:
             raise Integrity(f"Zenodo does not describe a record for {wanted}")
         return self._files(wanted, record)
 
-    def open(self, remote: Remote, start: int, stop: int | None) -> HttpBody:
+    def open(self, remote: Remote, start: int, stop: int | None) -> Body:
         """Open the bytes from `start` up to, without, `stop`."""
         return self.client.open(remote.address, start, stop, headers=remote.headers, validator=remote.validator)
 
