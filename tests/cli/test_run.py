@@ -128,7 +128,8 @@ class TestParameters:
         assert told.out.split() == list(given.values())
 
     def test_that_are_longer_than_a_variable_may_be_stop_nothing(self, fairmile: Fairmile) -> None:
-        assert fairmile("run", "-p", f"a={'x' * 100_000}", "-p", f"b={'y' * 100_000}", "--", "true").code == 0
+        words = ("-p", f"a={'x' * 100_000}", "-p", f"b={'y' * 100_000}", "--reads-params")
+        assert fairmile("run", *words, "--", "true").code == 0
 
 
 class TestSecrets:

@@ -17,7 +17,7 @@ Fairmile = Callable[..., Any]
 def recorded(fairmile: Fairmile) -> str:
     """A run with a metric and a parameter."""
     script = """echo '{"level": 2.5}' >> $FAIRMILE_METRICS; echo printed"""
-    told = fairmile("run", "--json", "--name", "tides", "-p", "x=1", "--tag", "paper", "--", "sh", "-c", script)
+    told = fairmile("run", "--json", "--name", "tides", "-p", "x=1", "--tag", "paper", "--", "sh", "-c", script, "{x}")
     return str(told.json["id"])
 
 

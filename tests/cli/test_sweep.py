@@ -156,7 +156,8 @@ class TestPlan:
     ) -> None:
         asked: list[object] = []
         monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **_: asked.append(words))
-        (place / "in.yaml").write_text(f"command: cat {{inputs.x}}\naxes: {{n: [1, 2]}}\ninputs: {{x: '{said}'}}\n")
+        text = f"command: cat {{inputs.x}} {{n}}\naxes: {{n: [1, 2]}}\ninputs: {{x: '{said}'}}\n"
+        (place / "in.yaml").write_text(text)
         done = sweep("plan", "in.yaml", "--json")
         assert (done.code, done.err) == (0, "")
         assert done.json["count"] == 2
@@ -165,14 +166,14 @@ class TestPlan:
     def test_an_input_that_a_run_file_names_is_told_at_the_line_that_names_the_file(
         self, sweep: Fairmile, place: Path
     ) -> None:
-        (place / "one.yaml").write_text("argv: [cat, '{inputs.x}']\ninputs: {x: {asset: nosuch}}\n")
+        (place / "one.yaml").write_text("argv: [cat, '{inputs.x}', '{n}']\ninputs: {x: {asset: nosuch}}\n")
         (place / "many.yaml").write_text("axes: {n: [1, 2]}\nrun: one.yaml\n")
         done = sweep("plan", "many.yaml")
         assert done.code == 2
         assert done.err.startswith("error: many.yaml:2: no asset named 'nosuch' in the catalog\n")
 
     def test_an_input_that_an_option_replaces_is_not_missed(self, sweep: Fairmile, place: Path) -> None:
-        (place / "in.yaml").write_text("command: cat {inputs.x}\naxes: {n: [1, 2]}\ninputs: {x: nosuch}\n")
+        (place / "in.yaml").write_text("command: cat {inputs.x} {n}\naxes: {n: [1, 2]}\ninputs: {x: nosuch}\n")
         assert sweep("run", "in.yaml", "--dry-run").code == 2
         assert sweep("run", "in.yaml", "--data", "x=./rates.yaml", "--dry-run").code == 0
 
@@ -448,7 +449,7 @@ class TestLooking:
         assert [each["repeat"] for each in sweep("show", "last", "--json").json["points"]] == [1, 2, 1, 2]
 
     def test_a_metric_that_is_no_number_is_still_json(self, sweep: Fairmile, place: Path) -> None:
-        program = """sh -c 'echo "{\\"loss\\": NaN}" >> $FAIRMILE_METRICS'"""
+        program = """sh -c 'echo "{\\"loss\\": NaN}" >> $FAIRMILE_METRICS' {n}"""
         (place / "nan.yaml").write_text(json.dumps({"command": program, "axes": {"n": [1]}}))
         done = sweep("run", "nan.yaml", "--json")
         assert json.loads(done.out, parse_constant=pytest.fail)["points"][0]["metrics"] == {"loss": "NaN"}

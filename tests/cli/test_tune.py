@@ -137,6 +137,7 @@ class TestDryRun:
         (place / "space.yaml").write_text(
             """\
 command: sh program.sh {rate} {depth}
+reads_params: true
 axes:
   optimizer: {choice: [adam, sgd]}
   rate: {log: [1.0e-4, 0.1]}
@@ -202,7 +203,7 @@ class TestSweepsAndStudies:
         assert fairmile("sweep", "rm", "last").code == 0
 
     def test_a_sweep_is_no_study(self, tune: Fairmile, fairmile: Fairmile) -> None:
-        fairmile("sweep", "-p", "n=1,2", "--", "true")
+        fairmile("sweep", "-p", "n=1,2", "--", "true", "{n}")
         for words in (["show", "last"], ["stop", "last"], ["run", "last"], ["run", "last", "--trials", "3"]):
             done = tune(*words)
             assert done.code == 2

@@ -66,7 +66,7 @@ def runs(request: pytest.FixtureRequest, tmp_path: Path, sshd: Any, monkeypatch:
 def frozen(runs: Runs, folder: Path, argv: Sequence[str], *params: object, **fields: Any) -> Frozen:
     """Return a batch for `far` with a member for each value of the parameter `x`."""
     folder.mkdir()
-    plan = runs.plan(list(argv), name="try", group="g", params={"x": ""}, system=FAR, watch_s=0, **fields)
+    plan = runs.plan(list(argv), name="try", group="g", params={"x": ""}, used=("x",), system=FAR, watch_s=0, **fields)
     made = runs.freeze(plan, folder)
     made.write_members(made.member(f"g-{n}", params={"x": each}) for n, each in enumerate(params))
     return made

@@ -60,7 +60,7 @@ class TestTheIndex:
     def test_lists_the_newest_first_with_metrics_and_parameters(self, runs: Runs) -> None:
         runs.run(["true"], name="old")
         script = """echo '{"loss": 0.5}' >> $FAIRMILE_METRICS"""
-        runs.run(["sh", "-c", script], name="new", params={"lr": 0.1}, tags=("paper",))
+        runs.run(["sh", "-c", script, "{lr}"], name="new", params={"lr": 0.1}, tags=("paper",))
         newest, oldest = runs.rows()
         assert (newest.name, oldest.name) == ("new", "old")
         assert (newest.metrics, newest.params, newest.tags) == ({"loss": 0.5}, {"lr": 0.1}, ("paper",))

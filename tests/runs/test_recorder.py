@@ -365,7 +365,7 @@ class TestBadDays:
         environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}
         runs = Workspace.open(environ=environ).runs
         fill = "cat /dev/zero > ballast; exit 4"
-        run = runs.run(RunSpec(argv=("sh", "-c", fill), params={"long": "x" * 1_000_000}))
+        run = runs.run(RunSpec(argv=("sh", "-c", fill), params={"long": "x" * 1_000_000}, reads_params=True))
         assert run.result["exit_code"] == 4
         assert runs.get(run.id).result["exit_code"] == 4
         assert not (run.folder / ".room").exists()

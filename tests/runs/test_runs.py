@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,8 +48,23 @@ class TestCommands:
         assert runs.plan(["make", "all"]).spec.name == "make"
 
     def test_get_parameters_for_their_placeholders_and_keep_other_braces(self, runs: Runs) -> None:
-        run = runs.run(["echo", "{lr}", "{other}", "${HOME}"], params={"lr": 0.1})
-        assert runs.output(run.id).decode() == "0.1 {other} ${HOME}\n"
+        words = ["echo", "{lr}", "{print}", "${HOME}", '{"lr": 1}', "f'{lr}{x}'", "\\{lr}", "{lr|quote}"]
+        run = runs.run(words, params={"lr": "a b"})
+        assert runs.output(run.id).decode() == "a b {print} ${HOME} {\"lr\": 1} f'a b{x}' {lr} 'a b'\n"
+
+    @pytest.mark.parametrize(
+        ("word", "hint"),
+        [
+            ("{lrr}", "did you mean {lr}?"),
+            ("{seed}", "--seed gives it a value"),
+            ("{inputs.data}", "--data data=PATH gives it a value"),
+            ("{zzz}", "-p zzz=VALUE gives it a value; write \\{zzz} to keep the braces"),
+        ],
+    )
+    def test_name_a_placeholder_that_stands_for_nothing(self, runs: Runs, word: str, hint: str) -> None:
+        with pytest.raises(UsageError, match=f"the command: {re.escape(word)} is not defined") as problem:
+            runs.plan(["echo", "{lr}", word], params={"lr": 0.1})
+        assert problem.value.hint == hint
 
     def test_find_parameters_seed_and_inputs_in_variables(self, runs: Runs) -> None:
         Path("data.txt").write_text("1 2 3")

@@ -39,7 +39,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 def frozen(runs: Runs, folder: Path, argv: list[str], *params: object, **fields: object) -> Frozen:
     """Return a batch in a folder with a member for each value of the parameter `x`."""
     folder.mkdir()
-    made = runs.freeze(runs.plan(argv, name="try", group="g", params={"x": ""}, **fields), folder)
+    made = runs.freeze(runs.plan(argv, name="try", group="g", params={"x": ""}, used=("x",), **fields), folder)
     made.write_members(made.member(f"g-{n}", params={"x": each}) for n, each in enumerate(params))
     return made
 
@@ -80,7 +80,7 @@ def test_a_member_can_be_done_again_from_its_record_alone(runs: Runs, tmp_path: 
 
 def test_all_work_in_one_folder_where_that_is_asked_for(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
-    plan = runs.plan(["sh", "-c", "echo {x} >> all.txt"], name="try", group="g", params={"x": ""})
+    plan = runs.plan(["sh", "-c", "echo {x} >> all.txt"], name="try", group="g", params={"x": ""}, used=("x",))
     made = runs.freeze(plan, tmp_path / "b", in_place=True)
     made.write_members(made.member(f"g-{n}", params={"x": n}) for n in range(3))
     list(pool(tmp_path / "b", range(3), 1))
@@ -233,4 +233,5 @@ def test_data_that_is_too_large_to_be_copied_is_read_where_it_is(runs: Runs, tmp
     (tmp_path / "big.txt").write_bytes(b"#" * (65 << 20))
     frozen(runs, tmp_path / "b", ["wc", "-c", "big.txt"], 1)
     list(pool(tmp_path / "b", [0], 1))
-    assert runs.output("g-0").split() == [b"%d" % (65 << 20), str(tmp_path / "big.txt").encode()]
+    assert runs.output("g-0").split() == [b"%d" % (65 << 20), b"big.txt"]
+    assert (runs.root / "g-0" / "work" / "big.txt").is_symlink()

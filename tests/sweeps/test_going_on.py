@@ -45,7 +45,7 @@ def test_what_workers_of_a_killed_controller_are_at_is_waited_for(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag, sweeps, root = tmp_path / "go", workspace.sweeps, workspace.runs.root
-    text = f"name: s\ncommand: sh -c 'echo once; while test ! -e {flag}; do sleep 0.05; done'\n"
+    text = f"name: s\ncommand: sh -c 'echo once; while test ! -e {flag}; do sleep 0.05; done' {{n}}\n"
     sweep = made(sweeps, text + "axes: {n: [1, 2]}\ncombine: echo all\n", tmp_path)
     argv = [sys.executable, "-c", FAIRMILE, "sweep", "run", sweep.id, "-j", "2"]
     controller = subprocess.Popen(argv, env=environ_of(tmp_path), stderr=subprocess.DEVNULL)
@@ -122,7 +122,7 @@ class TestOnSlurm:
         return workspace_on(slurm_cluster, tmp_path, monkeypatch)
 
     def test_what_is_held_back_is_not_submitted_after_a_cancel(self, slurm: Workspace, tmp_path: Path) -> None:
-        text = "name: s\ncommand: sleep 60\naxes: {n: 'range(0, 3)'}\n"
+        text = "name: s\ncommand: sleep 6{n}\naxes: {n: 'range(0, 3)'}\n"
         sweep = made(slurm.sweeps, text, tmp_path, system="rig")
         slurm.sweeps.submit(sweep, pack=1, queued=1)
         slurm.sweeps.cancel(sweep)
@@ -133,7 +133,7 @@ class TestOnSlurm:
     def test_points_that_failed_may_be_held_back_too_and_fail_only_once_more(
         self, slurm: Workspace, tmp_path: Path
     ) -> None:
-        sweep = made(slurm.sweeps, "name: s\ncommand: 'false'\naxes: {n: [1, 2]}\n", tmp_path, system="rig")
+        sweep = made(slurm.sweeps, "name: s\ncommand: sh -c 'exit 1' {n}\naxes: {n: [1, 2]}\n", tmp_path, system="rig")
         slurm.sweeps.submit(sweep, pack=2)
         assert states(slurm.sweeps.wait(sweep)) == {"failed": 2}
         slurm.sweeps.submit(sweep, failed=True, pack=1, queued=1)

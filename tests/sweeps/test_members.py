@@ -40,7 +40,7 @@ def test_what_is_prepared_once_for_all_cannot_depend_on_an_axis(sweeps: Sweeps, 
 
 def test_it_may_depend_on_settings_that_are_the_same_everywhere(sweeps: Sweeps, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    text = "name: s\ncommand: cat {inputs.data}\ninputs: {data: './{which}.txt'}\nsettings: {which: a}\n"
+    text = "name: s\ncommand: cat {inputs.data} {n}\ninputs: {data: './{which}.txt'}\nsettings: {which: a}\n"
     (only,) = members(sweeps, text + "axes: {n: [1]}\n")
     assert only["inputs"]["data"]["path"] == str(tmp_path / "a.txt")
 

@@ -204,10 +204,10 @@ class TestHere:
         assert [workspace.runs.output(each.run) for each in found] == [b"08\n", b"09\n", b"10\n"]
 
     def test_repeats_share_their_values_and_differ_by_seed(self, workspace: Workspace, tmp_path: Path) -> None:
-        text = "name: s\ncommand: echo {seed} {repeat}\nseed: 10\nrepeats: 3\naxes: {a: [1]}\n"
+        text = "name: s\ncommand: echo {seed} {repeat} {a}\nseed: 10\nrepeats: 3\naxes: {a: [1]}\n"
         found = workspace.sweeps.run(made(workspace.sweeps, text, tmp_path))
         said = [workspace.runs.output(each.run) for each in found]
-        assert said == [b"10 1\n", b"11 2\n", b"12 3\n"]
+        assert said == [b"10 1 1\n", b"11 2 1\n", b"12 3 1\n"]
         assert {tuple(each.values.items()) for each in found} == {(("a", 1),)}
         assert len({each.id for each in found}) == 3
 
@@ -272,7 +272,7 @@ class TestHere:
         assert {(begun / each.run / "count").read_text() for each in found} == {"once\n"}
 
     def test_two_processes_do_not_execute_the_same_sweep(self, sweeps: Sweeps, tmp_path: Path) -> None:
-        sweep = made(sweeps, "name: s\ncommand: sleep 0.1\naxes: {n: [1, 2]}\n", tmp_path)
+        sweep = made(sweeps, "name: s\ncommand: sleep 0.{n}\naxes: {n: [1, 2]}\n", tmp_path)
         caught = []
 
         def try_too(_: Ended) -> None:
@@ -339,7 +339,7 @@ class TestOnSlurm:
         self, slurm: Workspace, tmp_path: Path
     ) -> None:
         axes = "axes: {a: 'range(0, 50)', b: 'range(0, 10)'}\n"
-        text = f"name: s\ncommand: sh -c 'echo once >> {{run}}/count'\nevery: 0\n{axes}"
+        text = f"name: s\ncommand: sh -c 'echo once >> {{run}}/count' {{a}} {{b}}\nevery: 0\n{axes}"
         sweep = made(slurm.sweeps, text, tmp_path, system="rig", resources={"memory_gib": 0.2})
         argv = [sys.executable, "-c", FAIRMILE, "sweep", "run", sweep.id, "--pack", "50"]
         environ = {**os.environ, **environ_of(tmp_path)}
@@ -368,7 +368,7 @@ class TestOnSlurm:
         assert states(slurm.sweeps.wait(sweep)) == {"done": 3}
 
     def test_no_more_jobs_wait_than_the_queue_may_hold(self, slurm: Workspace, tmp_path: Path) -> None:
-        text = "name: s\ncommand: sleep 0.2\naxes: {n: 'range(0, 6)'}\n"
+        text = "name: s\ncommand: sleep 0.{n}\naxes: {n: 'range(0, 6)'}\n"
         sweep = made(slurm.sweeps, text, tmp_path, system="rig")
         (array,) = slurm.sweeps.submit(sweep, pack=1, queued=2)
         assert len(slurm.jobs.get(array.job).tasks or {0: 0, 1: 0}) == 2
@@ -395,7 +395,7 @@ class TestOnSlurm:
         assert sorted(slurm.runs.output(found[1].run).split(b"\n")) == [b"", b"2 0", b"2 1"]
 
     def test_short_points_are_packed_by_what_they_took_before(self, slurm: Workspace, tmp_path: Path) -> None:
-        text = "name: packed\ncommand: 'true'\naxes: {n: 'range(0, 8)'}\n"
+        text = "name: packed\ncommand: 'true {n}'\naxes: {n: 'range(0, 8)'}\n"
         slurm.sweeps.run(made(slurm.sweeps, text, tmp_path))
         sweep = made(slurm.sweeps, text, tmp_path, system="rig")
         slurm.sweeps.submit(sweep)

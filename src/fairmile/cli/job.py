@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.jobs.diagnosis import Diagnosis
 from fairmile.jobs.queue import JobStatus
+from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.workspace import Workspace
 
@@ -58,7 +60,7 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
       fairmile job submit --on jureca --software ddp --nodes 2 --time 1:00:00 --account me --dry-run -- python train.py
     """
     workspace = Workspace.open()
-    spec = spec_from(options)
+    spec = _here(out, workspace, spec_from(options), on)
     if environment:
         spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
     if dry_run:
@@ -106,6 +108,7 @@ def pack(
     """
     workspace = Workspace.open()
     commands, spec = _commands(file), spec_from({**options, "name": options["name"] or "pack"})
+    spec = _here(out, workspace, spec, on)
     if environment:
         spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
     told = count(len(commands), "command")
@@ -122,6 +125,14 @@ def pack(
         return 0
     out.say(f"submitted {status.id} with {told}")
     return _waited(workspace, out, [status.id], None)
+
+
+def _here(out: Out, workspace: Workspace, spec: JobSpec, on: str) -> JobSpec:
+    """Return a job that sees the current folder; what a machine elsewhere will not see of it is said."""
+    spec = spec.model_copy(update={"shows": os.getcwd()})
+    if left := workspace.jobs.left_behind(spec, on=on):
+        out.say(f"note: not carried to {on}: {left}; --input NAME carries one")
+    return spec
 
 
 def _commands(file: Path) -> list[list[str]]:

@@ -58,7 +58,9 @@ _SUBMIT_OPTIONS = (
     click.option("--after", multiple=True, metavar="JOB[:WHEN]", help="Wait for a job; WHEN is ok, failed or any."),
     click.option("--retries", type=click.IntRange(0, 100), default=0, help="Submit again after a lost node or so."),
     click.option("--key", default="", help="The same key never becomes two jobs."),
-    click.option("--folder", default="", help="Where it runs.  [default: a folder of its own]"),
+    click.option(
+        "--folder", default="", help="Where it runs.  [default: a folder of its own that shows the current one]"
+    ),
 )
 
 

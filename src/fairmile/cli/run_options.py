@@ -17,6 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _COMMAND = "fairmile.command"
 _OPTIONS = (
+    click.option(
+        "--reads-params", is_flag=True, help="The program reads FAIRMILE_PARAMS, although its files do not show it."
+    ),
     click.option("--seed", type=int, help="Fills {seed} and FAIRMILE_SEED."),
     click.option("--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="What goes in; fills {inputs.KEY}."),
     click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Files that come out, kept by digest."),
@@ -62,6 +65,7 @@ def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = 
     job = spec_from({**options, "argv": ("true",), "name": options.get("name") or ""})
     found: dict[str, Any] = {
         "params": params,
+        "reads_params": options["reads_params"],
         "seed": options["seed"],
         "env": dict(job.env),
         "inputs": {key: _input(value) for key, value in pairs("--data", options["inputs"])},

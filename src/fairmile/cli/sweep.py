@@ -196,6 +196,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
             _show_plan(out, sweeps.plan(definition, template=template, **changes))
             return 0
         found = sweeps.create(definition, source, template=template, **changes)
+        print_notes(out, found)
         out.say(f"sweep {found.id}: {count(found.count, 'point')}")
     else:
         _no_study(found, "tune run")
@@ -299,6 +300,12 @@ def rm(out: Out, reference: str, dry_run: bool) -> None:
     sweeps = Workspace.open().sweeps
     found = sweeps.get(reference) if dry_run else sweeps.remove(reference)
     _done(out, found, "would be removed" if dry_run else "removed")
+
+
+def print_notes(out: Out, sweep: Sweep) -> None:
+    """Print what a person should know before a new sweep runs."""
+    for note in sweep.document.get("notes", []):
+        out.say(f"note: {note}")
 
 
 def _done(out: Out, sweep: Sweep, what: str) -> None:

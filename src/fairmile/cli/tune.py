@@ -13,7 +13,15 @@ from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
-from fairmile.cli.sweep import GroupOrWhat, check_only, known_sweep, read_definition, space_options, why_it_failed
+from fairmile.cli.sweep import (
+    GroupOrWhat,
+    check_only,
+    known_sweep,
+    print_notes,
+    read_definition,
+    space_options,
+    why_it_failed,
+)
 from fairmile.sweeps.model import Definition
 from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.sweeps import Sweeps
@@ -75,6 +83,7 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
             _show_plan(out, definition, studies.plan(definition, template=options["template"], **changes))
             return 0
         found = studies.create(definition, source, template=options["template"], **changes)
+        print_notes(out, found)
         out.say(f"study {found.id}")
     else:
         _check_study(found)

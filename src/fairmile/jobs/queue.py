@@ -23,6 +23,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.views import describe_left_behind, show_folder
 from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
 from fairmile.jobs.judge import Standing
@@ -41,9 +42,10 @@ from fairmile.jobs.weighing import Weighed, noted_id, with_usage
 T = TypeVar("T")
 
 _SCRIPT = "script.sh"
+_WORK = "work"  # in the folder of a job that shows another one
 # What a job that packs commands has in common with the one it is described by.
 _SHARED = (
-    *("name", "env", "resources", "software", "preamble", "folder", "inputs", "outputs"),
+    *("name", "env", "resources", "software", "preamble", "folder", "shows", "inputs", "outputs"),
     *("after", "signal", "requeue", "retries", "key"),
 )
 _ASKED = ".asked"
@@ -149,6 +151,12 @@ class Jobs:
             record = self._hand_over_once(record, machine, request, is_new=is_new)
         return self._status(record, Known(Standing(State.QUEUED)))
 
+    def left_behind(self, spec: JobSpec, *, on: str = "laptop") -> str:
+        """Say what a job on another machine will not see of the folder that it shows; empty where it sees all of it."""
+        if not spec.shows or spec.folder or not self.machines[on].reach.host:
+            return ""
+        return describe_left_behind(Path(spec.shows), [os.path.abspath(source) for source in spec.inputs.values()])
+
     def _hand_over_once(self, record: Record, machine: Machine, request: Request, *, is_new: bool = False) -> Record:
         """Submit a job's next attempt unless somebody else did, or does so at this moment."""
         with self._records.turn(record, timeout_s=3 * _PATIENCE_S):
@@ -194,10 +202,10 @@ class Jobs:
         spec = record.spec
         after = self._dependencies(spec.after, record.system)
         folder = f"{machine.place.root}/{record.id}"
-        is_array = spec.array is not None
+        is_array, inside = spec.array is not None, _inside(spec)
         files = JobFiles(
             folder,
-            spec.folder or folder,
+            spec.folder or f"{folder}/{inside}".rstrip("/"),
             stdout="out.{index}.log" if is_array else "out.log",
             stderr="err.{index}.log" if is_array else "err.log",
             key=record.key,
@@ -206,8 +214,10 @@ class Jobs:
             after_tasks=tuple(other.spec.array.count if other.spec.array else 0 for _, other in after),
         )
         text = write_script(request, files, machine.scheduler, machine.system)
-        inputs = {} if record.submitted else {name: Path(source) for name, source in spec.inputs.items()}
-        machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
+        inputs = {} if record.submitted else {inside + name: Path(source) for name, source in spec.inputs.items()}
+        made = machine.place.make(record.id, {**spec.texts, _SCRIPT: text}, inputs)
+        if inside and not record.submitted:
+            show_folder(Path(spec.shows), Path(made, inside), outputs=spec.outputs)
         return files
 
     def _start(self, machine: Machine, files: JobFiles) -> str:
@@ -591,7 +601,7 @@ class Jobs:
         for name in record.spec.outputs:
             target = safe_join(to, name)
             if not dry_run:
-                place.bring(record.id, name, target)
+                place.bring(record.id, _inside(record.spec) + name, target)
             brought.append(target)
         return brought
 
@@ -625,12 +635,19 @@ def _own_processes(machine: Machine) -> tuple[Here, Shell] | None:
 
 
 def _placed(spec: JobSpec, *, is_far: bool) -> JobSpec:
-    """Return the job with a folder that means the same to whoever reads it."""
+    """Return the job with a folder that means the same to whoever reads it; elsewhere it can show none of this one."""
+    if spec.shows:
+        spec = spec.model_copy(update={"shows": "" if is_far or spec.folder else os.path.abspath(spec.shows)})
     if not spec.folder or spec.folder.startswith("/"):
         return spec
     if is_far:
         raise UsageError(f"folder: {spec.folder!r} is relative, which says nothing on another machine")
     return spec.model_copy(update={"folder": os.path.abspath(spec.folder)})
+
+
+def _inside(spec: JobSpec) -> str:
+    """Return where in the folder of a job its program works, as the start of a path."""
+    return f"{_WORK}/" if spec.shows else ""
 
 
 def _damaged(id: str, folder: Path, error: SystemFailure) -> JobStatus:

@@ -84,6 +84,7 @@ class JobSpec(_Part):
     wrap: tuple[str, ...] = ()  # what stands before the program: the command of a container
     around: tuple[str, ...] = ()  # what stands before the launcher, once for the whole job: whoever records it
     folder: str = ""  # where it runs; empty: a folder of its own
+    shows: str = ""  # a folder here whose contents that folder shows; what it writes stays in its own
     inputs: Mapping[str, str] = {}  # name in the job's folder → file or folder here
     texts: Mapping[str, str] = {}  # name in the job's folder → what stands in it
     outputs: tuple[str, ...] = ()  # names in the job's folder that are brought back

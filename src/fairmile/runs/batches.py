@@ -13,7 +13,7 @@ from fairmile.jobs.queue import JobStatus
 from fairmile.jobs.spec import Array, JobSpec, Resources
 from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.spec import RunSpec
-from fairmile.runs.targets import filled, value_texts
+from fairmile.runs.targets import complete, value_texts
 from fairmile.runs.worker import BATCH, MEMBER, MEMBERS
 
 _PRIVATE = 0o600  # variables of a program may be secrets
@@ -26,6 +26,7 @@ class Frozen:
     folder: Path
     spec: RunSpec
     values: Mapping[str, str]
+    notes: tuple[str, ...] = ()  # what a person should know before they run
 
     def member(self, id: str, **changes: Any) -> dict[str, Any]:
         """Return one run of the batch; `changes` are fields of its specification that differ."""
@@ -34,7 +35,7 @@ class Frozen:
         said: dict[str, Any] = {
             "id": id,
             "spec": {name: value for name, value in own.items() if shared.get(name) != value},
-            "argv": filled(spec.argv, {**self.values, **value_texts(spec)}),
+            "argv": complete(spec.argv, {**self.values, **value_texts(spec)}),
         }
         if spec.env != self.spec.env:
             said["env"] = dict(spec.env)
@@ -69,11 +70,15 @@ def write_frozen(
     env: Mapping[str, str],
     around: Sequence[str],
     code: str,
+    own: Sequence[str],
     values: Mapping[str, str],
 ) -> None:
-    """Keep what all members of a batch share, where their workers find it; `values` are for placeholders they have."""
+    """Keep what all members of a batch share, where their workers find it; `values` are for placeholders they have.
+
+    `own` are the files and folders below `code` of which each has its own.
+    """
     said = {"document": document, "root": str(root), "env": dict(env), "around": list(around), "code": code}
-    said["values"] = dict(values)
+    said |= {"values": dict(values), "own": list(own)}
     write_atomic(frozen.folder / BATCH, json.dumps(said), mode=_PRIVATE)
 
 

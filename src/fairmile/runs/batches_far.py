@@ -31,7 +31,16 @@ from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILES
 from fairmile.runs.batches import ArrayState, Frozen, array_job
-from fairmile.runs.carrier import AS_PYTHON, RECORDER, TRAVEL, recorder_file, run_state, tied, travelling_inputs
+from fairmile.runs.carrier import (
+    AS_PYTHON,
+    RECORDER,
+    TRAVEL,
+    placed_inputs,
+    recorder_file,
+    run_state,
+    tied,
+    travelling_inputs,
+)
 from fairmile.runs.crate import INPUTS
 from fairmile.runs.layout import CARD, FAR, OUTPUT, RECORD, WORK, read_record, write_record
 from fairmile.runs.recorder import Ending, finish
@@ -152,10 +161,11 @@ class FarBatches:
                 folders[f"{INPUTS}/{name}"] = path
             else:
                 files[f"{INPUTS}/{name}"] = Path(path)
+        links = placed_inputs(document["document"], frozen.folder / WORK, WORK, INPUTS)
         texts = {BATCH: json.dumps(_moved(document, frozen.folder, there)), _START: _START_TEXT}
         with tempfile.TemporaryDirectory(dir=frozen.folder, prefix=".travel-") as temporary:
-            if folders:  # as one file, since each that is sent takes a call of its own
-                files[TRAVEL] = tied(Path(temporary) / TRAVEL, folders)
+            if folders or links:  # as one file, since each that is sent takes a call of its own
+                files[TRAVEL] = tied(Path(temporary) / TRAVEL, folders, links)
             machine.place.make(batch, texts, files)
         machine.runner.run(["sh", "-c", _UNPACK, "sh", there], timeout_s=_UNPACK_S)
         return batch
@@ -327,7 +337,8 @@ def _moved(document: dict[str, Any], folder: Path, there: str) -> dict[str, Any]
     for name, _ in travelling_inputs(document["document"]):
         values[f"inputs.{name}"] = f"{there}/{INPUTS}/{name}"
         document["document"]["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"]
-    code = f"{there}/{WORK}" if document["code"] else ""
+    is_placed = any(each.get("at") for each in (document["document"]["captured"].get("inputs") or {}).values())
+    code = f"{there}/{WORK}" if document["code"] or is_placed else ""
     return {**document, "root": f"{there}/{_RUNS}", "code": code, "values": values, "travelled": True}
 
 

@@ -106,8 +106,9 @@ def far_job(
     folders = {name: path for name, path in going.items() if name not in inputs}
     if (folder / WORK).is_dir():
         folders[f"{_FOLDER}/{WORK}"] = str(folder / WORK)
-    if folders:  # as one file, since each that is sent takes a call of its own
-        inputs[TRAVEL] = str(tied(folder / TRAVEL, folders))
+    links = placed_inputs(document, folder / WORK, f"{_FOLDER}/{WORK}", f"{_FOLDER}/{INPUTS}")
+    if folders or links:  # as one file, since each that is sent takes a call of its own
+        inputs[TRAVEL] = str(tied(folder / TRAVEL, folders, links))
     texts = {f"{_FOLDER}/{RECORD}": json.dumps(document), _START: _START_TEXT}
     made = _job(spec, argv, key, around=("sh", _START), folder="")
     given = {"inputs": {**inputs, RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
@@ -128,12 +129,16 @@ def lay_benchmarks(argv: Sequence[str], work: Path) -> None:
         raise write_failure(str(work), error) from error
 
 
-def tied(file: Path, folders: Mapping[str, str]) -> Path:
-    """Put folders into one file, each under a name, and return that file."""
+def tied(file: Path, folders: Mapping[str, str], links: Mapping[str, str]) -> Path:
+    """Put folders into one file, each under a name, and links, each with where it leads; return that file."""
     try:
         with tarfile.open(file, "w:gz", dereference=True) as archive:
             for name, path in folders.items():
                 archive.add(path, name)
+            for name, path in links.items():
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, path
+                archive.addfile(link)
     except OSError as error:
         raise write_failure(str(file), error) from error
     return file
@@ -147,6 +152,19 @@ def far_values(document: dict[str, Any]) -> dict[str, str]:
         there = os.path.join(up, "..", INPUTS, name)
         document["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"] = there
     return values
+
+
+def placed_inputs(document: Mapping[str, Any], here: Path, work: str, inputs: str) -> dict[str, str]:
+    """Return links by which a program elsewhere finds inputs where they are in the folder that it was started from.
+
+    `here` is what goes along as its folder: what lies in it already needs no link.
+    """
+    found = {}
+    for name, _ in travelling_inputs(document):
+        at = document["captured"]["inputs"][name].get("at")
+        if at and not os.path.lexists(here / at):
+            found[f"{work}/{at}"] = os.path.relpath(f"{inputs}/{name}", os.path.dirname(f"{work}/{at}"))
+    return found
 
 
 def travelling_inputs(document: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.views import View, describe_left_behind, show_folder
 from fairmile.catalog.assets import Assets
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
@@ -19,7 +21,7 @@ from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.model import Run
 from fairmile.runs.rerun import rerun_spec
 from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
-from fairmile.runs.snapshot import keep_code, lay_code
+from fairmile.runs.snapshot import code_files, keep_code, lay_code
 from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import filled, python_of, value_texts
 from fairmile.store.store import Store
@@ -157,6 +159,11 @@ class Preparation:
         kept = {entry.path for entry in self._store().tree(code["snapshot"])} if code.get("snapshot") else set()
         moved = rerun_spec(Run(document, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
         document["spec"] = recorded_spec(moved)
+        document["captured"]["start"] = spec.folder
+        top = top_of(code, Path(spec.folder))
+        for each in document["captured"]["inputs"].values():  # what lies in that folder lies at the same place there
+            if each.get("path") and Path(each["path"]).is_relative_to(top) and each["path"] != str(top):
+                each["at"] = str(Path(each["path"]).relative_to(top))
         return moved
 
     def _wanted_environment(self, spec: RunSpec, original: Run | None) -> str | EnvironmentSpec:
@@ -172,6 +179,22 @@ class Preparation:
         entries = self._store().tree(snapshot) if snapshot else ()
         files = [{"name": e.path, "path": e.path, "sha256": e.sha256, "size_bytes": e.size_bytes} for e in entries]
         return {"files": files, **({"snapshot": snapshot} if snapshot else {})}
+
+    def left_behind(self, spec: RunSpec) -> str:
+        """Say what of the folder that a run was started from a machine which sees no file of this one will not see."""
+        if not spec.folder or not Path(spec.folder).is_dir():
+            return ""
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        kept = code_files(capture.code(argv, Path(spec.folder), spec.code))
+        inputs = [os.path.abspath(each.path) for each in spec.inputs.values() if each.path]
+        return describe_left_behind(Path(spec.folder), [*map(str, kept.values()), *inputs])
+
+    def show(self, document: Mapping[str, Any], start: Path, folder: Path, spec: RunSpec) -> View:
+        """Show what the folder holds that runs were started from, beside their code, for many of them."""
+        top = top_of(document["captured"]["code"], start)
+        if not start.is_dir():
+            return View()
+        return show_folder(top, folder / WORK, outputs=_below(spec), real=spec.subfolder, is_code=capture.is_source)
 
     def inputs_again(self, original: Run, *, foreign: bool = False) -> dict[str, Input]:
         """Return where what went into a run can be had now: where it was, or in the store.
@@ -199,6 +222,17 @@ class Preparation:
             store.lay(digest, kept)
             return Input(path=str(kept))
         raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+
+
+def top_of(code: Mapping[str, Any], start: Path) -> Path:
+    """Return the folder that the snapshot of a program shows: its repository, or where it was started from."""
+    root = (code.get("git") or {}).get("root")
+    return Path(root) if root and start.is_relative_to(root) else start
+
+
+def _below(spec: RunSpec) -> list[str]:
+    """Return the patterns of a run's outputs as seen from the top of its code."""
+    return [f"{spec.subfolder}/{each}" if spec.subfolder else each for each in spec.outputs]
 
 
 def _lock_lines(environment: Environment) -> list[str]:

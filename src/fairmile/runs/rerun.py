@@ -74,6 +74,9 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
     root = Path(code["git"]["root"]) if code.get("git") else None
     files = {each["path"]: each["name"] for each in code.get("files", [])}
     argv = tuple(_moved(word, before, root, files, kept) for word in spec.argv)
+    start = original.captured.get("start")
+    if before is None and start:  # it worked in a folder that showed another one
+        argv = (argv[0], *(_from(Path(start), word, spec.subfolder, kept) for word in argv[1:]))
     subfolder = spec.subfolder
     if before is not None and root is not None and before.is_relative_to(root):
         subfolder = str(before.relative_to(root))
@@ -104,6 +107,12 @@ def _moved(word: str, before: Path | None, root: Path | None, files: Mapping[str
         return f"{{source}}/{files[path]}"
     option, equals, value = word.partition("=")
     return f"{option}={_moved(value, before, root, files, kept)}" if equals and value else word
+
+
+def _from(start: Path, word: str, subfolder: str, kept: Collection[str]) -> str:
+    """Return a word that names a file beside the code, which was not kept, as where that file is."""
+    is_kept = os.path.normpath(os.path.join(subfolder, word)) in kept
+    return str(start / word) if word and not is_kept and (start / word).is_file() else word
 
 
 def verdicts(original: Run, again: Run, tolerance: float | None = None) -> tuple[Verdict, ...]:

@@ -9,9 +9,9 @@ import shutil
 import time
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from fairmile.base.errors import (
@@ -25,6 +25,7 @@ from fairmile.base.errors import (
 )
 from fairmile.base.files import Lock, write_failure
 from fairmile.base.units import format_duration
+from fairmile.base.views import View
 from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
 from fairmile.envs.envs import Envs
@@ -47,6 +48,7 @@ from fairmile.runs.ledger import Ledger, recorded_spec
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
 from fairmile.runs.packing import SUFFIX as PACKED
+from fairmile.runs.parameters import check_placeholders, check_used, unused_params
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
 from fairmile.runs.preparation import Preparation
 from fairmile.runs.processes import end_run
@@ -63,6 +65,7 @@ from fairmile.runs.targets import (
     card_target,
     checked_spec,
     command_target,
+    complete,
     file_target,
     filled,
     is_run_file,
@@ -166,14 +169,24 @@ class Runs(Ledger):
     # Plan
 
     def plan(
-        self, what: str | Sequence[str] | RunSpec, dataset: str = "", *, command_set: str = "", **changes: Any
+        self,
+        what: str | Sequence[str] | RunSpec,
+        dataset: str = "",
+        *,
+        command_set: str = "",
+        used: Collection[str] = (),
+        place: Callable[[str], str] = lambda _: "",
+        **changes: Any,
     ) -> RunPlan:
         """Return what running a name, a file, a command or a specification would do; only sizes are asked for.
 
         `changes` are fields of the specification. Of a SABATH model with several sets of commands `command_set` names
-        one.
+        one. A parameter that nothing uses is an error; those in `used` serve whoever asks, who may tell the `place` of
+        the others.
         """
         target, sabath_plan = self._target(what, dataset, command_set, changes)
+        if sabath_plan is None:
+            self._check_command(target, used, place)
         spec = lasting(target.spec)
         steps, notes = list(self._bringing(target)), list(target.notes)
         if sabath_plan is not None:
@@ -195,6 +208,10 @@ class Runs(Ledger):
             notes += chosen
         if spec.system:
             machine = self._around.jobs().machines[spec.system]
+            if machine.reach.host and (left := self._preparation.left_behind(spec)):
+                notes.append(
+                    f"not carried to {spec.system}: {left}; --data NAME=PATH carries one, to the same place there"
+                )
             argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
             made = machine.script(carrier.near_job(spec, argv, self.root / "RUN", ""))
             script, notes = made.text, [*notes, *made.notes]
@@ -217,9 +234,27 @@ class Runs(Ledger):
             unpredicted="" if prediction else unpredicted,
         )  # fmt: skip
 
-    def meant(self, what: str | Sequence[str] | RunSpec, **changes: Any) -> RunSpec:
+    def meant(
+        self,
+        what: str | Sequence[str] | RunSpec,
+        *,
+        used: Collection[str] = (),
+        place: Callable[[str], str] = lambda _: "",
+        **changes: Any,
+    ) -> RunSpec:
         """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
-        return self._target(what, "", "", changes)[0].spec
+        target, sabath_plan = self._target(what, "", "", changes)
+        if sabath_plan is None:
+            self._check_command(target, used, place)
+        return target.spec
+
+    def _check_command(self, target: Target, used: Collection[str], place: Callable[[str], str]) -> None:
+        """Raise UsageError where a placeholder has no value, or a value no use."""
+        spec = target.spec
+        check_placeholders(spec, target.where)
+        names = [name for name in spec.params if name not in used and name not in target.declared]
+        unused = unused_params(spec, names, self._environ, sources=bool(target.sources))
+        check_used(unused, spec, (place(unused[0]) if unused else "") or target.where)
 
     def _with_time(self, spec: RunSpec) -> tuple[RunSpec, list[str]]:
         """Return a job with the time that earlier runs let expect, where they do, and how that was found."""
@@ -403,7 +438,7 @@ class Runs(Ledger):
         values: Mapping[str, str],
         echo: BinaryIO | None,
     ) -> dict[str, Any]:
-        argv = filled(spec.argv, {**values, **value_texts(spec)})
+        argv = complete(spec.argv, {**values, **value_texts(spec)})
         env = {**self._environ, **spec.env}
         if spec.environment:
             command = self._around.envs().shell(document["captured"]["environment"]["digest"], argv)
@@ -466,13 +501,13 @@ class Runs(Ledger):
             spec = self._preparation.travelling(folder, document, spec)
             values = {**self._preparation.lay(document, folder, code=True), **carrier.far_values(document)}
             carrier.lay_benchmarks(spec.argv, folder / WORK)
-            argv = filled(spec.argv, {**values, **value_texts(spec)})
+            argv = complete(spec.argv, {**values, **value_texts(spec)})
             recorder = carrier.recorder_file(self.root / ".recorder")
             job = carrier.far_job(spec, argv, document, recorder, key, folder)
         else:
             if "argv" not in document:  # else it goes on with what lies there
                 values = {**self._preparation.lay(document, folder, code=again), **value_texts(spec)}
-                document["argv"] = list(filled(spec.argv, values))
+                document["argv"] = list(complete(spec.argv, values))
             job = carrier.near_job(spec, document["argv"], folder, key)
         if spec.environment:
             digest = document["captured"]["environment"]["digest"]
@@ -498,7 +533,8 @@ class Runs(Ledger):
     def freeze(self, plan: RunPlan, folder: Path, *, in_place: bool = False) -> Frozen:
         """Prepare once what many runs share, below a folder: inputs, environment, and a copy of the code.
 
-        Each of them has a folder of its own to work in, unless `in_place` has all work in that of the specification.
+        Each of them has a folder of its own to work in, which shows that of the specification, unless `in_place` has
+        all work in that one.
         """
         spec = plan.spec
         if spec.system:
@@ -511,9 +547,13 @@ class Runs(Ledger):
         captured |= needs_record(checked, captured)
         prediction = dict(plan.prediction)
         document: dict[str, Any] = {"id": folder.name, "spec": recorded_spec(spec), "captured": captured}
-        if spec.folder and (is_far or not in_place):
+        moves = bool(spec.folder) and (is_far or not in_place)
+        if moves:
             spec = self._preparation.travelling(folder, document, spec)
         values = self._preparation.lay(document, folder, code=True)
+        view = View([str(each) for each in (PurePath(spec.subfolder), *PurePath(spec.subfolder).parents)][:-1])
+        if moves and not is_far:
+            view = self._preparation.show(document, Path(plan.spec.folder), folder, spec)
         if is_far:
             values |= {"python": carrier.PYTHON}
             carrier.lay_benchmarks(spec.argv, folder / WORK)
@@ -523,7 +563,7 @@ class Runs(Ledger):
             document["spec"]["argv"] = list(argv)
         values = {name: text for name, text in values.items() if name not in ("run", "source")}
         # Where things are elsewhere is known only there: placeholders stay until then.
-        frozen = Frozen(folder, spec, {} if is_far else values)
+        frozen = Frozen(folder, spec, {} if is_far else values, tuple(view.notes(Path(plan.spec.folder))))
         code = folder / WORK
         env = dict(spec.env)
         around: tuple[str, ...] = (MEMBER,)
@@ -539,6 +579,7 @@ class Runs(Ledger):
             env=env,
             around=around,
             code=str(code) if is_there else "",
+            own=view.own,
             values=values if is_far else {},
         )
         _made(self.root)

@@ -21,7 +21,7 @@ _IS_NO_CODE = frozenset({".git", "__pycache__"})
 
 def keep_code(store: Store, code: Mapping[str, Any]) -> tuple[str, str]:
     """Keep the files that a run's code consists of and return the root of their tree, or why that was not done."""
-    files = dict(_files(code))
+    files = code_files(code)
     if not files:
         return "", ""
     key = f"code {_state(code)}"
@@ -33,6 +33,11 @@ def keep_code(store: Store, code: Mapping[str, Any]) -> tuple[str, str]:
         return "", f"the code was not kept: {len(files):,} files with {size_bytes:,} bytes are too many"
     root = _keep(store, files, size_bytes, key)
     return root, ""
+
+
+def code_files(code: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files that a run's code consists of, by the names that they have in its snapshot."""
+    return dict(_files(code))
 
 
 def keep_folder(store: Store, folder: Path) -> str:
@@ -85,13 +90,13 @@ def _files(code: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
                 yield name, path
     for each in code.get("files", []):
         path = Path(each["path"])
-        if root is not None and path.is_relative_to(root):
-            continue
+        # In a repository everything has the name that it has there, also what nobody committed.
+        name = str(path.relative_to(root)) if root is not None and path.is_relative_to(root) else each["name"]
         if path.is_file():
-            yield each["name"], path
+            yield name, path
         for file in path.rglob("*") if path.is_dir() else ():
             if file.is_file() and not file.is_symlink() and not _IS_NO_CODE.intersection(file.parts):
-                yield f"{each['name']}/{file.relative_to(path)}", file
+                yield f"{name}/{file.relative_to(path)}", file
 
 
 def _listed(root: Path) -> list[str]:

@@ -49,6 +49,7 @@ class RunSpec(_Part):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
     argv: tuple[str, ...] = Field(min_length=1)
     params: Mapping[str, Value] = {}
+    reads_params: bool = False  # the program reads FAIRMILE_PARAMS, although its files do not show it
     seed: int | None = None
     env: Mapping[str, str] = {}
     folder: str = ""  # where it runs; empty: `work` in the folder of the run

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.placeholders import drop_escapes, fill_words
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
 from fairmile.base.yaml import Located, load_located
@@ -31,7 +32,7 @@ from fairmile.transfer.credentials import shown_address
 _CHECKS: Registry[Callable[[Any], list[Problem]]] = Registry(
     "check", {"card": Plugin("fairmile.catalog.profile:check_body")}
 )
-_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
@@ -49,6 +50,8 @@ class Target:
     spec: RunSpec
     sources: tuple[str, ...] = ()  # assets and addresses whose files go into the folder it runs in
     notes: tuple[str, ...] = ()
+    where: str = ""  # where the command stands, for messages, unless a person typed it
+    declared: frozenset[str] = frozenset()  # parameters that a card says its program has
 
 
 def command_target(argv: Sequence[str], changes: Mapping[str, Any]) -> Target:
@@ -72,7 +75,7 @@ def file_target(file: Path, changes: Mapping[str, Any]) -> Target:
         said["argv"] = shlex.split(said["argv"])
     if isinstance(said.get("code", []), list):  # else it is told below what is wrong
         said["code"] = [*said.get("code", []), str(file.absolute())]
-    return Target(checked_spec(_merged(said, changes), str(file), located))
+    return Target(checked_spec(_merged(said, changes), str(file), located), where=str(file))
 
 
 def card_in(file: Path) -> Card | None:
@@ -148,7 +151,8 @@ def card_target(
             bodies.append(environment)
     if needs := declared_needs(bodies):
         said["needs"] = needs
-    return Target(checked_spec(_merged(said, changes)), sources)
+    declared = frozenset(said["params"])
+    return Target(checked_spec(_merged(said, changes)), sources, where=f"the command of {name}", declared=declared)
 
 
 def lasting(spec: RunSpec) -> RunSpec:
@@ -171,7 +175,12 @@ def is_run_file(name: str) -> bool:
 
 def filled(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
     """Return a command with `{name}` replaced where the name is known; other braces are the command's own."""
-    return tuple(_PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word) for word in argv)
+    return fill_words(argv, values)
+
+
+def complete(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words that a program is started with."""
+    return drop_escapes(fill_words(argv, values))
 
 
 def python_of(has_environment: bool) -> str:
@@ -210,7 +219,7 @@ def parse_params(texts: Sequence[str]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not _PLACEHOLDER.fullmatch(f"{{{name}}}"):
+        if not equals or not _PARAM.fullmatch(name):
             raise UsageError(f"-p {text!r} sets no parameter", hint="write -p NAME=VALUE, as -p lr=0.1")
         found[name] = _value(value)
     return found

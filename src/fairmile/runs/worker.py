@@ -19,10 +19,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
@@ -68,6 +68,7 @@ class Batch:
     around: tuple[str, ...] = (MEMBER,)
     values: Mapping[str, str] = field(default_factory=dict)  # what placeholders stand for that members still have
     travelled: bool = False  # it lies on another machine than whoever decides what is executed
+    own: frozenset[str] = frozenset()  # files and folders below `code` of which each member has its own
 
     @classmethod
     def read(cls, folder: Path) -> Batch:
@@ -78,6 +79,7 @@ class Batch:
             raise SystemFailure(f"cannot read {folder / BATCH}: {error}") from error
         root, around = Path(said["root"]), tuple(said["around"])
         more = {"values": said.get("values", {}), "travelled": said.get("travelled", False)}
+        more["own"] = frozenset(said.get("own", ()))
         return cls(folder, said["document"], root, said["env"], said["code"], around, **more)
 
     def members(self) -> list[Mapping[str, Any]]:
@@ -125,11 +127,23 @@ class Batch:
         env.pop(_RESUME, None)  # of a run that this process is part of
         if document.get("attempts"):
             env[_RESUME] = "1"
-        if self.code and not document["spec"].get("folder"):
-            _link(Path(self.code), work)
+        shows = bool(self.code) and not document["spec"].get("folder")
+        if shows:
+            _show(self._shown, Path(self.code), work)
         _lay(member.get("files", {}), work)
         document["argv"] = argv
-        return execute(folder, document, argv=argv, env=env, look=look, then=then)
+        document = execute(folder, document, argv=argv, env=env, look=look, then=then)
+        if shows and document["state"] == "done":
+            _drop_unchanged(self._shown, Path(self.code), work)
+        return document
+
+    @cached_property
+    def _shown(self) -> list[tuple[str, str]]:
+        """What each member finds where it starts: names, and whether it is a link, a copy, or a folder of its own."""
+        code = Path(self.code)
+        files = sum(len(files) for _, _, files in os.walk(code))
+        above = {str(folder) for name in self.own for folder in PurePosixPath(name).parents}
+        return list(_entries(code, "", self.own, self.own | above, is_deep=files <= _MOST_LINKS))
 
     def _claimed(self, folder: Path, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document | None:
         try:
@@ -184,19 +198,68 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     return word
 
 
-def _link(code: Path, work: Path) -> None:
-    """Let a member find the code that was frozen for all of them; what it writes beside stays its own."""
-    names = [os.path.relpath(os.path.join(at, name), code) for at, _, files in os.walk(code) for name in files]
-    if len(names) > _MOST_LINKS:
-        names = os.listdir(code)
+def _entries(
+    code: Path, inside: str, own: Collection[str], made: Collection[str], *, is_deep: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield what a member finds below a folder, each with `link`, `copy` or `folder`; a folder before what it holds.
+
+    Unless `is_deep`, only the folders in `made` are made; all others are links.
+    """
+    with os.scandir(code / inside) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        name = f"{inside}/{entry.name}" if inside else entry.name
+        if entry.is_dir(follow_symlinks=False) and (is_deep or name in made):
+            yield name, "folder"
+            yield from _entries(code, name, own, made, is_deep=is_deep)
+        else:
+            yield name, "copy" if name in own and entry.is_file(follow_symlinks=False) else "link"
+
+
+def _show(entries: Iterable[tuple[str, str]], code: Path, work: Path) -> None:
+    """Let a member find what was frozen for all of them; what it writes, and what it changes of its own, stays its own.
+
+    Where it was begun before, what it left is kept.
+    """
     try:
-        for name in names:
-            target = work / name
-            target.parent.mkdir(parents=True, exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
+        for name, kind in entries:
+            target = os.path.join(work, name)
             with contextlib.suppress(FileExistsError):
-                target.symlink_to(code / name)
+                if kind == "folder":
+                    os.mkdir(target)
+                elif kind == "link":
+                    os.symlink(os.path.join(code, name), target)
+                else:
+                    _write_copy(os.path.join(code, name), target)
     except OSError as error:
         raise write_failure(str(work), error) from error
+
+
+def _write_copy(source: str, target: str) -> None:
+    """Write a file anew, with the times of its source, by which it is known as unchanged; it may be there already."""
+    data, status = _small_file(source)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, status.st_mode & 0o777)
+    with open(descriptor, "wb", buffering=0) as stream:
+        stream.write(data)
+        os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@cache  # all of them together are a few MiB, and thousands of members have each
+def _small_file(path: str) -> tuple[bytes, os.stat_result]:
+    with open(path, "rb") as stream:
+        return stream.read(), os.fstat(stream.fileno())
+
+
+def _drop_unchanged(entries: Iterable[tuple[str, str]], code: Path, work: Path) -> None:
+    """Remove the copies that a member left as they were, so that its folder holds what it made."""
+    for name, kind in entries:
+        if kind != "copy":
+            continue
+        with contextlib.suppress(OSError):
+            before, now = os.stat(code / name), os.lstat(work / name)
+            if (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns):
+                os.unlink(work / name)
 
 
 def _lay(files: Mapping[str, str], work: Path) -> None:

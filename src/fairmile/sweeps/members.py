@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.placeholders import names_in
 from fairmile.base.units import parse_duration
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.catalog import Catalog
 from fairmile.runs.batches import Frozen
+from fairmile.runs.parameters import PARAMS, mentions
 from fairmile.runs.spec import RunSpec
 from fairmile.runs.targets import checked_spec, filled
 from fairmile.runs.wording import Value
@@ -28,6 +31,7 @@ from fairmile.transfer.fetchers import scheme_of
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OF_RUNS = re.compile(r"run|source|seed|python|inputs\..+")  # what the run itself knows
 _ONCE = frozenset({"inputs", "environment", "system", "code", "folder", "software", "launch"})  # prepared for all
+_SAID_ONLY = frozenset({"params", "name", "tags", "outputs", "metrics"})  # of a run, and nothing that its program sees
 _NO_POINT = Point(0, "", {})
 _DURATIONS = frozenset({"timeout_s", "watch_s"})
 _RECORD_BYTES = 12_000  # what the record of a short run takes on disk
@@ -56,6 +60,18 @@ _OPTIONS = {
 
 # Fills the placeholders of a field for one point.
 _Fill = Callable[[Point], Any]
+
+
+class _Seen(dict[str, Value]):
+    """The values of a point, and which of them were asked for."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        super().__init__(values)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Value:
+        self.names.add(name)
+        return super().__getitem__(name)
 
 
 class Members:
@@ -120,6 +136,32 @@ class Members:
         if self._what:
             return self._what, {**fields, **({"argv": tuple(argv)} if argv else {})}
         return tuple(argv or ()), fields
+
+    def used(self, point: Point) -> set[str]:
+        """Return the axes that a definition itself uses at a point: for what its runs are given beside parameters.
+
+        One that is linked with another tells of the same choice, so that the other's use is its own, too.
+        """
+        if self._definition.dialect == "cloudmesh":  # whose programs read the configuration of their point
+            return self._axes
+        seen = _Seen(point.values)
+        noted = replace(point, values=seen)
+        for name in self._varying.keys() - _SAID_ONLY:
+            self._varying[name](noted)
+        if self._renderer is not None:
+            script = ("sh", "-c", self._renderer.script(noted))
+            if any(mentions(mark, script, Path(self._fields.get("folder") or ".")) for mark in (CONFIG, PARAMS)):
+                return self._axes
+        names = seen.names & self._axes
+        said = names_in(self._fields.get("argv", ()), self._axes.__contains__)
+        names |= self._axes & {part for each in said for part in each.parts}
+        for group in self._definition.points.linked:
+            names |= set(group) if names & set(group) else set()
+        return names
+
+    def place_of(self, name: str) -> str:
+        """Return where an axis or a parameter is said."""
+        return self._definition.origin("axes", name) if name in self._axes else self._definition.origin("params", name)
 
     def needs(self, point: Point) -> Mapping[str, Any] | None:
         """Return the resources of a point where they depend on it, else None."""

@@ -28,6 +28,10 @@ class Points(Protocol):
     def axes(self) -> Mapping[str, Sequence[Value]]:
         """All values of each axis, in the order of the file; repeats are no axis."""
 
+    @property
+    def linked(self) -> Sequence[Sequence[str]]:
+        """Axes that advance together."""
+
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Point]: ...

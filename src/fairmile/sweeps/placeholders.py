@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.placeholders import Name, scan
 from fairmile.base.words import closest
 from fairmile.runs.machine import looks_secret
 from fairmile.sweeps.model import Definition, Point
@@ -35,16 +36,7 @@ from fairmile.sweeps.model import Definition, Point
 # why a name that one may expect is missing, and the directives of cloudmesh.
 ALSO, WHY, DIRECTIVES = INTERNAL = ("_also", "_why", "_directives")
 
-_SIMPLE = re.compile(r"\{([^{}\n]*)\}")
-_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
-_PIECE = re.compile(r"[A-Za-z0-9_.-]+")
-_COMMENT = re.compile(r"\s*#(?![A-Z]+:?\s|[!$@]|flux:)")
-_F_STRING = re.compile(r"(?<![\w-])(?:[rR]?[fF]|[fF][rR])[\"']")
-_AWK = frozenset({"print", "next", "nextfile", "exit", "getline", "return", "break", "continue"})
 _HARMLESS = frozenset({"USER", "LOGNAME", "HOME", "PWD", "TMPDIR"})
-_QUOTE = "|quote"
-_CLOSE = re.compile(r"(\|quote)?\}")
-_DEEPEST = 8  # placeholders in names of placeholders
 _LARGEST = 1_000_000  # characters and items of what one text or setting comes to, once settings have filled it
 _LARGEST_SETTINGS = 16_000_000
 _LONGEST_CHAIN = 100
@@ -80,16 +72,6 @@ class _Term(NamedTuple):
 
     value: Any = None
     get: _Get | None = None
-
-
-class _Name(NamedTuple):
-    """A placeholder in a text, whose name may have placeholders in it; `must` tells whether it has to be defined."""
-
-    parts: tuple[str | _Name, ...]
-    source: str
-    line: int
-    must: bool
-    is_quoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +150,12 @@ class Texts:
         """Yield the pieces of a text, with what is fixed joined."""
         fixed: list[str] = []
         room = max(_LARGEST, len(text))
-        parts = list(_scan(text, self._is_known))
+        parts = list(scan(text, self._is_known))
         names = [part for part in parts if not isinstance(part, str)]
         terms = iter(together(partial(self._term, name, where, chain, leave) for name in names))
         for part in parts:
             term = _Term(part) if isinstance(part, str) else next(terms)
-            if isinstance(part, _Name):
+            if isinstance(part, Name):
                 term = self._kept_in_line(term, part, text, where)
             if term.get is None:
                 fixed.append(part if isinstance(part, str) else self._text(term.value))
@@ -188,7 +170,7 @@ class Texts:
         if fixed:
             yield "".join(fixed)
 
-    def _kept_in_line(self, term: _Term, name: _Name, text: str, where: str | Path) -> _Term:
+    def _kept_in_line(self, term: _Term, name: Name, text: str, where: str | Path) -> _Term:
         """Return the term of a placeholder, refused where its value would add a line that a scheduler reads.
 
         One that stands alone on its line may be a block of such lines.
@@ -213,7 +195,7 @@ class Texts:
         value, get = term
         return _Term(checked(value)) if get is None else _Term(get=lambda point: checked(get(point)))
 
-    def _term(self, name: _Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
+    def _term(self, name: Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
         """Return what a placeholder stands for; one that is somebody else's stands for itself."""
         if not name.is_quoted:
             return self._plain_term(name, where, chain, leave)
@@ -222,7 +204,7 @@ class Texts:
             return _Term(shlex.quote(self._text(value)))
         return _Term(get=lambda point: shlex.quote(self._text(get(point))))
 
-    def _plain_term(self, name: _Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
+    def _plain_term(self, name: Name, where: str | Path, chain: tuple[str, ...], leave: Collection[str] = ()) -> _Term:
         place = f"{where}:{name.line}" if isinstance(where, Path) else where
         parts = [each if isinstance(each, str) else self._term(each, place, chain) for each in name.parts]
         if all(isinstance(each, str) or each.get is None for each in parts):
@@ -305,8 +287,8 @@ class Texts:
             if "{" not in value:
                 return _Term(value)
             where = self._definition.origin(*path) or ".".join(map(str, path))
-            said = list(_scan(value, self._is_known))
-            if len(said) == 1 and isinstance(said[0], _Name):
+            said = list(scan(value, self._is_known))
+            if len(said) == 1 and isinstance(said[0], Name):
                 return self._term(said[0], where, chain)
             compiled = Compiled(tuple(self._parts(value, where, chain)))
             if compiled.is_fixed:
@@ -463,77 +445,3 @@ def _account(name: str) -> str | None:
     except KeyError:
         return None
     return entry.pw_dir if name == "HOME" else entry.pw_name
-
-
-def _scan(text: str, is_known: Callable[[str], bool]) -> Iterator[str | _Name]:
-    """Yield the texts and placeholders of a text in turn."""
-    begin = at = 0
-    while (at := text.find("{", at)) >= 0:
-        found = None if at and text[at - 1] in "$\\" else _read_name(text, at, is_known)
-        if found is None:
-            at += 1
-            continue
-        name, end = found
-        if begin < at:
-            yield text[begin:at]
-        yield name
-        begin = at = end
-    if begin < len(text):
-        yield text[begin:]
-
-
-def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int = 0) -> tuple[_Name, int] | None:
-    """Return the placeholder that begins at a brace and where it ends, or None where none begins."""
-    simple = _SIMPLE.match(text, at)
-    if simple is not None:
-        said, end = simple[1], simple.end()
-        is_quoted = said.endswith(_QUOTE) and not is_known(said)
-        said = said.removesuffix(_QUOTE) if is_quoted else said
-        if not is_known(said) and not _PATH.fullmatch(said) and not is_known(said.partition("|")[0]):
-            return None
-        is_foreign = not is_quoted and _is_foreign(text, at, end, said)
-        must = is_known(said) or not (is_foreign or _is_talk(text, at))
-        name = _Name((said,), simple[0], _line(text, at), must, is_quoted)
-        return None if is_quoted and not must else (name, end)
-    parts: list[str | _Name] = []
-    here = at + 1
-    while here < len(text) and text[here] not in "}|":
-        piece = _PIECE.match(text, here)
-        if piece is not None:
-            parts.append(piece[0])
-            here = piece.end()
-            continue
-        inner = _read_name(text, here, is_known, depth + 1) if text[here] == "{" and depth < _DEEPEST else None
-        if inner is None:
-            return None
-        parts.append(inner[0])
-        here = inner[1]
-    close = _CLOSE.match(text, here)
-    must = not _is_talk(text, at)
-    if close is None or (close[1] and not must) or not any(isinstance(each, str) for each in parts):
-        return None  # {{name}} is a name between braces
-    whole = tuple(each if isinstance(each, str) else each._replace(must=must) for each in parts)
-    return _Name(whole, text[at : close.end()], _line(text, at), must, bool(close[1])), close.end()
-
-
-def _is_talk(text: str, at: int) -> bool:
-    """Tell whether a brace stands in a comment, which says nothing to a machine, or in an f-string of Python."""
-    start = text.rfind("\n", 0, at) + 1
-    return _COMMENT.match(text, start, at) is not None or _F_STRING.search(text, start, at) is not None
-
-
-def _is_foreign(text: str, at: int, end: int, name: str) -> bool:
-    """Tell whether braces around a word that is not defined belong to another language."""
-    if "." in name:
-        return False
-    before, after = text[max(0, at - 1) : at] or " ", text[end : end + 1] or " "
-    return (
-        name in _AWK
-        or before in "%@"
-        or (before == "{" and after == "}")
-        or (before.isspace() and after in "<>")  # exec {fd}>file
-    )
-
-
-def _line(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1

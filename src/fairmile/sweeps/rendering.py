@@ -62,6 +62,10 @@ class Renderer:
         settings = self._texts.settings(point)
         return Rendered(self._text(point), self._config.text(settings), settings)
 
+    def script(self, point: Point) -> str:
+        """Return the script of a point alone."""
+        return self._text(point)
+
     def _command(self, definition: Definition) -> Callable[[Point], str]:
         argv = definition.fields.get("argv")
         if not argv:

@@ -71,6 +71,7 @@ class Space:
         identify: Identify = "all",
         origin: Origin | None = None,
     ) -> None:
+        self.linked = linked
         self._origin = origin
         self._names = list(axes)
         self._values = {name: list(axes[name]) for name in axes}

@@ -155,7 +155,7 @@ class Sweeps:
         if members is not None and members.can_run and points:
             what, fields = members.target(points[0])
             try:
-                spec = self._runs().meant(what, **fields)
+                spec = self._runs().meant(what, used=members.used(points[0]), place=members.place_of, **fields)
             except NotFound as error:
                 raise NotFound(f"{definition.origin('run')}: {error}", hint=error.hint) from None
             members.check(spec)
@@ -217,7 +217,7 @@ class Sweeps:
 
     def _plan_of(self, members: Members, point: Point) -> RunPlan:
         what, fields = members.target(point)
-        plan = self._runs().plan(what, **fields)
+        plan = self._runs().plan(what, used=members.used(point), place=members.place_of, **fields)
         members.check(plan.spec)
         fit, why = unfit(plan.prediction)
         if fit is Fit.DOES_NOT:  # other points may
@@ -261,6 +261,7 @@ class Sweeps:
                 "values": dict(frozen.values),
                 "best": definition.best,
                 "combine": list(definition.combine),
+                "notes": [*plan.notes, *frozen.notes],
                 # Trials are made later, by other processes, from the file and what was said beside it.
                 **({"study": dict(study), "changes": kept(changes)} if study is not None else {}),
             }
