@@ -32,7 +32,7 @@ RECORDED = [
     f"run --name {name} --again --metric 'loss=(.+)' -- echo 0.{n}" for name in ("surge", "tides") for n in (1, 2)
 ]
 TRACED = ["trace record --skip 2 --steps 5 -o first -- python train.py"]
-SWEPT = ["sweep --name rates -p n=1,2 --every 0 -- true"]
+SWEPT = ["sweep --name rates -p n=1,2 --every 0 -- echo {n}"]
 STUDIED = ["tune tide-study.yaml --trials 1"]
 # What must have happened before the example of a command can be typed.
 BEFORE = {
@@ -47,13 +47,13 @@ BEFORE = {
     "system rm": ["system add my-cluster.yaml"],
     **{f"env {name}": BUILT for name in ("show", "rm", "shell", "export", "kernel")},
     **{f"job {name}": RUN for name in ("show", "log", "wait", "cancel", "bring", "rm")},
-    **{f"runs {name}": RECORDED for name in ("show", "log", "rm", "pack", "unpack", "export")},
+    **{f"runs {name}": RECORDED for name in ("show", "log", "cancel", "rm", "pack", "unpack", "export")},
     **dict.fromkeys(("rerun", "compare", "report"), RECORDED),
     **{f"trace {name}": TRACED for name in ("analyze", "replay", "export")},
     **{f"sweep {name}": SWEPT for name in ("show", "cancel", "rm")},
     **{f"tune {name}": STUDIED for name in ("show", "stop")},
     "runs import": [*RECORDED, "runs export last -o tides.crate.zip"],
-    "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{n}" for n in (1, 2, 3)],
+    "runs project": [f"run --name tides -p epochs={n} -- sleep 0.{{epochs}}" for n in (1, 2, 3)],
 }
 
 

@@ -116,11 +116,14 @@ def cancel(out: Out, references: Sequence[str], dry_run: bool) -> None:
 
     \b
     Examples:
-      fairmile runs cancel tide --dry-run
+      fairmile runs cancel last --dry-run
     """
     ledger = Workspace.open().runs
-    found = [ledger.collect(each) if dry_run else ledger.cancel(each) for each in references]
-    _done(out, [f"{run.id}: {run.state}" for run in found], "would cancel" if dry_run else "cancelled")
+    if dry_run:
+        unfinished = [run for run in map(ledger.collect, references) if not run.state.is_end]
+        _done(out, [f"{run.id}: {run.state}" for run in unfinished], "would cancel")
+    else:
+        _done(out, [f"{run.id}: {run.state}" for run in map(ledger.cancel, references)], "cancelled")
 
 
 @runs.command()
