@@ -176,7 +176,7 @@ class TestFit:
             return
         why = "peak memory 400.0 GiB (360.0 GiB to 520.0 GiB); a100-40gb has 39.0 GiB for it"
         assert f"does not fit: {why}" in told.err
-        assert "take 12; --anyway runs it all the same" in told.err
+        assert "take 12; --anyway runs it regardless" in told.err
         if more == ("--dry-run",):
             assert "fit     does not fit: peak memory 400.0 GiB" in told.out
 

@@ -65,7 +65,7 @@ def test_what_is_missing_is_refused_with_all_that_was_found(runs: Runs, card: st
     said = rf"tide declares that it needs {GPU}, horovod, but this machine has no GPU, no horovod"
     with pytest.raises(UsageError, match=said) as caught:
         runs.run(card)
-    assert "--ignore-needs" in (caught.value.hint or "")
+    assert "--anyway" in (caught.value.hint or "")
     assert not runs.rows()
 
 
@@ -75,7 +75,7 @@ def test_the_plan_tells_what_is_missing_before_anything_happens(runs: Runs, card
 
 
 def test_needs_can_be_ignored_and_the_record_says_what_was_missing(runs: Runs, card: str) -> None:
-    run = runs.run(card, ignore_needs=True)
+    run = runs.run(card, anyway=True)
     assert run.state is RunState.DONE
     assert [(each["declared"], each["met"]) for each in run.captured["needs"]] == [(GPU, False), ("horovod", False)]
 
@@ -104,4 +104,4 @@ def test_a_system_is_asked_by_its_description(runs: Runs) -> None:
     there = {"resources": {"partition": "dc-gpu"}, "software": ("horovod",)}
     checked = runs.check_needs(RunSpec.model_validate(spec.model_dump() | there))
     assert [each.met for each in checked] == [True, True]
-    assert [each.met for each in runs.check_needs(spec.model_copy(update={"ignore_needs": True}))] == [False, None]
+    assert [each.met for each in runs.check_needs(spec.model_copy(update={"anyway": True}))] == [False, None]

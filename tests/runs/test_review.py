@@ -18,6 +18,7 @@ from fairmile.base.errors import Conflict, Integrity, InvalidDocument, NotFound,
 from fairmile.runs.layout import CARD, RECORD
 from fairmile.runs.machine import passed_on, settable
 from fairmile.runs.model import Run, RunState
+from fairmile.runs.reuse import Candidate
 from fairmile.runs.runs import Runs
 from fairmile.runs.spec import Input, RunSpec
 from fairmile.workspace import Workspace
@@ -149,7 +150,9 @@ class TestTheProgram:
     def test_never_answers_for_a_run_of_ones_own(self, other: Runs, crate: Path) -> None:
         again = other.rerun(str(crate), trust=True).again
         assert again.identity == ""
-        assert other.known(other.get(again.document["rerun_of"]).identity) is None
+        imported = other.get(again.document["rerun_of"])
+        asked = Candidate(imported.spec, {}, (), {}, other.root)
+        assert not any(map(asked.is_asked_alike, other.alike(imported.identity)))
 
     def test_gets_no_file_of_this_machine_for_an_input(self, other: Runs, crate: Path, tmp_path: Path) -> None:
         (tmp_path / "private").write_text("secret")
@@ -242,3 +245,35 @@ def test_a_folder_with_a_run_of_somebody_else_is_a_strangers_too(other: Runs, cr
     done = other.rerun(plan, trust=True)
     assert isinstance(done.again, Run)
     assert done.again.state is RunState.DONE
+
+
+def test_the_environment_of_a_stranger_is_built_without_a_persons_variables(
+    other: Runs, crate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+
+    def change(document: dict[str, Any]) -> None:
+        definition = {"name": "tides", "variables": {"A": "1"}, "checks": [{"run": f"env > {tmp_path}/seen"}]}
+        document["spec"]["environment"] = "tides"
+        document["captured"]["environment"] |= {"name": "tides", "definition": definition}
+
+    done = other.rerun(str(forge(crate, change)), trust=True)
+    assert done.again.state is RunState.DONE
+    seen = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
+    assert {"PATH", "HOME", "A"} <= seen
+    assert not seen & SECRETS.keys()
+
+
+def test_a_folder_that_leaves_its_repository_is_no_place_to_start_in(other: Runs, crate: Path) -> None:
+    def starting_in(folder: str, root: str) -> str:
+        def change(document: dict[str, Any]) -> None:
+            document["spec"]["folder"] = folder
+            document["captured"]["code"]["git"] = {"root": root, "commit": "0" * 40}
+
+        return other.rerun_plan(str(forge(crate, change))).spec.subfolder
+
+    assert starting_in("/x/tides", "/x") == "tides"
+    assert starting_in("/x/../../../etc", "/x") == ""
+    with pytest.raises(UsageError, match="outside of its folder"):
+        starting_in("a/../../../etc", ".")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.digest import sha256_file
-from fairmile.base.errors import Conflict, Integrity, InvalidDocument, NotFound, UsageError
+from fairmile.base.errors import Conflict, DiskFailure, Integrity, InvalidDocument, NotFound, UsageError
 from fairmile.base.files import Lock
 from fairmile.catalog.kinds import CONTEXT_IRI
 from fairmile.runs.crate import card_text
@@ -24,6 +24,7 @@ from fairmile.runs.model import Run, RunState
 from fairmile.runs.runs import Runs
 from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import parse_params
+from fairmile.store.pools import Pools
 from fairmile.workspace import Workspace
 
 SCRIPT = "import sys\nprint('loss', float(sys.argv[1]) / 2)\nopen('model.txt', 'w').write(sys.argv[1])\n"
@@ -281,6 +282,36 @@ class TestKnownResults:
         workspace.store.drop_ref("run", f"outputs {first.id}")
         assert "its outputs are gone and were not kept" in self.reasons(runs)
         assert Path("model.txt").read_text() == "4"
+
+    def test_an_empty_output_that_cannot_be_restored_is_made_again(self, runs: Runs, workspace: Workspace) -> None:
+        def touch() -> str:
+            return runs.run(["sh", "-c", "touch empty.txt"], outputs=("empty.txt",), again=False).id
+
+        first = touch()
+        assert touch() == first
+        Path("empty.txt").unlink()
+        workspace.store.drop_ref("run", f"outputs {first}")
+        assert touch() != first
+        assert Path("empty.txt").exists()
+
+    def test_outputs_of_a_run_that_stands_for_no_other_are_not_kept(
+        self, runs: Runs, workspace: Workspace, script: Path
+    ) -> None:
+        Path("data.txt").write_text("1")
+        assert workspace.store.ref("run", f"outputs {self.run(runs).id}") is None
+
+    def test_a_store_without_room_for_its_outputs_does_not_spoil_a_run(
+        self, runs: Runs, script: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        choose = Pools.choose
+
+        def refuse(self: Pools, size_bytes: int, **options: Any) -> Any:
+            if "outputs" in options.get("what", ""):
+                raise DiskFailure("there is no room")
+            return choose(self, size_bytes, **options)
+
+        monkeypatch.setattr(Pools, "choose", refuse)
+        assert self.run(runs).state is RunState.DONE
 
     def test_kept_outputs_go_with_their_run(self, runs: Runs, workspace: Workspace, script: Path) -> None:
         first = self.run(runs)

@@ -229,6 +229,17 @@ def test_a_member_is_stopped_where_somebody_who_looks_says_so(runs: Runs, tmp_pa
     assert runs.output("g-0").endswith(b"saved\n")
 
 
+def test_a_copy_that_a_crash_cut_short_is_made_anew(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("all of it\n")
+    frozen(runs, tmp_path / "b", ["sh", "-c", "cat *.txt"], 1)
+    work = runs.root / "g-0" / "work"
+    work.mkdir(parents=True)
+    (work / "data.txt").write_text("all")
+    os.utime(runs.root / "g-0", (0, 0))  # whoever began it is long gone
+    assert states(list(pool(tmp_path / "b", [0], 1))) == {0: "done"}
+    assert runs.output("g-0") == b"all of it\n"
+
+
 def test_data_that_is_too_large_to_be_copied_is_read_where_it_is(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "big.txt").write_bytes(b"#" * (65 << 20))
     frozen(runs, tmp_path / "b", ["wc", "-c", "big.txt"], 1)

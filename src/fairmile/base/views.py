@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from fairmile.base.files import write_failure
+from fairmile.base.files import write_atomic, write_failure
 from fairmile.base.units import format_size
 
 _MOST_BYTES, _MOST_ALL_BYTES = 1 << 20, 4 << 20  # of one copied file, and of all of them
@@ -133,15 +134,16 @@ class _Showing:
         if entry.name.startswith(".") or not entry.is_file(follow_symlinks=False):
             return False
         try:
-            size_bytes = entry.stat().st_size
-            if size_bytes > min(_MOST_BYTES, self._left_bytes):
+            status = entry.stat()
+            if status.st_size > min(_MOST_BYTES, self._left_bytes):
                 return False
-            shutil.copy2(entry.path, there)
-            there.chmod(there.stat().st_mode | 0o200)
+            data = Path(entry.path).read_bytes()
         except (PermissionError, FileNotFoundError):
-            there.unlink(missing_ok=True)
             return False
-        self._left_bytes -= size_bytes
+        # All of it or nothing: what lies there already counts as complete when a crash has this done once more.
+        write_atomic(there, data, mode=stat.S_IMODE(status.st_mode) | 0o200, sync=False)
+        os.utime(there, ns=(status.st_atime_ns, status.st_mtime_ns))
+        self._left_bytes -= status.st_size
         self.view.own.append(name)
         return True
 
@@ -164,7 +166,7 @@ def describe_left_behind(folder: Path, carried: Collection[str]) -> str:
 
     A folder that is carried counts with all it holds. Hidden files and folders are not looked at.
     """
-    names: list[str] = []
+    names: dict[str, None] = {}
     files = size_bytes = 0
     is_more = False
     for entry in _files_below(str(folder), frozenset(carried)):
@@ -175,13 +177,11 @@ def describe_left_behind(folder: Path, carried: Collection[str]) -> str:
         with contextlib.suppress(OSError):
             size_bytes += entry.stat(follow_symlinks=False).st_size
         inner = os.path.relpath(entry.path, folder)
-        top = inner.partition("/")[0] + "/" if "/" in inner else inner
-        if top not in names:
-            names.append(top)
+        names[inner.partition("/")[0] + "/" if "/" in inner else inner] = None
     if not files:
         return ""
     count = f"more than {files:,} files" if is_more else "1 file" if files == 1 else f"{files:,} files"
-    among = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    among = ", ".join(list(names)[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return f"{count} ({format_size(size_bytes)}) of {folder}: {among}"
 
 

@@ -13,7 +13,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options
 from fairmile.cli.out import Out, count, json_option
-from fairmile.cli.run_options import WithCommand, changes_from, command_of, pairs, run_options
+from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
 from fairmile.runs.isolation import isolating_runtime
 from fairmile.runs.model import Run, RunState
 from fairmile.runs.prediction import Fit, unfit
@@ -35,7 +35,6 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 @run_options
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="So many times, as one group.")
 @click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
-@click.option("--anyway", is_flag=True, help="Run even where the prediction says that it does not fit.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that did not end well.")
 @click.option("--set", "command_set", default="", metavar="NAME", help="Which set of a SABATH model's commands.")
 @click.option("--wait/--leave", default=True, help="Follow a run on a system to its end.  [default: wait]")
@@ -68,18 +67,17 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     plan = runs.plan(_what(what, command), dataset or "", command_set=options["command_set"], **changes)
     if options["dry_run"]:
         _show_plan(out, plan)
-        if out.as_json or options["anyway"]:  # the plan itself has the verdict
+        if out.as_json:  # the plan itself has the verdict
             return _UNFIT if plan.fit is Fit.DOES_NOT and not options["anyway"] else 0
         plan.refuse_unfit()
         return 0
     for note in plan.notes:
         out.say(f"note: {note}")
-    how = {"anyway": options["anyway"], "echo": _echo(out)}
     if options["repeat"] > 1:
-        found = runs.repeat(options["repeat"], plan, **how)
+        found = runs.repeat(options["repeat"], plan, echo=_echo(out))
     else:
         again = options["again"] or _asks_anew(context, options)
-        found = [runs.execute(plan, again=again, on_step=lambda step: _step(out, step), **how)]
+        found = [runs.execute(plan, again=again, echo=_echo(out), on_step=lambda step: _step(out, step))]
     return _told(out, runs, _waited(out, runs, found, options["wait"]))
 
 
@@ -92,7 +90,7 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable for the program.")
 @click.option("--environment", default="", metavar="ENV", help="Run in this environment.  [default: as before]")
 @click.option("--in-container", "container", default="", metavar="IMAGE", help="Run it in this image, without network.")
-@click.option("--ignore-needs", is_flag=True, help="Run also where declared hardware or software is missing.")
+@ANYWAY
 @click.option("--yes", is_flag=True, help="Run what somebody else recorded without asking.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")
 @json_option
@@ -115,8 +113,8 @@ def rerun(out: Out, reference: str, **options: Any) -> int:
         changes["env"] = dict(pairs("--env", options["variables"]))
     if options["environment"]:
         changes["environment"] = options["environment"]
-    if options["ignore_needs"]:
-        changes["ignore_needs"] = True
+    if options["anyway"]:
+        changes["anyway"] = True
     plan = runs.rerun_plan(reference, container=options["container"], **changes)
     if options["dry_run"]:
         _show_plan(out, plan)

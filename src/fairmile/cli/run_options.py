@@ -16,6 +16,9 @@ from fairmile.runs.spec import Input
 F = TypeVar("F", bound=Callable[..., Any])
 
 _COMMAND = "fairmile.command"
+ANYWAY = click.option(
+    "--anyway", is_flag=True, help="Run even if it is predicted not to fit, or something it needs is missing."
+)
 _OPTIONS = (
     click.option(
         "--reads-params", is_flag=True, help="The program reads FAIRMILE_PARAMS, although its files do not show it."
@@ -29,7 +32,7 @@ _OPTIONS = (
     click.option(
         "--environment", default="", metavar="ENV", help="An environment, its file, or the asset that has it."
     ),
-    click.option("--ignore-needs", is_flag=True, help="Run also where declared hardware or software is missing."),
+    ANYWAY,
     click.option("--timeout", metavar="TIME", help="End it after so long."),
     click.option("--every", default="1s", metavar="TIME", help="Period of the measurements; 0 measures none."),
 )
@@ -74,7 +77,7 @@ def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = 
         "code": tuple(options["code"]),
         "tags": tuple(options["tags"]),
         "environment": options["environment"],
-        "ignore_needs": options["ignore_needs"],
+        "anyway": options["anyway"],
         "timeout_s": parse_duration(options["timeout"]) if options["timeout"] else None,
         "system": "" if options["on"] == "laptop" else options["on"],
         "resources": job.resources,

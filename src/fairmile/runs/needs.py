@@ -113,7 +113,7 @@ def refuse_missing(name: str, checked: Sequence[Need], offer: Offer) -> None:
         found = ", ".join(dict.fromkeys(each.found.removeprefix(start) for each in missing))
         raise UsageError(
             f"{name} declares that it needs {declared}, but {start}{found}",
-            hint="; ".join(filter(None, [offer.hint, "--ignore-needs runs it all the same"])),
+            hint="; ".join(filter(None, [offer.hint, "--anyway runs it regardless"])),
         )
 
 

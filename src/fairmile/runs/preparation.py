@@ -13,9 +13,10 @@ from fairmile.base.views import View, describe_left_behind, show_folder
 from fairmile.catalog.assets import Assets
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
-from fairmile.envs.spec import EnvironmentSpec, parse_spec
+from fairmile.envs.spec import parse_spec
 from fairmile.runs import capture, sabath
 from fairmile.runs.coverage import find_uncovered, variables_digest
+from fairmile.runs.isolation import limit_variables
 from fairmile.runs.layout import WORK
 from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.model import Run
@@ -78,7 +79,7 @@ class Preparation:
         digest = ""
         definition: Mapping[str, Any] = {}
         if spec.environment:
-            environment = self._envs().build(self._wanted_environment(spec, original))
+            environment = self._build_environment(spec, original)
             lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         work = Path(spec.folder) if spec.folder else None
@@ -166,12 +167,15 @@ class Preparation:
                 each["at"] = str(Path(each["path"]).relative_to(top))
         return moved
 
-    def _wanted_environment(self, spec: RunSpec, original: Run | None) -> str | EnvironmentSpec:
-        """Return what is built: as it was described for the original, unless a person named another environment."""
+    def _build_environment(self, spec: RunSpec, original: Run | None) -> Environment:
+        """Build an environment as it was described for the original, unless a person named another one."""
+        envs = self._envs()
         definition = environment_definition(original) if original is not None else None
         if original is None or definition is None or spec.environment != original.spec.environment:
-            return spec.environment
-        return parse_spec(harmless_definition(definition) if is_foreign(original, self._root) else definition)
+            return envs.build(spec.environment)
+        if not is_foreign(original, self._root):
+            return envs.build(parse_spec(definition))
+        return limit_variables(envs, self._environ).build(parse_spec(harmless_definition(definition)))
 
     def _compared_code(self, original: Run) -> dict[str, Any]:
         """Return what the program of a run from elsewhere is by its bytes; what else its record states is not taken."""
@@ -213,8 +217,8 @@ class Preparation:
 
     def _input_again(self, original: Run, name: str, each: Mapping[str, Any], *, foreign: bool) -> Input:
         id, path, digest = original.id, Path(each.get("path") or "/-"), each.get("sha256", "")
-        is_own = not foreign or path.is_relative_to(original.folder)
-        if path.exists() and (is_own or capture.inputs({name: {"path": str(path)}})[name]["sha256"] == digest):
+        is_own = not foreign or Path(os.path.normpath(path)).is_relative_to(original.folder)
+        if path.exists() and (is_own or _has_digest(path, digest, each.get("size_bytes"))):
             return Input(path=str(path), sha256=digest)
         store = self._store()
         kept = self._root / ".inputs" / digest
@@ -222,6 +226,14 @@ class Preparation:
             store.lay(digest, kept)
             return Input(path=str(kept))
         raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+
+
+def _has_digest(path: Path, digest: str, size_bytes: int | None) -> bool:
+    """Tell whether a file or folder is what a record from elsewhere states; one of another size is not read."""
+    if path.is_file() and size_bytes not in (None, path.stat().st_size):
+        return False
+    is_plain = path.is_file() or path.is_dir()
+    return is_plain and capture.inputs({"it": {"path": str(path)}})["it"]["sha256"] == digest
 
 
 def top_of(code: Mapping[str, Any], start: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.runs import capture
 from fairmile.runs.model import Metric, Run
-from fairmile.runs.spec import Input, RunSpec
+from fairmile.runs.spec import Input, RunSpec, is_inside
 from fairmile.runs.wording import is_speed
 
 # Two runs of one program on one machine differ by rounding and by the order of threads; what matters is declared.
@@ -70,8 +70,8 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
     `kept` are the names in the snapshot of its code. A program that is not among them is used where it is.
     """
     spec, code = original.spec, original.captured.get("code") or {}
-    before = Path(spec.folder) if spec.folder else None
-    root = Path(code["git"]["root"]) if code.get("git") else None
+    before = Path(os.path.normpath(spec.folder)) if spec.folder else None
+    root = Path(os.path.normpath(code["git"]["root"])) if code.get("git") else None
     files = {each["path"]: each["name"] for each in code.get("files", [])}
     argv = tuple(_moved(word, before, root, files, kept) for word in spec.argv)
     start = original.captured.get("start")
@@ -80,6 +80,8 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
     subfolder = spec.subfolder
     if before is not None and root is not None and before.is_relative_to(root):
         subfolder = str(before.relative_to(root))
+    if subfolder and not is_inside(subfolder):  # relative paths in a record from elsewhere
+        raise UsageError(f"run {original.id} would start in {subfolder}, which is outside of its folder")
     changes = {"folder": "", "subfolder": "" if subfolder == "." else subfolder, "argv": argv, "inputs": inputs}
     return spec.model_copy(update=changes)
 

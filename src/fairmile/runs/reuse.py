@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,12 +117,19 @@ def find_reusable(asked: Candidate, earlier: Iterable[Run], open_store: Callable
 
 
 def keep_outputs(open_store: Callable[[], Store], run: Run) -> None:
-    """Keep the declared results of a run in the folder of a user, where others may overwrite them."""
-    outputs = run.result.get("outputs") or {}
+    """Keep the declared results of a run in the folder of a user, where others may overwrite them.
+
+    A run that stands for no later one keeps nothing. Neither does one for whose results the store has no room.
+    """
+    outputs, coverage = run.result.get("outputs") or {}, run.captured.get("coverage") or {}
     size_bytes = sum(each["size_bytes"] for each in outputs.values())
-    if not outputs or not run.spec.folder or size_bytes > _MOST_KEPT_BYTES:
-        return
-    store = open_store()
+    is_reusable = bool(run.identity) and not coverage.get("uncovered", True) and not coverage.get("left", True)
+    if outputs and run.spec.folder and is_reusable and size_bytes <= _MOST_KEPT_BYTES:
+        with contextlib.suppress(FairmileError):
+            _keep(open_store(), run, outputs, size_bytes)
+
+
+def _keep(store: Store, run: Run, outputs: Mapping[str, Mapping[str, Any]], size_bytes: int) -> None:
     pool = store.pools.choose(size_bytes, files=len(outputs), what="the outputs of this run").pool
     entries = []
     with store.objects(pool).batch() as batch:
@@ -150,8 +158,10 @@ def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "")
     They go into `folder`, or where it is empty into the run's own.
     Nothing is written before all that is missing was found, with its digest.
     """
-    if run.spec.system or run.packed:  # a job may have left them where it ran
-        return [] if run.spec.system or not run.result.get("outputs") else None
+    if run.spec.system and not run.spec.folder:  # a job elsewhere left large ones where it ran
+        return []
+    if run.packed:
+        return None if run.result.get("outputs") else []
     work = Path(folder) if folder else work_folder(run.folder, run.document["spec"])
     outputs, ended = run.result.get("outputs") or {}, float(run.result["ended"])
     lost = [name for name, each in outputs.items() if not _is_same(work / name, each, ended)]
@@ -162,7 +172,7 @@ def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "")
     try:
         kept = {entry.path: entry for entry in store.tree(ref.root)} if ref is not None else {}
         found = {name: _bytes(store, kept[name]) for name in lost if name in kept}
-        if any(sha256_hex(found.get(name, b"")) != outputs[name]["sha256"] for name in lost):
+        if any(name not in found or sha256_hex(found[name]) != outputs[name]["sha256"] for name in lost):
             return None
         for name, data in found.items():
             write_atomic(safe_join(work, name), data, mode=kept[name].mode)

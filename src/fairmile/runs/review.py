@@ -104,7 +104,7 @@ def restrict(spec: RunSpec, original: Run) -> tuple[RunSpec, dict[str, str]]:
         resources = resources.model_copy(update={"options": ()})
     variables = (environment_definition(original) or {}).get("variables") or {}
     dropped |= {f"environment {name}": str(value) for name, value in variables.items() if _NEVER.fullmatch(name)}
-    return spec.model_copy(update={"env": env, "resources": resources}), dropped
+    return spec.model_copy(update={"env": env, "resources": resources, "anyway": False}), dropped
 
 
 def environment_definition(original: Run) -> Mapping[str, Any] | None:

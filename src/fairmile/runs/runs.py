@@ -119,10 +119,10 @@ class RunPlan:
     def refuse_unfit(self) -> None:
         """Raise UsageError where the run does not fit: it would wait in a queue only to run out of memory."""
         fit, why = unfit(self.prediction)
-        if fit is Fit.DOES_NOT:
+        if fit is Fit.DOES_NOT and not self.spec.anyway:
             remedies = [each["remedy"] for each in self.prediction.values() if each.get("remedy")]
             advice = remedies[0] if remedies else "ask for less, or for a device with more memory"
-            raise UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it all the same")
+            raise UsageError(f"{self.spec.name} does not fit: {why}", hint=f"{advice}; --anyway runs it regardless")
 
 
 class Recording:
@@ -199,7 +199,7 @@ class Runs(Ledger):
             notes += planned.notes
             if planned.trouble:
                 notes.append(planned.trouble)
-        for each in self.check_needs(spec.model_copy(update={"ignore_needs": True})):
+        for each in self.check_needs(spec.model_copy(update={"anyway": True})):
             steps.append(Step("needs", str(each)))
         command = " ".join(filled(spec.argv, {"python": "python", **value_texts(spec)}))
         script = ""
@@ -326,7 +326,6 @@ class Runs(Ledger):
         dataset: str = "",
         *,
         again: bool = True,
-        anyway: bool = False,
         echo: BinaryIO | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
         **changes: Any,
@@ -335,22 +334,21 @@ class Runs(Ledger):
 
         Without `again` the record of an earlier run is returned where the same went in and everything that the
         program could read is covered (see `coverage`), unless a `name` is asked for. On a system the job is submitted,
-        and the record tells how far it is: `wait` follows it to its end. What is predicted not to fit on its device is
-        refused, unless it shall run `anyway`.
+        and the record tells how far it is: `wait` follows it to its end. A run that is predicted not to fit on its
+        device, or that needs hardware or software which is missing, is refused unless `anyway=True`.
         """
         again = again or "name" in changes
         plan = self.plan(what, dataset, **changes)
-        return self.execute(plan, again=again, anyway=anyway, echo=echo, on_step=on_step)
+        return self.execute(plan, again=again, echo=echo, on_step=on_step)
 
-    def repeat(self, count: int, plan: RunPlan, *, anyway: bool = False, echo: BinaryIO | None = None) -> list[Run]:
+    def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> list[Run]:
         """Execute a plan several times, as one group; whoever cancels one cancels those that are left.
 
         A seed counts up from one to the next.
         """
         if count < 1:
             raise UsageError(f"a run cannot be repeated {count} times")
-        if not anyway:
-            plan.refuse_unfit()
+        plan.refuse_unfit()
         folder, document = self.create(plan.spec, {})
         folder.rmdir()
         group, seed = plan.spec.group or str(document["id"]), plan.spec.seed
@@ -358,7 +356,7 @@ class Runs(Ledger):
         while len(found) < count and not (found and found[-1].state is RunState.CANCELLED):
             changes = {"group": group, "seed": None if seed is None else seed + len(found)}
             member = replace(plan, spec=plan.spec.model_copy(update=changes))
-            found.append(self.execute(member, anyway=anyway, echo=echo))
+            found.append(self.execute(member, echo=echo))
         return found
 
     def execute(
@@ -366,7 +364,6 @@ class Runs(Ledger):
         plan: RunPlan,
         *,
         again: bool = True,
-        anyway: bool = False,
         echo: BinaryIO | None = None,
         on_step: Callable[[Step], None] = lambda _: None,
         trust: bool = False,
@@ -374,8 +371,7 @@ class Runs(Ledger):
         """Execute a plan; see `run`. One of a record from elsewhere needs `trust`: somebody has read its review."""
         if plan.review is not None and not trust:
             raise refuse_unseen(plan.review)
-        if not anyway:
-            plan.refuse_unfit()
+        plan.refuse_unfit()
         spec = self._spec_of(plan)
         checked = self.check_needs(spec)
         for step in plan.steps:
@@ -477,14 +473,14 @@ class Runs(Ledger):
     def check_needs(self, spec: RunSpec) -> list[Need]:
         """Compare declared hardware and frameworks with where a run goes; what is missing there raises UsageError.
 
-        A specification that says to ignore its needs gets the result all the same.
+        A specification that runs `anyway` gets the result instead.
         """
         if not spec.needs:
             return []
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         offer = offer_for(spec, argv, self._around.jobs, self._environ)
         checked = check_needs(spec.needs, offer)
-        if not spec.ignore_needs:
+        if not spec.anyway:
             refuse_missing(spec.asset or spec.name, checked, offer)
         return checked
 

@@ -64,7 +64,7 @@ class RunSpec(_Part):
     software: tuple[str, ...] = ()
     launch: Launch | None = None
     needs: tuple[str, ...] = ()  # hardware and frameworks that are declared, such as `NVIDIA GPU`, `horovod`
-    ignore_needs: bool = False  # run also where one of them is missing
+    anyway: bool = False  # run although one of them is missing, or the prediction says that it does not fit
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     watch_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # period of the samples; 0: none
     asset: str = ""  # handle of the benchmark, model or workflow it executes
@@ -76,7 +76,7 @@ class RunSpec(_Part):
     @classmethod
     def _outputs_stay_inside(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
-            if not _is_inside(pattern):
+            if not is_inside(pattern):
                 raise ValueError(
                     f"{pattern!r} leads out of the folder of the run: write a pattern inside it, such as results/*.json"
                 )
@@ -85,7 +85,7 @@ class RunSpec(_Part):
     @field_validator("subfolder")
     @classmethod
     def _subfolder_stays_inside(cls, subfolder: str) -> str:
-        if subfolder and not _is_inside(subfolder):
+        if subfolder and not is_inside(subfolder):
             raise ValueError(f"{subfolder!r} leads out of the folder of the run")
         return subfolder
 
@@ -98,6 +98,6 @@ class RunSpec(_Part):
         return params
 
 
-def _is_inside(path: str) -> bool:
+def is_inside(path: str) -> bool:
     """Tell whether a relative path or pattern stays in the folder it starts from."""
     return bool(path) and not path.startswith(("/", "~")) and "\0" not in path and ".." not in path.split("/")

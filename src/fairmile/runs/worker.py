@@ -129,7 +129,7 @@ class Batch:
             env[_RESUME] = "1"
         shows = bool(self.code) and not document["spec"].get("folder")
         if shows:
-            _show(self._shown, Path(self.code), work)
+            _show(self._shown, Path(self.code), work, is_fresh=not document.get("attempts"))
         _lay(member.get("files", {}), work)
         document["argv"] = argv
         document = execute(folder, document, argv=argv, env=env, look=look, then=then)
@@ -216,10 +216,11 @@ def _entries(
             yield name, "copy" if name in own and entry.is_file(follow_symlinks=False) else "link"
 
 
-def _show(entries: Iterable[tuple[str, str]], code: Path, work: Path) -> None:
+def _show(entries: Iterable[tuple[str, str]], code: Path, work: Path, *, is_fresh: bool) -> None:
     """Let a member find what was frozen for all of them; what it writes, and what it changes of its own, stays its own.
 
-    Where it was begun before, what it left is kept.
+    What an earlier attempt left is kept. With `is_fresh` there was none: a copy that lies there may have been cut short
+    by a crash, and is made anew.
     """
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -231,6 +232,8 @@ def _show(entries: Iterable[tuple[str, str]], code: Path, work: Path) -> None:
                 elif kind == "link":
                     os.symlink(os.path.join(code, name), target)
                 else:
+                    if is_fresh and os.path.lexists(target):
+                        os.unlink(target)
                     _write_copy(os.path.join(code, name), target)
     except OSError as error:
         raise write_failure(str(work), error) from error
@@ -240,8 +243,9 @@ def _write_copy(source: str, target: str) -> None:
     """Write a file anew, with the times of its source, by which it is known as unchanged; it may be there already."""
     data, status = _small_file(source)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, status.st_mode & 0o777)
-    with open(descriptor, "wb", buffering=0) as stream:
+    with open(descriptor, "wb") as stream:
         stream.write(data)
+        stream.flush()
         os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
