@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     descendants.restore_signals()
-    descendants.adopt_orphans()
+    descendants.mark()
     effort.quick = config.getoption("--quick")
     settings.register_profile("fairmile", max_examples=effort.examples(100), deadline=None)
     settings.load_profile("fairmile")
@@ -51,9 +51,8 @@ def pytest_runtest_call() -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not getattr(session.config.option, "numprocesses", None):  # else they are the workers, which end by themselves
-        descendants.end(descendants.started_since(0))
+def pytest_sessionfinish() -> None:
+    descendants.end(descendants.started_since(0))
 
 
 @dataclass(frozen=True)

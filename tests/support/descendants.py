@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import sys
 import time
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+_MARK = "PYTEST_DESCENDANT_OF"
 _GRACE_S = 2.0
 
 
@@ -32,29 +30,23 @@ def restore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that it can be found."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def mark() -> None:
+    """Mark what this process starts, so that it is found again whoever its parent is by then."""
+    os.environ[_MARK] = str(os.getpid())
 
 
 def started_since(boot_time_s: float) -> set[int]:
-    """Return the processes below this one that run and were started since, but for multiprocessing's own."""
+    """Return the processes that this one started since, directly or not, but for multiprocessing's own."""
     ticks = os.sysconf("SC_CLK_TCK")
-    children: dict[int, list[tuple[int, float]]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    marked = f"\0{_MARK}={os.getpid()}\0".encode()
+    found: set[int] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            state, parent, *rest = stat.read_text().rpartition(")")[2].split()
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append((int(stat.parent.name), int(rest[17]) / ticks))
-    below: set[int] = set()
-    ahead = [os.getpid()]
-    while ahead:
-        for child, started in children.get(ahead.pop(), []):
-            ahead.append(child)
-            if started >= boot_time_s - 1 / ticks:
-                below.add(child)
-    return below - {getattr(resource_tracker._resource_tracker, "_pid", None)}
+            state, *rest = (folder / "stat").read_text().rpartition(")")[2].split()
+            is_new = int(rest[18]) / ticks >= boot_time_s - 1 / ticks
+            if state not in "ZX" and is_new and marked in b"\0" + (folder / "environ").read_bytes():
+                found.add(int(folder.name))
+    return found - {os.getpid(), getattr(resource_tracker._resource_tracker, "_pid", None)}
 
 
 def end(processes: set[int]) -> None:
