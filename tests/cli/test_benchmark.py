@@ -186,7 +186,7 @@ class TestBenchmarks:
         planned = fairmile("run", "cosmoflow", "--dry-run", "--json").json
         assert planned["spec"]["asset"] == "builtin/benchmark/cosmoflow@3.0"
         assert planned["spec"]["argv"] == ["{python}", "-m", "fairmile.benchmarks", "cosmoflow"]
-        assert [step["verb"] for step in planned["steps"]] == ["run"]
+        assert [step["verb"] for step in planned["steps"]] == ["needs", "run"]
 
 
 # Collectives

@@ -279,7 +279,7 @@ def test_a_terminal_shows_one_block_that_is_taken_away_in_the_end() -> None:
     up = [part.partition(b"A")[0] for part in shown.split(b"\033[")[1:] if part.split(b"A")[0].isdigit()]
     assert lines >= 2
     assert len(up) == lines and set(up) == {up[0]}  # each block, and the clearing, goes back to where it began
-    assert shown.endswith(b"\033[J")
+    assert shown.partition(b"note: ")[0].endswith(b"\033[J")  # a busy machine may leave samples out, and notes it
     assert "samples in" in out and "\033" not in out
 
 

@@ -816,7 +816,8 @@ def in_small_mount(folder: Path, options: str, script: str) -> str:
 
 def test_a_full_disk_is_a_clear_failure_that_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     *failures, left = in_small_mount(tmp_path, "size=1500k", MOUNTED).splitlines()
-    full = "True No space left on device | the disk is full: free some space or choose another folder"
+    room = f"({tmp_path} has 0 B of 1.5 MiB free)"
+    full = f"True No space left on device {room} | the disk is full: free some space or choose another folder"
     assert failures == [full] * 4
     assert left == "21 [] []"
 
