@@ -267,6 +267,16 @@ class TestKnownResults:
         assert "it changed model.txt without declaring that" in said[-1]
         assert Path("model.txt").exists()
 
+    def test_what_wrote_into_a_folder_of_its_own_does_not_stand_for_a_run_here(self, runs: Runs) -> None:
+        argv = ["sh", "-c", "date > made.txt"]
+        first = runs.run(argv, again=False)
+        second = runs.rerun(first.id).again
+        assert second.identity == first.identity
+        Path("made.txt").unlink()
+        runs.remove([first.id])
+        assert runs.run(argv, again=False).id != second.id
+        assert Path("made.txt").exists()
+
     @pytest.mark.parametrize("how", ["gone", "overwritten"])
     def test_outputs_are_restored(self, runs: Runs, script: Path, how: str) -> None:
         first = self.run(runs)

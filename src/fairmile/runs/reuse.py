@@ -44,7 +44,10 @@ class Candidate:
         is_alike = all(getattr(before, name) == getattr(self.spec, name) for name in _FIELDS)
         # One that lost something, or that somebody else says happened, is no result to offer.
         is_ours = not earlier.result.get("notes") and not earlier.document.get("imported")
-        return is_alike and is_ours and set(self.spec.tags) <= set(before.tags)
+        # What a point of a sweep, or a rerun, wrote lies in a folder of its own, declared or not, and not in this one.
+        job = earlier.document.get("job") or {}
+        is_here = bool(before.folder) or not self.spec.folder or ("key" in job and "task" not in job)
+        return is_alike and is_ours and is_here and set(self.spec.tags) <= set(before.tags)
 
     def objection(self, earlier: Run) -> str:
         """Return why the result of a run with the same identity cannot stand for this one; empty where it can."""
