@@ -156,6 +156,7 @@ def test_lines_of_both_streams_arrive_while_the_program_runs(runner: Runner, tmp
     assert sorted(lines[1:]) == ["last", "second"]
 
 
+@pytest.mark.thorough
 def test_a_timeout_ends_the_whole_process_group(runner: Runner, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = 'sleep 1000 & echo $! >> "$1"; echo $$ >> "$1"; echo waiting >&2; wait'

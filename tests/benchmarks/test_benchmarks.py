@@ -96,6 +96,7 @@ def test_a_new_program_runs_as_it_is(workspace: Workspace, tmp_path: Path) -> No
     assert {each["name"] for each in run.captured["code"]["files"]} == {"lake", "run.sh"}
 
 
+@pytest.mark.thorough
 def test_a_new_model_learns_as_it_is(workspace: Workspace, tmp_path: Path) -> None:
     workspace.benchmarks.new("tides", tmp_path)
     run = workspace.runs.run(str(tmp_path / "tides"), params={"epochs": 2, "length": 1500}, seed=1)

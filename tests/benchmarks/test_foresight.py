@@ -188,6 +188,7 @@ def test_only_the_command_of_a_benchmark_has_a_step(tmp_path: Path) -> None:
     assert step_file(["fairmile.benchmarks", str(own)]) == own / "step.py"
 
 
+@pytest.mark.thorough
 def test_the_plan_of_a_benchmark_is_traced_once(
     workspace: Workspace, gpus: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,17 @@ def stories() -> dict[str, list[str]]:
     return {names[0]: names for names in prepared.values()}
 
 
-@pytest.mark.parametrize("names", [pytest.param(names, id=first) for first, names in stories().items()])
+# The documentation and the tests of these parts show them at work, too, and they take long.
+LONG = ("predict", "trace", "benchmark", "tune")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(names, id=first, marks=[pytest.mark.thorough] if first.startswith(LONG) else [])
+        for first, names in stories().items()
+    ],
+)
 def test_every_example_of_the_help_works_and_prints_valid_json(lake: Callable[..., Any], names: list[str]) -> None:
     for line in BEFORE.get(names[0], ()):
         assert lake(*shlex.split(line)).code == 0

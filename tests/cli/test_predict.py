@@ -72,6 +72,7 @@ def test_a_search_that_meets_no_end_says_that_it_stopped(fairmile: Fairmile, mon
     ).out  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("traced")
 def test_a_spread_step_tells_the_fullest_rank(fairmile: Fairmile) -> None:
     whole = fairmile("predict", "memory", *STEP, "--json").json
@@ -280,6 +281,7 @@ def test_without_runs_nothing_is_learnt(fairmile: Fairmile, place: Path) -> None
     assert fairmile("predict", "learn", "--json").json == {"corrections": [], "dry_run": False}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("times", [0.8, 1.25])
 def test_predictions_follow_the_runs_of_the_workspace(fairmile: Fairmile, place: Path, times: float) -> None:

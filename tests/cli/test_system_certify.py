@@ -43,6 +43,7 @@ def test_this_machine_is_certified_and_the_record_is_kept(fairmile: Fairmile, pl
     assert "laptop" in fairmile("system", "ls").out
 
 
+@pytest.mark.thorough
 def test_a_failed_check_is_exit_code_1_and_says_why(fairmile: Fairmile, place: Path) -> None:
     (place / "bad.yaml").write_text(BAD)
     assert fairmile("system", "add", "bad.yaml").code == 0

@@ -80,6 +80,7 @@ class TestRun:
         run = fairmile("runs", "show", found["trials"][0]["run"], "--json").json
         assert run["trial"]["study"] == id
 
+    @pytest.mark.thorough
     def test_it_goes_on_until_more_trials_are_done(self, tune: Fairmile) -> None:
         before = tune("quad.yaml", "--trials", "2", "--json").json
         assert len(before["trials"]) == 2
@@ -89,17 +90,20 @@ class TestRun:
         assert (more["id"], len(more["trials"])) == (before["id"], 3)
         assert more["trials"][:2] == before["trials"]
 
+    @pytest.mark.thorough
     def test_options_go_before_what_the_file_says(self, tune: Fairmile) -> None:
         words = ("quad.yaml", "--sampler", "grid", "-p", "x=0.1,0.3,0.5", "--trials", "9", "--json")
         trials = tune(*words).json["trials"]
         assert sorted(each["params"]["x"] for each in trials) == [0.1, 0.3, 0.5]
 
+    @pytest.mark.thorough
     def test_several_objectives_have_several_best(self, tune: Fairmile, place: Path) -> None:
         text = QUAD.replace("{loss: lower}", "[{loss: lower}, {cost: higher}]").replace("random", "grid")
         (place / "quad.yaml").write_text(text.replace("{uniform: [0, 1]}", "[0.1, 0.3, 0.9]"))
         found = tune("quad.yaml", "--json").json
         assert sorted(found["trials"][each]["params"]["x"] for each in found["best"]) == [0.3, 0.9]
 
+    @pytest.mark.thorough
     def test_a_study_without_a_good_trial_fails_and_says_why(self, tune: Fairmile, place: Path) -> None:
         (place / "program.sh").write_text("echo the gauge is dry\nexit 3\n")
         done = tune("quad.yaml", "--trials", "1")
@@ -108,6 +112,7 @@ class TestRun:
         assert tune("show", "last").code == 0
         assert tune("run", "last", "--json").code == 1
 
+    @pytest.mark.thorough
     def test_a_template_is_the_program_of_each_trial(self, tune: Fairmile, place: Path) -> None:
         (place / "job.in.sh").write_text("#!/bin/sh\necho '{\"loss\": {x}}' >> $FAIRMILE_METRICS\n")
         (place / "quad.yaml").write_text(QUAD.replace("command: sh program.sh {x}\n", ""))
@@ -182,6 +187,7 @@ tuning: {pruner: asha, time: 1h}
 
 
 class TestStop:
+    @pytest.mark.thorough
     def test_a_study_is_stopped_until_it_is_run_again(self, tune: Fairmile, fairmile: Fairmile) -> None:
         tune("quad.yaml", "--trials", "1")
         id = fairmile("sweep", "ls", "--json").json["sweeps"][0]["id"]
@@ -191,6 +197,7 @@ class TestStop:
 
 
 class TestSweepsAndStudies:
+    @pytest.mark.thorough
     def test_a_study_is_no_sweep(self, tune: Fairmile, fairmile: Fairmile) -> None:
         tune("quad.yaml", "--trials", "1")
         assert fairmile("sweep", "ls").out.splitlines()[1].split()[1] == "study"
@@ -279,6 +286,7 @@ def test_a_study_on_a_system_over_ssh_is_refused_and_nothing_is_written(tune: Fa
     assert not list((home() / "sweeps").glob("*"))
 
 
+@pytest.mark.thorough
 def test_what_was_decided_when_a_study_was_made_cannot_be_changed(tune: Fairmile) -> None:
     tune("quad.yaml", "--trials", "1")
     done = tune("run", "last", "--sampler", "tpe")

@@ -118,6 +118,7 @@ def test_what_breaks_while_entries_come_leaves_nothing(trees: Trees) -> None:
     assert os.listdir(trees.root / "incoming") == []
 
 
+@pytest.mark.thorough
 def test_a_long_tree_is_written_and_read_with_little_memory(trees: Trees) -> None:
     count = 50_000
     tracemalloc.start()

@@ -83,11 +83,13 @@ class TestExecution:
         assert [cell.metadata.get("tags", []) for cell in cells] == [[], ["parameters"], ["injected-parameters"], []]
         assert printed(tmp_path / "work/n.ipynb") == "0.001 it's {lr} True\n"
 
+    @pytest.mark.thorough
     def test_sets_parameters_first_where_no_cell_is_tagged(self, tmp_path: Path, engine: str) -> None:
         done = execute(write_notebook(tmp_path / "n.ipynb", "print(n, none)"), engine, params={"n": 3, "none": None})
         assert done.returncode == 0, done.stderr
         assert printed(tmp_path / "work/n.ipynb") == "3 None\n"
 
+    @pytest.mark.thorough
     def test_runs_cells_where_the_run_runs_and_shows_what_they_print(self, tmp_path: Path, engine: str) -> None:
         notebook = write_notebook(
             tmp_path / "n.ipynb",
@@ -110,12 +112,14 @@ class TestExecution:
         assert done.stderr.splitlines()[-1] == "n.ipynb: cell In [2] failed: ZeroDivisionError: division by zero"
         assert printed(tmp_path / "work/n.ipynb") == "before\n"
 
+    @pytest.mark.thorough
     def test_leaving_a_cell_with_exit_is_no_failure(self, tmp_path: Path, engine: str) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print('before')", "import sys; sys.exit(0)", "1 / 0")
         done = execute(notebook, engine)
         assert done.returncode == 0, done.stderr
         assert printed(tmp_path / "work/n.ipynb") == "before\n"
 
+    @pytest.mark.thorough
     def test_a_kernel_that_dies_is_a_failure_and_the_notebook_is_kept(self, tmp_path: Path, engine: str) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print('before')", "import os; os.kill(os.getpid(), 9)")
         done = execute(notebook, engine)
@@ -162,6 +166,7 @@ class TestRefusals:
         assert "pip install 'fairmile[notebooks]'" in done.stderr
         assert "Traceback" not in done.stderr
 
+    @pytest.mark.thorough
     def test_a_kernel_name_that_is_not_here_is_replaced_by_this_python(self, tmp_path: Path) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print(1)")
         notebook.write_text(notebook.read_text().replace('"name": "python3"', '"name": "my-conda-env"'))
@@ -184,6 +189,7 @@ class TestRuns:
         assert run.result["metrics"]["loss"]["value"] == pytest.approx(0.2)
         assert run.result["outputs"]["train-executed.ipynb"]["size_bytes"] > 0
 
+    @pytest.mark.thorough
     def test_parameters_too_long_for_a_variable_come_from_the_record(self, runs: Runs, tmp_path: Path) -> None:
         notebook = write_notebook(tmp_path / "n.ipynb", "print(len(text))")
         run = runs.run(notebook_argv(notebook), params={"text": "x" * 200_000})

@@ -121,6 +121,7 @@ def test_arrays_of_unequal_length_are_put_together_in_the_order_of_the_ranks(two
     assert found["empty"] == [0.0, 0.0]
 
 
+@pytest.mark.thorough
 def test_ranks_of_mpirun_meet_without_being_told_where(tmp_path: Path) -> None:
     program = (
         "import os\n"

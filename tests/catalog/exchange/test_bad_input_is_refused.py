@@ -79,6 +79,7 @@ def test_a_value_of_another_type_is_imported_or_refused(format: str, data: st.Da
     check(format, Document(str(path), json.dumps(source).encode()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("format", STRUCTURED)
 def test_every_single_value_may_be_of_any_other_type(format: str) -> None:
     others: list[Any] = [None, True, 7, "text", "", [], ["a"], [[]], [None], {}, {"a": 1}]

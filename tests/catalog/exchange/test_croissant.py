@@ -445,6 +445,7 @@ def test_what_a_catalog_counts_is_not_exported() -> None:
     assert "99" not in text and "trustLevel" not in text
 
 
+@pytest.mark.thorough
 def test_the_demo_tells_a_valid_export_from_a_broken_one(tmp_path: Path) -> None:
     pytest.importorskip("mlcroissant")
     script = Path(__file__).parents[3] / "demo" / "validate_export.py"

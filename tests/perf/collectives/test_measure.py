@@ -68,6 +68,7 @@ def test_gloo_ranks_measure_every_collective() -> None:
     assert found.model().time_s("all_reduce", 4096, 2) > 0
 
 
+@pytest.mark.thorough
 def test_four_gloo_ranks_measure_together() -> None:
     needs("torch")
     collectives = ("all_reduce", "all_gather", "halo")
@@ -81,6 +82,7 @@ def test_mpi_ranks_measure_every_collective(root_may: None) -> None:
     assert "MPI" in found.library
 
 
+@pytest.mark.thorough
 def test_torchrun_starts_the_program_too(tmp_path: Path) -> None:
     needs("torch")
     file = tmp_path / "measured.json"
@@ -206,6 +208,7 @@ def test_ranks_that_were_told_no_place_to_meet_say_so(
     assert "MASTER_ADDR and MASTER_PORT are not set" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_ranks_are_started_here_also_inside_the_script_of_a_batch_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def program() -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 def test_steps_of_models_that_were_left_out_are_predicted_within_the_bar(program: ModuleType, tmp_path: Path) -> None:
     rows = [row for row in program.measured() if row["model"] in OWN]
     traces = trace_targets([request(row) for row in rows], folder=tmp_path)

@@ -63,6 +63,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.thorough
 def test_each_call_gets_its_times_and_the_one_that_torch_lacks_a_reason(table: Path) -> None:
     about, rows = read_rows(table)
     assert (about.device, about.torch) == ("cpu", torch.__version__)
@@ -85,6 +86,7 @@ def test_a_second_call_measures_only_what_is_missing(table: Path, tmp_path: Path
     assert {row.signature: row.device_us for row in read_rows(again)[1] if row.signature in before} == before
 
 
+@pytest.mark.thorough
 def test_what_a_list_leaves_out_of_a_call_is_in_the_table(tmp_path: Path) -> None:
     calibrate([Candidate(replace(op, outputs=()), ("grid",)) for op in (MM, POOL)], tmp_path / "cpu.csv", device="cpu")
     found = {row.signature: row.outputs for row in read_rows(tmp_path / "cpu.csv")[1]}
@@ -96,6 +98,7 @@ def test_when_the_time_is_over_the_rest_is_counted(tmp_path: Path) -> None:
     assert (done.rows, done.left) == (0, 7)
 
 
+@pytest.mark.thorough
 def test_the_program_reads_a_list_and_says_what_came_of_it(tmp_path: Path) -> None:
     write_candidates([Candidate(MM, ("grid",))], tmp_path / "list.jsonl")
     command = [sys.executable, "-m", "fairmile.perf.compute.calibrate", "list.jsonl", "out.csv", "--device", "cpu"]

@@ -17,6 +17,7 @@ from fairmile.perf.steps import Op
 torch = pytest.importorskip("torch")
 
 
+@pytest.mark.thorough
 def test_no_family_holds_a_call_twice_and_all_know_what_they_return() -> None:
     for family in (families.recurrent, families.attention, families.products, families.spectra):
         ops = list(family())

@@ -117,6 +117,7 @@ def test_ranks_of_torchrun_leave_a_trace_each_on_one_clock_with_spans_and_sample
     assert not (recorded.folder / "processes").exists()
 
 
+@pytest.mark.thorough
 def test_torchs_own_notes_of_collectives_are_kept_on_demand_and_not_told_twice(python: Python) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     recorded = python(TRAINING.replace("END", "pass"), *torchrun, settings=replace(QUICK, flight_recorder=True))
@@ -152,6 +153,7 @@ def test_a_program_that_fails_keeps_its_exit_code_and_what_was_recorded_before(
         assert any(before["ts"] <= each["ts"] and each["ts"] + each["dur"] <= after["ts"] for each in optimizer)
 
 
+@pytest.mark.thorough
 def test_a_killed_program_is_told_as_such(python: Python) -> None:
     recorded = python(TRAINING.replace("END", "n == 3 and os.kill(os.getpid(), 9)"))
     assert recorded.exit_code == 128 + signal.SIGKILL
@@ -161,12 +163,14 @@ def test_a_killed_program_is_told_as_such(python: Python) -> None:
     assert len(recorded.notes) == 1
 
 
+@pytest.mark.thorough
 def test_a_program_of_few_steps_says_why_there_is_no_trace(python: Python) -> None:
     recorded = python(TRAINING.replace("END", "pass"), settings=Settings(skip=20, after_s=600))
     (traced,) = recorded.traced
     assert (traced.file, traced.reason) == (None, "it ended after 8 steps; the first 20 are not recorded")
 
 
+@pytest.mark.thorough
 def test_windows_come_again_every_so_many_steps(python: Python) -> None:
     recorded = python(TRAINING.replace("END", "pass"), settings=Settings(skip=1, steps=1, every=3, after_s=600))
     assert [each.first_step for each in recorded.traced] == [1, 4, 7]
@@ -175,6 +179,7 @@ def test_windows_come_again_every_so_many_steps(python: Python) -> None:
     assert names == ["ProfilerStep#1", "ProfilerStep#4", "ProfilerStep#7"]
 
 
+@pytest.mark.thorough
 def test_a_program_without_an_optimizer_is_recorded_for_some_time(python: Python) -> None:
     text = (
         "import torch, os\ntorch.set_num_threads(1)\nmodel = torch.nn.Linear(9, 9)\n"
@@ -187,6 +192,7 @@ def test_a_program_without_an_optimizer_is_recorded_for_some_time(python: Python
     assert len(annotations(read(recorded), "aten::linear")) > 1
 
 
+@pytest.mark.thorough
 def test_what_was_recorded_on_the_way_to_the_first_step_is_dropped(python: Python) -> None:
     wait = (
         "import glob, os, time, torch\n"
@@ -201,6 +207,7 @@ def test_what_was_recorded_on_the_way_to_the_first_step_is_dropped(python: Pytho
     assert [f"traces/{file.name}" for file in (recorded.folder / "traces").iterdir()] == [traced.file]
 
 
+@pytest.mark.thorough
 def test_a_profiler_of_the_program_comes_first(python: Python, capfd: pytest.CaptureFixture[str]) -> None:
     recorded = python(
         "import torch\nparameter = torch.nn.Parameter(torch.zeros(4))\noptimizer = torch.optim.SGD([parameter], 0.1)\n"
@@ -215,6 +222,7 @@ def test_a_profiler_of_the_program_comes_first(python: Python, capfd: pytest.Cap
     assert len(annotations(read(recorded), "Optimizer.step#")) == 1
 
 
+@pytest.mark.thorough
 def test_processes_that_a_program_forks_and_spawns_are_recorded_each(python: Python) -> None:
     recorded = python(
         "import multiprocessing, torch\ntorch.set_num_threads(1)\n"
@@ -230,6 +238,7 @@ def test_processes_that_a_program_forks_and_spawns_are_recorded_each(python: Pyt
     assert sorted(each.file is not None for each in recorded.traced) == [False, True, True]
 
 
+@pytest.mark.thorough
 def test_a_process_that_leaves_without_a_word_is_told_as_such(python: Python) -> None:
     recorded = python("import os, torch\nos._exit(3)\n")
     assert recorded.exit_code == 3
@@ -237,12 +246,14 @@ def test_a_process_that_leaves_without_a_word_is_told_as_such(python: Python) ->
     assert traced.file is None and "os._exit" in traced.reason and traced.reason in recorded.notes[0]
 
 
+@pytest.mark.thorough
 def test_a_program_that_clears_its_environment_keeps_its_torch_and_is_recorded(python: Python) -> None:
     recorded = python("import os\nos.environ.clear()\n" + TRAINING.replace("END", "pass"))
     assert (recorded.exit_code, recorded.notes) == (0, ())
     assert recorded.traced[0].last_step == 4
 
 
+@pytest.mark.thorough
 def test_a_folder_that_cannot_be_written_costs_the_program_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     env = {**os.environ, **variables(tmp_path / "file", QUICK)}
@@ -252,12 +263,14 @@ def test_a_folder_that_cannot_be_written_costs_the_program_nothing(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.thorough
 def test_settings_that_are_broken_cost_the_program_nothing(tmp_path: Path) -> None:
     env = {**os.environ, **variables(tmp_path, QUICK), "FAIRMILE_TRACE": "{"}
     done = subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
 def test_ranks_of_mpi_are_told_by_their_launcher(python: Python) -> None:
     words = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable)
@@ -320,6 +333,7 @@ def test_variables_that_somebody_set_stay(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert json.loads(added["FAIRMILE_TRACE"])["skip"] == 5
 
 
+@pytest.mark.thorough
 def test_torch_looks_as_if_nobody_had_waited_for_it(tmp_path: Path) -> None:
     text = (
         "import importlib.util, sys\n"

@@ -495,6 +495,7 @@ def test_what_a_program_draws_is_the_same_in_every_trace(of: Callable[[str], Tra
     assert len({storage.size_bytes for storage in first.storages if storage.category == "input"}) > 1
 
 
+@pytest.mark.thorough
 def test_a_process_that_ends_without_a_word_is_told(tmp_path: Path) -> None:
     with pytest.raises(SystemFailure, match=r"targets\.py ended with code 0: it said nothing"):
         trace_target(TraceRequest(str(TARGETS), "vanishes"), folder=tmp_path)
@@ -520,6 +521,7 @@ def test_arguments_that_cannot_be_handed_on_are_told(tmp_path: Path) -> None:
         trace_target(TraceRequest(str(TARGETS), "cnn", {"precision": tmp_path}), folder=tmp_path)
 
 
+@pytest.mark.thorough
 def test_files_of_the_folder_replace_no_modules_but_packages_there_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -629,6 +631,7 @@ def test_a_request_that_makes_no_sense_is_refused_at_once(given: dict[str, Any],
         TraceRequest(file="any.py", **given)
 
 
+@pytest.mark.thorough
 def test_one_request_raises_what_was_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.py"):
         trace_target(TraceRequest(file="nowhere.py"), folder=tmp_path)

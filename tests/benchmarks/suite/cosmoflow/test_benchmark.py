@@ -97,6 +97,7 @@ def test_real_data_are_read_as_they_are_published(tmp_path, suffix, memory_map):
     assert CosmoFlowTask(settings, whole).metric.target == 0.124
 
 
+@pytest.mark.thorough
 def test_a_run_on_real_data_of_another_size_has_no_target(tmp_path):
     real_data(tmp_path / "data")
     params = {"preset": "small", "depth": 2, "width": 4, "epochs": 1, "train_samples": 4, "device": "cpu"}
@@ -143,6 +144,7 @@ def test_made_up_universes_are_written_as_published_and_can_be_given_as_data(tmp
         run(session(tmp_path, place, work="prepare", write_as=layout))
 
 
+@pytest.mark.thorough
 def test_inference_gives_the_scores_of_the_weights(tmp_path):
     run(session(tmp_path, **SMALL))
     trained = results(tmp_path)[1]["network"]

@@ -128,6 +128,7 @@ def test_the_scores_of_each_place_lie_beside_the_results_and_have_the_average_of
         assert average == pytest.approx(rows(trained)["tft"][name], abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_inference_with_the_weights_gives_the_same_scores(trained: Path, cache: Path, tmp_path: Path) -> None:
     run(session(tmp_path, cache, work="inference", checkpoint=str(trained / "checkpoint.pt")))
     again, first = rows(tmp_path)["tft"], rows(trained)["tft"]
@@ -142,6 +143,7 @@ def test_preparing_only_makes_the_data(cache: Path, tmp_path: Path, capsys: pyte
     assert (Path(said.split("prepared in ")[1].strip()) / "target.npy").is_file()
 
 
+@pytest.mark.thorough
 def test_a_model_that_needs_no_training_scores_as_its_baseline(cache: Path, tmp_path: Path) -> None:
     run(session(tmp_path, cache, model="persistence", context=False))
     found = results(tmp_path)["scores"]
@@ -150,6 +152,7 @@ def test_a_model_that_needs_no_training_scores_as_its_baseline(cache: Path, tmp_
     assert model == pytest.approx(persistence)
 
 
+@pytest.mark.thorough
 def test_a_lead_of_a_whole_window_is_the_main_score_when_asked_for(cache: Path, tmp_path: Path) -> None:
     run(session(tmp_path, cache, model="climatology", context=False, lead="non-overlapping"))
     values = rows(tmp_path)["climatology"]

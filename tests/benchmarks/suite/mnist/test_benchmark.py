@@ -43,6 +43,7 @@ def test_it_learns_the_digits_and_tells_its_baselines(tmp_path: Path) -> None:
     assert (tmp_path / "confusion.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.thorough
 def test_weights_of_one_run_predict_in_another(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -221,6 +221,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_of_a_real_gloo_program_every_collective_is_matched_on_both_ranks(real: Path) -> None:
     table = read_traces([real / "rank0.json", real / "rank1.json"])
     assert table.validate() == [] and table.ranks == [0, 1] and table.missing() == []
