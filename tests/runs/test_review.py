@@ -141,6 +141,11 @@ class TestTheProgram:
         assert not seen & SECRETS.keys()
         assert {"PATH", "HOME", "FAIRMILE_RUN_ID"} <= seen
 
+    def test_sees_a_secret_that_this_person_gives_it_and_the_record_does_not(self, other: Runs, crate: Path) -> None:
+        again = other.rerun(str(crate), trust=True, env={"MY_TOKEN": "abc"}).again
+        assert "MY_TOKEN" in other.output(again.id).decode().splitlines()[1].split()
+        assert not again.document["spec"].get("env")
+
     def test_stays_a_strangers_when_it_is_done_once_more(self, other: Runs, crate: Path) -> None:
         again = other.rerun(str(crate), trust=True).again
         assert other.rerun_plan(again.id).review is not None

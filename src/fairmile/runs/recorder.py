@@ -21,6 +21,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from fairmile.base.errors import Conflict, DiskFailure, FairmileError
@@ -55,6 +56,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # The kernel takes no variable above 128 KiB; who has longer parameters finds them in the record.
 _LONGEST_VARIABLE = 100_000
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 Document = dict[str, Any]
 
 
@@ -186,12 +188,14 @@ def execute(
     *,
     argv: Sequence[str],
     env: Mapping[str, str],
+    given: Mapping[str, str] = _NOTHING,
     echo: BinaryIO | None = None,
     look: Callable[[], str] | None = None,
     then: Callable[[Document], None] | None = None,
 ) -> Document:
     """Run a program to its end and return its record, which is in the folder by then; what it prints goes to `echo`.
 
+    A program of somebody else sees of the variables `env` only what is passed on, and all that a person has `given` it.
     `look` is called again and again while it runs: as soon as that returns a reason, the program is stopped, politely
     first. `then` may add to the record what the end shows, before it is written.
     """
@@ -201,7 +205,7 @@ def execute(
     except OSError as error:
         raise write_failure(str(work), error) from error
     if document.get("foreign"):  # a stranger's program is not given what this person exported
-        env = capture.passed_on(env)
+        env = {**capture.passed_on(env), **given}
     begin(folder, document, env)
     program = _Program(folder, document, argv, env, work, echo, look)
     ending, elapsed_s = program.run()

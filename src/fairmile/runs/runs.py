@@ -444,7 +444,7 @@ class Runs(Ledger):
         if spec.params.get("stage"):  # it wants its data where they are read fastest
             env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._around.store().pools.by_rank())
         document["argv"] = list(argv)
-        return execute(folder, document, argv=argv, env=env, echo=echo)
+        return execute(folder, document, argv=argv, env=env, given=spec.env, echo=echo)
 
     @contextlib.contextmanager
     def recording(
