@@ -102,6 +102,22 @@ def test_a_link_out_of_the_project_and_a_file_elsewhere_in_the_clone_count(
     assert trust.add(file).names == (tmp_path / "above.sh", tmp_path / "target")
 
 
+def test_a_file_above_a_project_without_a_clone_counts_too(trust: Trust, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "above.sh").write_text("a")
+    file.write_text("tools: {a: [../above.sh], c: [/bin/sh]}")
+    assert trust.add(file).names == (tmp_path / "above.sh",)
+
+
+def test_a_link_to_a_trusted_file_is_not_trusted(trust: Trust, file: Path, tmp_path: Path) -> None:
+    file.write_text("home: ./data\n")
+    trust.add(file)
+    (tmp_path / "other").mkdir()
+    link = tmp_path / "other" / file.name
+    link.symlink_to(file)
+    assert loaded(trust, link).ignored == ("home",)
+    assert loaded(trust, file).ignored == ()
+
+
 def test_a_copy_elsewhere_is_another_file(trust: Trust, file: Path, tmp_path: Path) -> None:
     file.write_text("home: ./data\n")
     trust.add(file)

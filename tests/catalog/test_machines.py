@@ -17,7 +17,15 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 @pytest.mark.parametrize(
-    "where", [{"gpu": "V100"}, {"gpu": "tesla v100"}, {"machine": "juwels"}, {"words": "jülich"}, {"words": "juw*"}]
+    "where",
+    [
+        {"gpu": "V100"},
+        {"gpu": "tesla v100"},
+        {"machine": "juwels"},
+        {"words": "jülich"},
+        {"words": "juw*"},
+        {"words": "/^JUW/"},
+    ],
 )
 def test_a_system_is_found_by_what_its_file_tells(workspace: Workspace, where: dict[str, str]) -> None:
     assert "juwels" in [hit.row.name for hit in workspace.catalog.find("system", **where)]

@@ -129,6 +129,20 @@ def test_another_connection_overtakes_one_that_trickles(
     assert stored(fetched.root) == data
 
 
+def test_a_slow_source_without_ranges_is_kept_where_there_is_no_other(
+    workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes]
+) -> None:
+    def crawl(exchange: web.Exchange) -> None:
+        exchange.head("200 OK", {"Content-Length": str(len(exchange.data))})
+        for at in range(0, len(exchange.data), 40):
+            exchange.server.wait(0.1)
+            exchange.body(exchange.data[at : at + 40])
+
+    with web_server({"data.bin": SMALL[:1000]}, crawl) as slow:
+        (fetched,) = workspace.assets.fetch(local_card(SMALL[:1000], slow.url("data.bin")))
+    assert stored(fetched.root) == SMALL[:1000]
+
+
 def test_headers_that_trickle_hold_nobody_up(
     workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes]
 ) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+_MOST_SUGGESTED = 20  # unknown settings of one file for which the nearest known one is looked for
 
 
 class Option(NamedTuple):
@@ -235,7 +236,7 @@ def given_in(options: Mapping[str, Option], path: Path, text: str) -> list[Given
         elif holds_options and isinstance(value, dict):
             todo = [((*steps, name), inner) for name, inner in value.items()] + todo
         elif not holds_options or value is not None:
-            near = did_you_mean(key, options)
+            near = did_you_mean(key, options) if len(problems) < _MOST_SUGGESTED else ""
             message = "no such setting" + (f"; {near}" if near else "")
             problems.append(Problem(message, field=key, file=str(path), line=document.line(steps)))
     if problems:

@@ -80,9 +80,11 @@ def _value(name: Name, values: Mapping[str, str], otherwise: str) -> str:
 
 def scan(text: str, is_known: Callable[[str], bool]) -> Iterator[str | Name]:
     """Yield the texts and placeholders of a text in turn."""
-    begin = at = 0
+    begin = at = counted = 0
+    line = 1
     while (at := text.find("{", at)) >= 0:
-        found = None if at and text[at - 1] in "$\\" else _read_name(text, at, is_known)
+        line, counted = line + text.count("\n", counted, at), at
+        found = None if at and text[at - 1] in "$\\" else _read_name(text, at, is_known, line)
         if found is None:
             at += 1
             continue
@@ -95,8 +97,10 @@ def scan(text: str, is_known: Callable[[str], bool]) -> Iterator[str | Name]:
         yield text[begin:]
 
 
-def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int = 0) -> tuple[Name, int] | None:
-    """Return the placeholder that begins at a brace and where it ends, or None where none begins."""
+def _read_name(
+    text: str, at: int, is_known: Callable[[str], bool], line: int, depth: int = 0
+) -> tuple[Name, int] | None:
+    """Return the placeholder that begins at a brace of a line and where it ends, or None where none begins."""
     simple = _SIMPLE.match(text, at)
     if simple is not None:
         said, end = simple[1], simple.end()
@@ -106,7 +110,7 @@ def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int =
             return None
         is_foreign = not is_quoted and _is_foreign(text, at, end, said)
         must = is_known(said) or not (is_foreign or _is_talk(text, at))
-        name = Name((said,), simple[0], _line(text, at), must, is_quoted)
+        name = Name((said,), simple[0], line, must, is_quoted)
         return None if is_quoted and not must else (name, end)
     parts: list[str | Name] = []
     here = at + 1
@@ -116,7 +120,7 @@ def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int =
             parts.append(piece[0])
             here = piece.end()
             continue
-        inner = _read_name(text, here, is_known, depth + 1) if text[here] == "{" and depth < _DEEPEST else None
+        inner = _read_name(text, here, is_known, line, depth + 1) if text[here] == "{" and depth < _DEEPEST else None
         if inner is None:
             return None
         parts.append(inner[0])
@@ -126,7 +130,7 @@ def _read_name(text: str, at: int, is_known: Callable[[str], bool], depth: int =
     if close is None or (close[1] and not must) or not any(isinstance(each, str) for each in parts):
         return None  # {{name}} is a name between braces
     whole = tuple(each if isinstance(each, str) else each._replace(must=must) for each in parts)
-    return Name(whole, text[at : close.end()], _line(text, at), must, bool(close[1])), close.end()
+    return Name(whole, text[at : close.end()], line, must, bool(close[1])), close.end()
 
 
 def _is_talk(text: str, at: int) -> bool:
@@ -146,7 +150,3 @@ def _is_foreign(text: str, at: int, end: int, name: str) -> bool:
         or (before == "{" and after == "}")
         or (before.isspace() and after in "<>")  # exec {fd}>file
     )
-
-
-def _line(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1

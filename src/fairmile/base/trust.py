@@ -160,7 +160,8 @@ def _digest(text: str, named: Sequence[Path]) -> str:
 
 
 def _key(file: Path) -> str:
-    return str(file.resolve())
+    # Not where a link leads: what it says of other files would hold for those beside the link.
+    return str(file.parent.resolve() / file.name)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -182,10 +183,12 @@ def _paths(text: str, folder: Path) -> Iterator[Path]:
     for word in {text, *_WORDS.split(text)}:
         if not word or len(word) > 4096 or "\0" in word:
             continue
-        path = folder / word
+        given = os.path.expanduser(word)
+        path = folder / given
         resolved = Path(os.path.realpath(path))
+        # What is named by where it lies from here came with the project, even if it lies above its folder.
         is_inside = resolved.is_relative_to(root) or Path(os.path.abspath(path)).is_relative_to(root)
-        if is_inside and _is_file(resolved):
+        if (is_inside or not os.path.isabs(given)) and _is_file(resolved):
             yield resolved
 
 

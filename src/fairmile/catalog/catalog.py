@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fairmile.catalog.content import Content
     from fairmile.catalog.exchange.draft import Document
     from fairmile.catalog.fair import Assessment
-from fairmile.catalog.match import Match
+    from fairmile.catalog.match import Match
 
 # What a search or a fetch, which must answer at once, does not ask for.
 _WORK: Registry[Callable[..., Any]] = Registry(

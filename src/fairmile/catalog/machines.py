@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from fairmile.base.patterns import compile_linear
+from fairmile.catalog.patterns import compile_names
 from fairmile.catalog.query import Query
 from fairmile.catalog.results import Hit
 from fairmile.catalog.row import Row
@@ -63,7 +63,7 @@ def _fits(system: Described, query: Query) -> bool:
         and all(_has(text, prefix, beginning=True) for prefix in query.prefixes)
         and not any(_has(text, word) for word in query.not_words)
         and not any(_has(text, prefix, beginning=True) for prefix in query.not_prefixes)
-        and all(compile_linear(each).search("\n".join(names).encode()) for each in query.regexes)
+        and all(compile_names(each).search("\n".join(names).encode()) for each in query.regexes)
     )
 
 

@@ -279,22 +279,20 @@ def _cut(text: str, width: int) -> str:
     if _columns(text) <= width:
         return text
     mark = _encodable(sys.stdout, "…", "...")
-    if _MARK in text:
-        return _cut_styled(text, width, mark)
-    while text and _columns(text) > width - len(mark):
-        text = text[:-1]
-    return text.rstrip() + mark
-
-
-def _cut_styled(text: str, width: int, mark: str) -> str:
-    """Cut letters from the end and keep every style, so that none is left open."""
-    pieces = [found[0] for found in _PIECES.finditer(text)]
-    letters = [place for place, piece in enumerate(pieces) if not piece.startswith(_MARK)]
+    kept: list[str] = []
+    styles: list[str] = []  # behind the cut: every one stays, so that none is left open
     room = width - len(mark)
-    while letters and sum(_columns(pieces[place]) for place in letters) > room:
-        pieces[letters.pop()] = ""
-    last = letters[-1] + 1 if letters else 0
-    return "".join([*pieces[:last], mark, *pieces[last:]])
+    for found in _PIECES.finditer(text):
+        piece = found[0]
+        if room < 0:
+            styles += [piece] if piece.startswith(_MARK) else []
+        elif piece.startswith(_MARK):
+            kept.append(piece)
+        else:
+            room -= _columns(piece)
+            kept += [piece] if room >= 0 else []
+    cut = "".join(kept)
+    return (cut if styles else cut.rstrip()) + mark + "".join(styles)
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

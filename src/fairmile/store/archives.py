@@ -376,9 +376,10 @@ def _checked_path(archive: str, member: Member) -> str:
         raise refused(archive, name, "climbs out with '..'")
     path = "/".join(parts)
     try:
-        if max((len(os.fsencode(part)) for part in parts), default=0) > _LONGEST_NAME_BYTES:
+        length = len(os.fsencode(path))
+        if length > _LONGEST_NAME_BYTES and any(len(os.fsencode(part)) > _LONGEST_NAME_BYTES for part in parts):
             raise refused(archive, name, f"has a name of more than {_LONGEST_NAME_BYTES} bytes")
-        if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
+        if length > _LONGEST_PATH_BYTES:
             raise refused(archive, name, f"has a path of more than {_LONGEST_PATH_BYTES:,} bytes")
     except UnicodeEncodeError as error:
         raise refused(archive, name, "has characters that no file name can have") from error

@@ -21,8 +21,8 @@ class Limits:
 
     def excess(self, size_bytes: int, packed_bytes: int) -> str:
         """Return in words which limit a content of this size breaks; empty where it breaks none."""
-        if text := self.total_excess(size_bytes):
-            return text
+        if size_bytes > self.total_bytes:
+            return self.total_excess(size_bytes)
         if size_bytes > self.ratio_from_bytes and size_bytes > self.ratio * packed_bytes:
             return f"its content is more than {self.ratio:g} times as large as the archive"
         return ""

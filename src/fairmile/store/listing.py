@@ -45,6 +45,7 @@ class Listing(Collection[ManifestEntry]):
         self._check = check
         self._in_memory = in_memory
         self._rows: dict[bytes, _Row] = {}
+        self._has_links = self._has_repeats = False  # the latter as far as memory tells
         self._disk: sqlite3.Connection | None = None
         for entry in entries:
             self.put(entry)
@@ -52,8 +53,10 @@ class Listing(Collection[ManifestEntry]):
     def put(self, entry: ManifestEntry, target: str = "") -> None:
         """Add a file, or replace the one of its path; `target` is where a symbolic link leads."""
         path = _bytes(entry.path)
-        known = self._rows.pop(path, None)
+        known = self._rows.get(path)
         repeats = known[5] + 1 if known is not None else 0
+        self._has_repeats = self._has_repeats or known is not None
+        self._has_links = self._has_links or entry.mode == _LINK_MODE
         self._rows[path] = (
             path, str(entry.size_bytes), bytes.fromhex(entry.sha256), entry.mode, _bytes(target), repeats
         )  # fmt: skip
@@ -72,12 +75,13 @@ class Listing(Collection[ManifestEntry]):
 
     def links(self) -> Iterator[tuple[str, str]]:
         """Yield path and target of each symbolic link."""
-        return ((_text(row[0]), _text(row[4])) for row in self._sorted(f"WHERE mode = {_LINK_MODE}", _LINK_MODE))
+        rows = self._sorted(f"WHERE mode = {_LINK_MODE}", _LINK_MODE) if self._has_links else ()
+        return ((_text(row[0]), _text(row[4])) for row in rows)
 
     def repeated(self) -> tuple[int, str]:
         """Return how many paths were put more than once, and the first of them."""
         count, first = 0, b""
-        for row in self._sorted("WHERE repeats > 0"):
+        for row in self._sorted("WHERE repeats > 0") if self._has_repeats or self._disk is not None else ():
             if row[5]:
                 count, first = count + 1, first or row[0]
         return count, _text(first)

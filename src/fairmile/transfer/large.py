@@ -34,6 +34,7 @@ _KEEP_EVERY_S = 1.0
 _NEAR_S = 0.005
 _NEAR_CONNECTIONS = 4
 _NEAR_BYTES_PER_S = 50e6
+_MOST_DOUBLINGS = 8
 
 
 class Changed(Integrity):
@@ -54,6 +55,7 @@ class Offer:
     has_ranges: bool | None = None
     only: int | None = None
     failures: int = 0
+    slow: int = 0  # connections in a row that were given up because they only trickled
     fault: FairmileError | None = None
     last_error: FairmileError | None = None
     moved_bytes: int = 0
@@ -162,7 +164,7 @@ class LargeFile:
                 pause = 0.0
                 try:
                     self._bring(offer, segment, buffer)
-                    offer.failures = 0
+                    offer.failures = offer.slow = 0
                 except Transient as error:
                     pause = self._hindered(offer, segment, error)
                 except (Changed, DiskFailure):
@@ -212,7 +214,7 @@ class LargeFile:
             self._examine(offer, segment, body, wants_part)
             self._skip(offer, body, segment.pos - body.start, buffer)
             segment.begin(self.clock())
-            flow = Flow(self.settings.stall_s)
+            flow = Flow(self._window_s(offer))
             self._receive(offer, segment, body, buffer, flow)
             # Ranges that others asked for in vain are free by now.
             while body.is_whole and self.segments.extend(segment):
@@ -325,12 +327,23 @@ class LargeFile:
             return filled, error
         return filled, None
 
+    def _window_s(self, offer: Offer) -> float:
+        """Return how long a connection may trickle: longer each time, as where new ones are no better the link is slow."""
+        if not self.is_patient:
+            return self.settings.stall_s
+        if offer.has_ranges is False:  # a new connection would bring all of it again
+            return float("inf")
+        return float(self.settings.stall_s * 2 ** min(offer.slow, _MOST_DOUBLINGS))
+
     def _hindered(self, offer: Offer, segment: Segment, error: Transient) -> float:
         """Count a failure and return how long to wait; too many in a row without a byte end the source."""
         with self.segments.changed:
-            if isinstance(error, TooSlow) and not self.is_patient:
-                offer.fault = offer.fault or error
-                return 0.0
+            if isinstance(error, TooSlow):
+                offer.slow += 1
+                # One bad connection among good ones is no reason to begin anew elsewhere.
+                if not self.is_patient and 2 * offer.slow >= self.segments.connections(offer.number):
+                    offer.fault = offer.fault or error
+                    return 0.0
             if segment.pos > segment.start or segment.pos >= segment.stop or self.segments.over:
                 offer.failures = 0
                 return 0.0

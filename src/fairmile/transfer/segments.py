@@ -198,6 +198,11 @@ class Segments:
         brought = segment.pos - segment.start
         return segment.bytes_per_s(now) if brought else self.pace(segment.source).bytes_per_s
 
+    def connections(self, source: int) -> int:
+        """Return how many ranges of a source are on their way."""
+        with self.changed:
+            return sum(each.source == source for each in self._active)
+
     def _expected(self, source: int, now: float) -> float:
         """Return how fast another range of a source should come."""
         known = self.pace(source).bytes_per_s

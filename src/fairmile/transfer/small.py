@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ _NEAR_S = 0.005
 _LOOK_S = 0.05
 _JUDGE_S = 2.0  # before, a file is too fresh to be called slow
 _SLOW_S = 10.0  # a last file that would take longer is left to several connections and sources
+_KNOWN_SLOW_FILES = 3  # a server that sent so many files too slowly is taken to be slow
 _BUFFER = 256 << 10
 
 
@@ -161,11 +162,13 @@ class SmallFiles:
         left = [remote for remote in item.sources if self._fetchers.ranged(remote.address) is not None]
         if self._slow_servers:
             left.sort(key=lambda remote: self._slow_servers[_server(remote)])
+        slow: set[str] = set()
         for attempt in range(self._settings.retries):
             is_last = attempt + 1 == self._settings.retries
             for remote in list(left):
+                alone = is_last or len(left) == 1 or self._are_all_slow(left, slow)
                 try:
-                    return self._receive(item, remote, batch, buffer, notes, alone=is_last or len(left) == 1)
+                    return self._receive(item, remote, batch, buffer, notes, alone=alone)
                 except DiskFailure:
                     raise
                 except FairmileError as error:
@@ -173,6 +176,7 @@ class SmallFiles:
                     if not isinstance(error, (Transient, Integrity)) or (isinstance(error, Integrity) and attempt):
                         left.remove(remote)
                     if isinstance(error, TooSlow):
+                        slow.add(remote.address)
                         self._slow_servers[_server(remote)] += 1
                     if remote.address not in faults and len(item.sources) > 1:
                         notes.append(f"{error}; trying the next source")
@@ -199,9 +203,9 @@ class SmallFiles:
         if body.total_bytes is None and not body.is_whole and item.size_bytes is None:
             body.close()  # nobody could tell whether the file ends with this part
             body = fetcher.open(remote, 0, None)
-        wait = self._wait if alone else _do_not_wait
+        wait = self._wait if alone else None
         stream = _Stream(
-            body, item, remote, fetcher, digester, wait, self.most_bytes(item), self._settings, self._clock
+            body, item, remote, fetcher, digester, wait, self.most_bytes(item), self._settings.stall_s, self._clock
         )
         self._streams.add(stream)
         if self._stop.is_set():
@@ -242,6 +246,12 @@ class SmallFiles:
             return room, "which is what is free in the pool"
         return most, "the limit for a file of unknown size"
 
+    def _are_all_slow(self, remotes: Sequence[Remote], slow: Collection[str]) -> bool:
+        """Tell whether no source is left to hope for: each was slow for this file, or for several others."""
+        return all(
+            remote.address in slow or self._slow_servers[_server(remote)] >= _KNOWN_SLOW_FILES for remote in remotes
+        )
+
     def _hand_over_slow(self) -> None:
         """Stop the last files that come so slowly that several connections, or other sources, should bring them."""
         if self._unbegun > 0:  # a slow one holds nobody up
@@ -270,11 +280,6 @@ def _server(remote: Remote) -> str:
     return urlsplit(remote.address).netloc
 
 
-def _do_not_wait(failures: int, error: Transient) -> bool:
-    """Give up at once, since another source may be better."""
-    return False
-
-
 class _Stream:
     """Reads one file over one connection, and over another one where the first breaks off; checks what comes."""
 
@@ -285,17 +290,18 @@ class _Stream:
         remote: Remote,
         fetcher: RangeFetcher,
         digester: Digester,
-        wait: Callable[[int, Transient], bool],
+        wait: Callable[[int, Transient], bool] | None,
         most: tuple[int, str],
-        settings: Settings,
+        stall_s: float,
         clock: Callable[[], float],
     ) -> None:
         self.digester = digester
         self.moved = 0
         self.is_handed_over = False
         self._most_bytes, self._reason = most
-        self._flow = Flow(settings.stall_s)
-        self._stall_s = settings.stall_s
+        self._flow = Flow(stall_s)
+        self._window_s = stall_s
+        self._is_interrupted = False
         self._clock = clock
         self._began = clock()
         self.on_bytes: Callable[[int], None] = lambda size_bytes: None
@@ -311,6 +317,7 @@ class _Stream:
 
     def interrupt(self) -> None:
         """Wake up the reader, from another thread."""
+        self._is_interrupted = True
         self._body.interrupt()
 
     @property
@@ -370,7 +377,7 @@ class _Stream:
                     self._flow.add(count, self._clock() - began, shown_address(self._remote.address))
                 except TooSlow as error:
                     if self._body.total_bytes is None or self.moved < self._body.total_bytes:
-                        self._go_on(error)
+                        self._renew(error)
             return count
 
     def _too_much(self) -> FairmileError:
@@ -385,19 +392,48 @@ class _Stream:
             raise error  # nothing came: that is for the caller to try again
         while True:
             self._failures += 1
-            if not self._wait(self._failures, error):
+            if self._wait is None or not self._wait(self._failures, error):
                 raise error
             self._body.close()
             try:
-                body = self._fetcher.open(replace(self._remote, validator=self._body.validator), self.moved, None)
+                body = self._open_rest()
             except Transient as again:
                 error = again
                 continue
-            old, self._body = self._body, body
-            if body.start != self.moved or body.validator != old.validator:
+            continues = self._continues(body)
+            self._replace_body(body)
+            if not continues:
                 raise error
-            self._flow = Flow(self._stall_s)
+            self._flow = Flow(self._window_s)
             return
+
+    def _renew(self, error: TooSlow) -> None:
+        """Open another connection in place of one that trickles; where that would begin anew, stay with this one."""
+        if self._wait is None or self.is_handed_over:
+            raise error  # another source may be better
+        self._window_s *= 2  # where a new one is no better, the link is slow
+        self._flow = Flow(self._window_s)
+        try:
+            body = self._open_rest()
+        except FairmileError:
+            return
+        if self._continues(body):
+            self._body.close()
+            self._replace_body(body)
+        else:
+            body.close()
+            self._flow = Flow(float("inf"))
+
+    def _open_rest(self) -> Body:
+        return self._fetcher.open(replace(self._remote, validator=self._body.validator), self.moved, None)
+
+    def _continues(self, body: Body) -> bool:
+        return body.start == self.moved and body.validator == self._body.validator
+
+    def _replace_body(self, body: Body) -> None:
+        self._body = body
+        if self._is_interrupted:  # meanwhile: that reached the old one only
+            body.interrupt()
 
     def _examine(self, head: bytes) -> None:
         if not self._item.checksums and looks_like_page(head) and not is_page_name(self._item.path):

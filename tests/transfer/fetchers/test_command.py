@@ -431,6 +431,12 @@ def test_a_key_in_a_query_never_becomes_an_argument_either(folder: Path) -> None
     assert recorder.argv == []
 
 
+def test_no_path_brings_a_second_line_into_the_standard_input(folder: Path) -> None:
+    mine = fetcher("mytool", {"command": ["mytool", "{file}"], "input": "get {path}\n"})
+    with pytest.raises(UsageError, match="no path should have"):
+        mine.bring("mytool+my://host/a%0Adelete", folder, lambda count: None)
+
+
 def test_a_declared_program_may_read_the_address_from_its_standard_input(tmp_path: Path, folder: Path) -> None:
     tool = script(tmp_path / "mytool", "open(sys.argv[1], 'w').write(sys.stdin.read())")
     mine = fetcher("mytool", {"command": [tool, "{file}"], "input": "get {url}"})

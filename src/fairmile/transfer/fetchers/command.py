@@ -297,7 +297,7 @@ class CommandFetcher:
             raise UsageError(f"{shown!r} holds a space or another character that no address has", hint="a space is %20")
         host, _, path = rest.removeprefix("//").partition("/")
         path = re.split("[?#]", path, maxsplit=1)[0]
-        used = _fields([*self._command.argv, *self._command.find])
+        used = _fields([*self._command.argv, *self._command.find, self._command.input])
         if "host" in used and not _HOST.fullmatch(host):
             raise UsageError(f"{shown!r} names no host that {self._command.name} can be given")
         if "path" in used and not unquote(path).isprintable():
