@@ -16,6 +16,7 @@ from fairmile.runs.model import RunState
 from fairmile.runs.needs import declared_needs
 from fairmile.runs.runs import Runs
 from fairmile.runs.spec import RunSpec
+from fairmile.workspace import Workspace
 
 GPU = "NVIDIA GPU with CUDA 11.8"
 
@@ -78,6 +79,17 @@ def test_needs_can_be_ignored_and_the_record_says_what_was_missing(runs: Runs, c
     run = runs.run(card, anyway=True)
     assert run.state is RunState.DONE
     assert [(each["declared"], each["met"]) for each in run.captured["needs"]] == [(GPU, False), ("horovod", False)]
+
+
+def test_one_word_runs_it_regardless_as_a_sweep_and_once_more(workspace: Workspace) -> None:
+    sweeps = workspace.sweeps
+    definition, source = sweeps.read(command=["echo", "{n}"], params={"n": [1, 2]})
+    with pytest.raises(UsageError, match="this machine has no GPU"):
+        sweeps.create(definition, source, needs=(GPU,))
+    sweep = sweeps.create(definition, source, needs=(GPU,), anyway=True)
+    assert [point.state for point in sweeps.run(sweep)] == ["done", "done"]
+    run = workspace.runs.run(["echo", "1"], needs=(GPU,), anyway=True)
+    assert workspace.runs.rerun(run.id).again.state is RunState.DONE
 
 
 def test_what_is_there_is_recorded(runs: Runs, gpus: list[dict[str, Any]]) -> None:

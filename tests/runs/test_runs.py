@@ -249,7 +249,7 @@ class TestKnownResults:
             " neither in git nor declared; declare what the program reads with --data" in self.reasons(runs)
         )
         Path("data.txt").unlink()
-        assert "data.txt, then in sight, was not declared" in self.reasons(runs)
+        assert "data.txt was in its folder and not declared" in self.reasons(runs)
 
     def test_a_declared_input_covers_it(self, runs: Runs, script: Path) -> None:
         Path("data.txt").write_text("1")

@@ -33,9 +33,9 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 @click.argument("dataset", required=False)
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter; fills {KEY}.")
 @run_options
-@click.option("--repeat", type=click.IntRange(min=1), default=1, help="So many times, as one group.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Number of runs, as one group.")
 @click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
-@click.option("--resume", metavar="RUN", help="Go on with a run that did not end well.")
+@click.option("--resume", metavar="RUN", help="Resume a run that failed or was interrupted.")
 @click.option("--set", "command_set", default="", metavar="NAME", help="Which set of a SABATH model's commands.")
 @click.option("--wait/--leave", default=True, help="Follow a run on a system to its end.  [default: wait]")
 @job_options(program=False)

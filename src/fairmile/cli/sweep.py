@@ -72,7 +72,7 @@ def space_options(command: Any) -> Any:
 
 def definition_options(command: Any) -> Any:
     for option in (
-        click.option("--repeats", type=click.IntRange(min=1), help="Each point so many times."),
+        click.option("--repeats", type=click.IntRange(min=1), help="Repeats per point."),
         click.option("--select", default="", metavar="FILTER", help="Only points for which it holds: 'lr > 0.01'."),
         space_options,
     ):
@@ -127,7 +127,9 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
 @_NAME
 @click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Where the folders go.")
 @click.option("--code", "copy", multiple=True, metavar="PATH", help="Files or folders that each point needs.")
-@click.option("--split-among", type=click.IntRange(min=1), default=1, help="Submit scripts for so many people.")
+@click.option(
+    "--split-among", type=click.IntRange(min=1), default=1, help="Number of people to write submit scripts for."
+)
 @_DRY_RUN
 @json_option
 def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry_run: bool, **options: Any) -> None:
@@ -155,13 +157,20 @@ def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry
 
 @sweep.command(cls=WithCommand)
 @definition_options
-@click.option("-j", "jobs", type=click.IntRange(min=1), default=1, show_default=True, help="So many at once here.")
+@click.option(
+    "-j",
+    "jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of points to run concurrently here.",
+)
 @click.option("--failed", is_flag=True, help="Also those points of SWEEP again that failed.")
 @click.option("--pack", type=click.IntRange(min=1), help="Points per job.  [default: what fills ten minutes]")
-@click.option("--slots", type=click.IntRange(min=1), help="So many of them at once.")
-@click.option("--at-once", type=click.IntRange(min=1), help="So many jobs run at once at most.")
-@click.option("--queued", type=click.IntRange(min=1), help="So many jobs wait in the queue at most.")
-@click.option("--best", default="", metavar="METRIC", help="Tell which point is best.")
+@click.option("--slots", type=click.IntRange(min=1), help="Points that run concurrently in a job.")
+@click.option("--at-once", type=click.IntRange(min=1), help="Maximum number of running jobs.")
+@click.option("--queued", type=click.IntRange(min=1), help="Maximum number of queued jobs.")
+@click.option("--best", default="", metavar="METRIC", help="Show the point that is best by this metric.")
 @click.option("--wait/--leave", default=True, help="Follow a sweep on a system to its end.  [default: wait]")
 @run_options
 @job_options(program=False)
@@ -246,7 +255,7 @@ def ls(out: Out, limit: int) -> None:
 
 @sweep.command()
 @_SWEEP
-@click.option("--best", default="", metavar="METRIC", help="Tell which point is best.")
+@click.option("--best", default="", metavar="METRIC", help="Show the point that is best by this metric.")
 @click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only points in that state.")
 @json_option
 def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:

@@ -65,7 +65,7 @@ _CPU = re.compile(r"\b(?:cpu|processor|xeon|epyc|x86|arm|cores?)\b", re.IGNORECA
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a card declares, and what was found; `met` is None where that cannot be told."""
+    """One thing that a card declares, and what was found; `met` is None where that is not known."""
 
     declared: str
     met: bool | None
@@ -148,7 +148,7 @@ def _local_offer(environment: str, argv: Sequence[str], environ: Mapping[str, st
 
     def software(name: str) -> tuple[bool | None, str]:
         if environment:
-            return None, f"the environment {environment} is to bring {name}"
+            return None, f"the environment {environment} should provide {name}"
         seen = capture.environment(argv, environ) or capture.environment(["python3"], environ)
         found = _in_packages(Need(name, None, ""), seen.get("lock") or ())
         programs = (shutil.which(each, path=environ.get("PATH")) for each in _PROGRAMS.get(name, ()))
@@ -169,7 +169,7 @@ def _system_offer(system: System, partition: str, asked: Sequence[str]) -> Offer
         for each in ("ddp", "pytorch", "torch") if name == "torch" else (name,):
             if each in asked:
                 return True, f"the software {each} of {system.name}"
-        return None, f"the description of {system.name} does not tell whether it has {name}"
+        return None, f"the description of {system.name} does not say whether it has {name}"
 
     others = [name for name, each in system.partitions.items() if each.gpu is not None]
     hint = f"--partition {others[0]} has GPUs" if here.gpu is None and others else ""
@@ -190,7 +190,7 @@ def _checked(need: str, offer: Offer) -> Need:
         met, found = offer.software(_framework(need) or need)
         return Need(need, met, found)
     if offer.gpus is None:
-        return Need(need, None, f"nobody knows which GPUs {offer.place} has")
+        return Need(need, None, f"the GPUs of {offer.place} are not known")
     matching = [model for own, model in offer.gpus if vendor in ("any", own)]
     if matching:
         return Need(need, True, f"{len(matching)} × {matching[0]}")

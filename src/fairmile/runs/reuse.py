@@ -57,7 +57,7 @@ class Candidate:
         if names := now["uncovered"]:
             return f"{self._listed(names)} {_is(names)} neither in git nor declared; {_DECLARE}"
         if names := before["uncovered"]:
-            return f"{self._listed(names)}, then in sight, {_is(names, 'was', 'were')} not declared; {_DECLARE}"
+            return f"{self._listed(names)} {_is(names, 'was', 'were')} in its folder and not declared; {_DECLARE}"
         if names := before.get("left", ["its folder"]):
             return f"it changed {self._listed(names)} without declaring that; declare what it writes with --out PATTERN"
         if before["variables_sha256"] != now["variables_sha256"]:
