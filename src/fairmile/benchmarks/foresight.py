@@ -80,7 +80,7 @@ class FromStep:
 
 def _largest(file: Path, params: Mapping[str, Any], gpu: str) -> str:
     """Return how to find the largest batch of a benchmark that a kind of GPU has room for."""
-    others = [f"-p {shlex.quote(f'{name}={value}')}" for name, value in params.items() if name != "batch_size"]
+    others = [f"-a {shlex.quote(f'{name}={value}')}" for name, value in params.items() if name != "batch_size"]
     command = " ".join(["fairmile predict memory", file.parent.name, *others, f"--gpu {gpu} --largest"])
     return f"`{command}` finds the largest batch that fits"
 

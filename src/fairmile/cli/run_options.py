@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -71,7 +72,7 @@ def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = 
         "reads_params": options["reads_params"],
         "seed": options["seed"],
         "env": dict(job.env),
-        "inputs": {key: _input(value) for key, value in pairs("--data", options["inputs"])},
+        "inputs": {key: Input.named(value, Path.cwd()) for key, value in pairs("--data", options["inputs"])},
         "outputs": tuple(options["outputs"]),
         "metrics": {key: {"pattern": value} for key, value in pairs("--metric", options["metrics"])},
         "code": tuple(options["code"]),
@@ -102,8 +103,3 @@ def pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
         if not (key and equals and value):
             raise UsageError(f"{option} {text!r} has no NAME=VALUE", hint=f"write {option} NAME=VALUE")
     return [(key, value) for key, _, value in found]
-
-
-def _input(text: str) -> Input:
-    is_path = text.startswith(("/", ".", "~")) or text.endswith("/")
-    return Input(path=text) if is_path else Input(asset=text)

@@ -8,7 +8,8 @@ Covered are
 
 Anything else in the folder of a run, or below the root of its repository, is not: data that git ignores, large
 untracked files, submodules, links that lead out. Neither is a path that the command, a parameter or a variable names
-outside of it. What a program opens by a name of its own elsewhere on the machine is not seen.
+outside of it, or that stands in quotes in the program. What a program opens elsewhere by a path that it puts together
+is not seen.
 
 It needs nothing but the standard library and `base`, as the recorder does, which looks again when the program ended.
 """
@@ -19,7 +20,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ MOST = 5  # of what is not covered so many are named
 _MOST_MATCHES = 10_000
 _LONGEST_TEXT = 64 << 10
 _PATH = re.compile(r"(?:^|(?<=[\s'\"=:,;|&<>()]))(?:~?/|~|[^\s'\"=:,;|&<>()]*\.\.(?:/|$))[^\s'\"=:,;|&<>()]*")
+_QUOTED = re.compile(rb"""['"]((?:~?/|\.\./)[^'"\n]{1,300})['"]""")
+_SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/sys")
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib")
 # What a terminal, a login or a job is called, and where somebody stands: no program computes with it.
 _SESSION = re.compile(
@@ -44,16 +47,22 @@ _SESSION = re.compile(
 
 
 def find_uncovered(
-    spec: Mapping[str, Any], captured: Mapping[str, Any], argv: Sequence[str], runs: Path, folder: Path | None = None
+    spec: Mapping[str, Any],
+    captured: Mapping[str, Any],
+    argv: Sequence[str],
+    runs: Path,
+    folder: Path | None = None,
+    program: Iterable[bytes] = (),
 ) -> list[str]:
     """Return, of what a program could read and no digest covers, the first few, as paths.
 
     `spec` and `captured` are those of its record, `argv` its command without placeholders, `runs` the folder of all
-    runs. Relative paths of the command start at `folder`.
+    runs, `program` the content of its files. Relative paths of the command start at `folder`.
     """
     cover = _Cover(spec, captured, runs)
     found: dict[str, None] = {}
-    for name in _named(spec, argv):
+    quoted = {os.fsdecode(name) for data in program for name in _QUOTED.findall(data)}
+    for name in [*_named(spec, argv), *sorted(name for name in quoted if name.rstrip("/") not in _SCRATCH)]:
         path = os.path.normpath(os.path.join(spec.get("folder") or folder or "/", os.path.expanduser(name)))
         if not cover.covers_named(path):
             found[path] = None

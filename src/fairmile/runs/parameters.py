@@ -82,19 +82,22 @@ def check_used(unused: Sequence[str], spec: RunSpec, where: str) -> None:
 def mentions(
     mark: str, argv: Sequence[str], folder: Path, code: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 ) -> bool:
-    """Tell whether a word stands in a command, or in the files that its program consists of, as far as they are here.
-
-    These are the files that the command names, those that they name or import in turn, and those of `code`.
-    """
+    """Tell whether a word stands in a command, or in the files of its program, as far as they are here."""
     if any(mark in word for word in argv):
         return True
+    return any(mark.encode() in data for data in program_files(argv, folder, code, environ))
+
+
+def program_files(
+    argv: Sequence[str], folder: Path, code: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+) -> Iterator[bytes]:
+    """Yield the content of the files that the command names, of those that they name or import, and of `code`."""
     waiting = [*_named(argv, folder, environ), *_declared(code, folder)]
     seen = set(waiting)
     while waiting and len(seen) < _MOST_FILES:
         file = waiting.pop()
         data = _content(file)
-        if mark.encode() in data:
-            return True
+        yield data
         if b"\0" in data[:4096] or len(data) > _MOST_TEXT_BYTES:
             continue
         text = data.decode(errors="replace")
@@ -102,7 +105,6 @@ def mentions(
             if path not in seen:
                 seen.add(path)
                 waiting.append(path)
-    return False
 
 
 def _named(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[Path]:

@@ -20,6 +20,7 @@ from fairmile.runs.isolation import limit_variables
 from fairmile.runs.layout import WORK
 from fairmile.runs.ledger import recorded_spec
 from fairmile.runs.model import Run
+from fairmile.runs.parameters import program_files
 from fairmile.runs.rerun import rerun_spec
 from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
 from fairmile.runs.snapshot import code_files, keep_code, lay_code
@@ -106,8 +107,9 @@ class Preparation:
             },
             "agent": capture.agent(),
         }
+        program = program_files(argv, work, spec.code, self._environ) if work is not None else ()
         captured["coverage"] = {
-            "uncovered": find_uncovered(recorded_spec(spec), captured, argv, self._root, work),
+            "uncovered": find_uncovered(recorded_spec(spec), captured, argv, self._root, work, program),
             "variables_sha256": variables_digest({**self._environ, **spec.env}),
         }
         return captured

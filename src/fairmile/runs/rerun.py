@@ -71,7 +71,8 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
     """
     spec, code = original.spec, original.captured.get("code") or {}
     before = Path(os.path.normpath(spec.folder)) if spec.folder else None
-    root = Path(os.path.normpath(code["git"]["root"])) if code.get("git") else None
+    stated_root = (code.get("git") or {}).get("root")
+    root = Path(os.path.normpath(stated_root)) if stated_root else None
     files = {each["path"]: each["name"] for each in code.get("files", [])}
     argv = tuple(_moved(word, before, root, files, kept) for word in spec.argv)
     start = original.captured.get("start")

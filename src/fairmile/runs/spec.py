@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -41,6 +42,12 @@ class Input(_Part):
     path: str = ""
     asset: str = ""
     sha256: str = ""  # of the file, or the root of the tree
+
+    @classmethod
+    def named(cls, text: str, folder: Path) -> Input:
+        """Return what a word means as input: a path that exists is a path, and so is what is written as one."""
+        is_path = text.startswith(("/", ".", "~")) or text.endswith("/") or (folder / text).exists()
+        return cls(path=text) if is_path else cls(asset=text)
 
 
 class RunSpec(_Part):

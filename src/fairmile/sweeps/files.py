@@ -254,6 +254,11 @@ def _absolute(said: Mapping[str, Any], folder: str) -> dict[str, Any]:
             return text
         return os.path.normpath(os.path.join(folder, os.path.expanduser(text)))
 
+    def source(named: Any) -> Any:
+        if isinstance(named, str):
+            named = Input.named(named, Path(folder)).model_dump(exclude_defaults=True)
+        return {**named, "path": path(named["path"])} if isinstance(named, dict) and "path" in named else named
+
     found = dict(said)
     for key in ("template", "notebook", "folder"):
         if key in found:
@@ -265,19 +270,8 @@ def _absolute(said: Mapping[str, Any], folder: str) -> dict[str, Any]:
         code = found["code"]
         found["code"] = [path(each) for each in ([code] if isinstance(code, str) else code)] if code else code
     if isinstance(found.get("inputs"), dict):
-        found["inputs"] = {
-            name: {**each, "path": path(each["path"])} if isinstance(each, dict) and "path" in each else each
-            for name, each in ((name, _input(each)) for name, each in found["inputs"].items())
-        }
+        found["inputs"] = {name: source(each) for name, each in found["inputs"].items()}
     return found
-
-
-def _input(said: Any) -> Any:
-    """Return what a text means as input: a path begins or ends as one, everything else is an asset."""
-    if not isinstance(said, str):
-        return said
-    is_path = said.startswith(("/", ".", "~")) or said.endswith("/")
-    return {"path": said} if is_path else {"asset": said}
 
 
 def _from_command_line(document: Mapping[str, Any]) -> dict[str, Any]:
