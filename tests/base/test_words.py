@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairmile.base.words import closest, did_you_mean, slug
+from fairmile.base.words import Suggestions, closest, did_you_mean, slug
 
 SCHEDULERS = ["local", "slurm", "pbs", "lsf", "flux"]
 
@@ -23,6 +23,13 @@ def test_case_is_ignored_and_the_spelling_of_the_candidate_is_kept() -> None:
 def test_nothing_near_gives_nothing() -> None:
     assert closest("zzzz", SCHEDULERS) == []
     assert did_you_mean("zzzz", SCHEDULERS) == ""
+
+
+def test_thousands_of_unknown_words_are_not_compared() -> None:
+    suggest = Suggestions()
+    hints = [suggest("slrum", SCHEDULERS) for _ in range(16_000)]
+    assert hints[0] == "did you mean 'slurm'?"
+    assert hints[-1] == ""
     assert closest("", SCHEDULERS) == []
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairmile.base import yaml
 from fairmile.base.errors import FairmileError, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
-from fairmile.base.words import did_you_mean
+from fairmile.base.words import Suggestions, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_MOST_SUGGESTED = 20  # unknown settings of one file for which the nearest known one is looked for
 
 
 class Option(NamedTuple):
@@ -221,6 +220,7 @@ def given_in(options: Mapping[str, Option], path: Path, text: str) -> list[Given
         return []
     if not isinstance(document.data, dict):
         raise InvalidDocument([Problem("expected keys with values", file=str(path), line=document.line([]))])
+    suggest = Suggestions()
     problems: list[Problem] = []
     given: list[Given] = []
     # Each entry is a path of keys in the file together with its value.
@@ -236,7 +236,7 @@ def given_in(options: Mapping[str, Option], path: Path, text: str) -> list[Given
         elif holds_options and isinstance(value, dict):
             todo = [((*steps, name), inner) for name, inner in value.items()] + todo
         elif not holds_options or value is not None:
-            near = did_you_mean(key, options) if len(problems) < _MOST_SUGGESTED else ""
+            near = suggest(key, options)
             message = "no such setting" + (f"; {near}" if near else "")
             problems.append(Problem(message, field=key, file=str(path), line=document.line(steps)))
     if problems:

@@ -9,6 +9,7 @@ _CUTOFF = 0.6  # difflib's own default: below it the suggestions look random
 _LETTERS_BY_PAIRS = 15_000
 _LETTERS_EXACT = 1_500
 _SLUG_BYTES = 120
+_MOST_SUGGESTED = 20
 
 
 def closest(word: str, candidates: Iterable[str], n: int = 3) -> list[str]:
@@ -35,6 +36,17 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return "did you mean 'x'?" for the nearest candidate, or an empty text when none is near."""
     near = closest(word, candidates, 1)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+class Suggestions:
+    """`did_you_mean` for the first unknown words of a document: thousands of them are no slips, and would take long."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_SUGGESTED
+
+    def __call__(self, word: str, candidates: Iterable[str]) -> str:
+        self._left -= 1
+        return did_you_mean(word, candidates) if self._left >= 0 else ""
 
 
 def slug(text: str, *, keep_case: bool = False) -> str:

@@ -13,13 +13,11 @@ from typing import Any
 from fairmile.base.errors import Problem
 from fairmile.base.places import Place
 from fairmile.base.strict_json import load_json, scan
-from fairmile.base.words import did_you_mean
+from fairmile.base.words import Suggestions
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
 from fairmile.catalog.identity import is_iri
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS, kind_of_types
 from fairmile.catalog.licences import licence_iri
-
-_MOST_SUGGESTED = 20  # unknown keys of one card for which the nearest term is looked for
 
 
 @cache
@@ -142,6 +140,7 @@ def _inline_terms(context: Any) -> set[str]:
 
 def _term_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem]:
     terms = context_terms()
+    suggest = Suggestions()
     problems: list[Problem] = []
     for key in body:
         prefix = key.split(":", 1)[0]
@@ -152,8 +151,7 @@ def _term_warnings(body: Mapping[str, Any], own_terms: set[str]) -> list[Problem
             or (":" in key and (prefix in terms or prefix in own_terms or (is_iri(key) and "//" in key)))
         ):
             continue
-        # To look for the nearest term takes milliseconds; a card with thousands of such keys has no slips of the pen.
-        known = did_you_mean(key, terms) if len(problems) < _MOST_SUGGESTED else ""
+        known = suggest(key, terms)
         problems.append(
             Problem(
                 "is no term of the context; kept, but a machine cannot tell what it means"

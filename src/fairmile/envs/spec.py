@@ -24,7 +24,7 @@ from pydantic import (
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.git import refuse_commands
 from fairmile.base.patterns import compile_linear
-from fairmile.base.words import did_you_mean, slug
+from fairmile.base.words import Suggestions, slug
 from fairmile.base.yaml import load_located
 from fairmile.envs.inputs import at_home, read_document
 from fairmile.envs.shells import pieces
@@ -329,6 +329,7 @@ class _Reader:
     def __init__(self, file: str, line: Callable[[Sequence[str | int]], int | None]) -> None:
         self._file = file
         self._line = line
+        self._suggest = Suggestions()
 
     def read(self, data: Any, folder: Path | None, name: str) -> EnvironmentSpec:
         if not isinstance(data, dict):
@@ -354,12 +355,12 @@ class _Reader:
             message = "is missing"
         elif kind == "extra_forbidden":
             fields = _fields(steps)
-            near = did_you_mean(str(steps[-1]), fields)
+            near = self._suggest(str(steps[-1]), fields)
             message, hint = "no such field" + (f"; {near}" if near else ""), f"known here: {', '.join(fields)}"
         elif kind == "value_error":
             message = str(entry["ctx"]["error"])
         else:
-            near = did_you_mean(given, re.findall(r"'([^']+)'", _expected(entry))) if isinstance(given, str) else ""
+            near = self._suggest(given, re.findall(r"'([^']+)'", _expected(entry))) if isinstance(given, str) else ""
             if kind == "string_type" and isinstance(given, (bool, int, float)):
                 near = "put it in quotes"
             message = f"expected {_expected(entry)}, found {given!r:.80}" + (f"; {near}" if near else "")

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fairmile.base.errors import InvalidDocument, Problem
-from fairmile.base.words import did_you_mean
+from fairmile.base.words import Suggestions
 from fairmile.base.yaml import Located, load_located
 from fairmile.systems.model import (
     Contradictions,
@@ -58,6 +58,7 @@ class Document:
     def __init__(self, file: str, located: Located) -> None:
         self.file = file
         self._located = located
+        self._suggest = Suggestions()
         self.system: System | None = None
         self.errors: list[Problem] = []
         self._validate(located.data)
@@ -112,7 +113,7 @@ class Document:
             return self._problem(steps, "is missing", hint=f"it needs {_needed(entry['loc'])}")
         if kind == "extra_forbidden":
             fields = list(_form(steps).model_fields)
-            near = did_you_mean(str(steps[-1]), fields)
+            near = self._suggest(str(steps[-1]), fields)
             return self._problem(
                 steps, "no such field" + (f"; {near}" if near else ""), hint=f"known here: {', '.join(fields)}"
             )
@@ -122,7 +123,7 @@ class Document:
         if kind == "string_pattern_mismatch" and entry["loc"][-1] == "[key]":
             return self._problem(steps, f"{steps[-1]!r} is no name", hint="names are letters, digits, '.', '_' and '-'")
         expected = " or ".join(dict.fromkeys(_expected(each) for each in entries))
-        near = did_you_mean(given, _choices(entries)) if isinstance(given, str) else ""
+        near = self._suggest(given, _choices(entries)) if isinstance(given, str) else ""
         return self._problem(steps, f"expected {expected}, found {given!r:.80}" + (f"; {near}" if near else ""))
 
     # Warnings

@@ -328,7 +328,7 @@ class LargeFile:
         return filled, None
 
     def _window_s(self, offer: Offer) -> float:
-        """Return how long a connection may trickle: longer each time, as where new ones are no better the link is slow."""
+        """Return how long a connection may trickle: the more were given up in vain, the longer."""
         if not self.is_patient:
             return self.settings.stall_s
         if offer.has_ranges is False:  # a new connection would bring all of it again
