@@ -76,7 +76,7 @@ def test_values_that_refer_to_other_variables_are_kept_as_written(tmp_path: Path
         ("builds:\n- {name: a, git: https://h/x, system: commands}\n", 2, "commands"),
         ("builds:\n- {name: a, git: https://h/x}\n- {name: a, git: https://h/y}\n", 1, "two builds"),
         ("builds:\n- {name: a, archive: /x.tgz, sha256: abc}\n", 2, "64 lower-case hex digits"),
-        ("checks:\n- {run: x, expect: '('}\n", 2, "no regular expression"),
+        ("checks:\n- {run: x, expect: '('}\n", 2, "not a regular expression"),
         ("- a\n", None, "expected an environment"),
         ("", None, "expected an environment"),
     ],
