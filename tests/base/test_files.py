@@ -437,3 +437,17 @@ def test_a_lock_works_without_hard_links_too(tmp_path: Path, monkeypatch: pytest
     with Lock(tmp_path / "l"), pytest.raises(SystemFailure, match="locked by"), Lock(tmp_path / "l", timeout_s=0):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def test_a_device_or_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomic(pipe, b"2.5")
+        assert os.read(reader, 10) == b"2.5"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    write_atomic(os.devnull, b"gone")
+    assert Path(os.devnull).is_char_device()

@@ -41,7 +41,8 @@ def write_atomic(
     """Write `data` to `path` so that any reader sees the old file or the whole new one, even after a power cut.
 
     Parents are created. Without `mode` an existing file keeps its permission bits and a new one follows the
-    umask, so that a group can share a folder. A symbolic link at `path` is replaced, not followed. With
+    umask, so that a group can share a folder. A symbolic link at `path` is replaced, not followed. A device or a
+    pipe, such as /dev/null or /dev/stdout, is written to: replaced, it would be gone for the whole machine. With
     `exclusive` an existing target raises FileExistsError and is left alone. On a file system without hard
     links an exclusive write claims the name with an empty file for the instant before the content arrives.
     Without `sync` a power cut may leave an empty file: for what can be found out again.
@@ -52,6 +53,9 @@ def write_atomic(
             data = data.encode()
         except UnicodeEncodeError as error:
             raise UsageError(f"{target}: the text holds half a surrogate pair, which UTF-8 cannot express") from error
+    if not exclusive and _is_device(target):
+        _write_through(target, data)
+        return
     folder = os.path.dirname(target) or "."
     temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
     try:
@@ -341,6 +345,24 @@ def _write_new(path: str, data: bytes, mode: int | None, *, sync: bool = False) 
         raise
     finally:
         os.close(fd)
+
+
+def _is_device(target: str) -> bool:
+    import stat
+
+    try:
+        mode = os.stat(target).st_mode
+    except OSError:
+        return False
+    return target.startswith(("/dev/", "/proc/")) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _write_through(target: str, data: bytes) -> None:
+    try:
+        with open(target, "wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        raise write_failure(target, error) from error
 
 
 def _mode_to_keep(target: str, mode: int | None) -> int | None:
