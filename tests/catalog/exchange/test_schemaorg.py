@@ -103,3 +103,14 @@ def test_json_of_no_known_format_is_answered_with_the_formats() -> None:
     assert error.value.message == "x.json: is in no format that is known here"
     for name in ("card", "croissant", "schemaorg", "datacite"):
         assert name in str(error.value.hint)
+
+
+def test_nodes_that_name_each_other_many_times_stay_small() -> None:
+    nodes = [
+        {"@id": f"#{level}", "@type": "Person", "name": f"n{level}", "knows": [{"@id": f"#{level + 1}"}] * 30}
+        for level in range(8)
+    ]
+    graph = [{**HEAD, "@id": "#lakes", "creator": {"@id": "#0"}}, *nodes]
+    (found,) = read(document({"@context": HEAD["@context"], "@graph": graph}))
+    assert found["creator"][0]["name"] == "n0"
+    assert len(json.dumps(found.body)) < 30_000_000

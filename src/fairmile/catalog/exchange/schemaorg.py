@@ -34,6 +34,9 @@ _ADDRESS = "schema.org"
 _AGENTS = {"author": "creator", "creator": "creator"}
 _TRUTHS = {"true": True, "false": False}
 _DEEPEST = 8
+_MOST_LAID = 200_000  # values that references bring into other nodes: a few that name each other could fill memory
+    200_000  # values that references bring into other nodes: a few nodes that name each other could fill memory
+)
 
 
 def recognises(document: Document) -> bool:
@@ -55,10 +58,9 @@ def read(document: Document) -> list[Draft]:
         assets = list(_assets(root, names))
         if not assets:
             continue
-        known = {node["@id"]: node for node in _nodes(root) if is_text(node.get("@id")) and len(node) > 1}
-        used: set[str] = set()
-        made = [_draft(copy.deepcopy(asset), names, known, used) for asset in assets]
-        _keep_the_rest(made[0], root, assets, used)
+        graph = _Graph({node["@id"]: node for node in _nodes(root) if is_text(node.get("@id")) and len(node) > 1})
+        made = [_draft(copy.deepcopy(asset), names, graph) for asset in assets]
+        _keep_the_rest(made[0], root, assets, graph.used)
         drafts += made
     if not drafts:
         raise document.refuse(
@@ -116,13 +118,13 @@ def _assets(value: Any, names: Names, depth: int = 0) -> Iterator[dict[str, Any]
                 yield from _assets(each, names, depth + 1)
 
 
-def _draft(node: dict[str, Any], names: Names, known: Mapping[str, Any], used: set[str]) -> Draft:
+def _draft(node: dict[str, Any], names: Names, graph: _Graph) -> Draft:
     types = names.types(node.pop("@type", None))
     draft = Draft(kind_of_types(types) or "dataset", {"@type": types} if len(types) > 1 else {})
     own = node.pop("@id", None)
     if is_text(own):
         draft.body["@id"] = own
-        used.add(own)
+        graph.used.add(own)
     elif own is not None:
         keep_value(draft, "@id", own)
     context = node.pop("@context", None)
@@ -138,7 +140,7 @@ def _draft(node: dict[str, Any], names: Names, known: Mapping[str, Any], used: s
             if term == "license" and value in EMPTY:
                 draft.warn(term, "the source names no licence: the property is empty")
         else:
-            _put(draft, key, term, names.rename(_laid(value, known, used, (own,))))
+            _put(draft, key, term, names.rename(graph.lay(value, (own,))))
     return draft
 
 
@@ -147,18 +149,28 @@ def _local(names: Names, key: str) -> str:
     return iri.removeprefix(SCHEMA) if iri.startswith(SCHEMA) else ""
 
 
-def _laid(value: Any, known: Mapping[str, Any], used: set[str], path: tuple[Any, ...]) -> Any:
-    """Return the value with every reference to a described node replaced by that node."""
-    if isinstance(value, list):
-        return [_laid(each, known, used, path) for each in value]
-    if not isinstance(value, dict):
-        return value
-    own = value.get("@id")
-    node = known.get(own) if set(value) == {"@id"} and isinstance(own, str) and own not in path else None
-    if node is not None and len(path) < _DEEPEST:
-        used.add(str(own))
-        value = copy.deepcopy(node)
-    return {key: _laid(each, known, used, (*path, own)) for key, each in value.items()}
+class _Graph:
+    """The nodes of a document that others name by their id; `used` are the ids of those that were laid into others."""
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self.used: set[str] = set()
+        self._known = known
+        self._left = _MOST_LAID
+
+    def lay(self, value: Any, path: tuple[Any, ...], *, is_laid: bool = False) -> Any:
+        """Return the value with references to described nodes replaced by these, up to a bound."""
+        if not isinstance(value, (list, dict)):
+            return value
+        if isinstance(value, list):
+            self._left -= len(value) if is_laid else 0
+            return [self.lay(each, path, is_laid=is_laid) for each in value]
+        own = value.get("@id")
+        node = self._known.get(own) if set(value) == {"@id"} and isinstance(own, str) and own not in path else None
+        if node is not None and len(path) < _DEEPEST and self._left > 0:
+            self.used.add(str(own))
+            value, is_laid = node, True
+        self._left -= len(value) if is_laid else 0
+        return {key: self.lay(each, (*path, own), is_laid=is_laid) for key, each in value.items()}
 
 
 def _put(draft: Draft, key: str, term: str, value: Any) -> None:
