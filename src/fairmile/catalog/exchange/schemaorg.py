@@ -35,8 +35,6 @@ _AGENTS = {"author": "creator", "creator": "creator"}
 _TRUTHS = {"true": True, "false": False}
 _DEEPEST = 8
 _MOST_LAID = 200_000  # values that references bring into other nodes: a few that name each other could fill memory
-    200_000  # values that references bring into other nodes: a few nodes that name each other could fill memory
-)
 
 
 def recognises(document: Document) -> bool:
