@@ -309,3 +309,17 @@ def test_a_process_opens_its_workspace_again_only_where_something_changed(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert Workspace.current() is not changed
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("stall: .inf", "of a day at most"),
+        ("stall: 1e12", "of a day at most"),
+        ("socket_buffer: 1 EB", "at most 1 GiB"),
+    ],
+)
+def test_a_project_file_cannot_set_what_no_socket_takes(tmp_path: Path, setting: str, message: str) -> None:
+    (tmp_path / "fairmile.yaml").write_text(f"transfer: {{{setting}}}\n")
+    with pytest.raises(UsageError, match=message):
+        Workspace.open(environ={"HOME": str(tmp_path / "home")}, cwd=tmp_path)

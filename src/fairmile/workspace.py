@@ -50,6 +50,8 @@ PROJECT_FILE = "fairmile.yaml"
 CHOSEN_FILE = "FAIRMILE_CONFIG"  # the variable that names a settings file to read in place of the project's
 _SITE_FILE = Path("/etc/fairmile/config.yaml")
 _NESTING = ("systems",)  # these settings name files of settings in turn, such as those of ssh
+_LONGEST_STALL_S = 86_400.0
+_LARGEST_BUFFER_BYTES = 1 << 30
 _TRANSFER = Settings()
 
 
@@ -85,10 +87,17 @@ def _positive_size(value: Any) -> int:
     return size
 
 
+def _buffer_size(value: Any) -> int:
+    size = parse_size(value)
+    if size > _LARGEST_BUFFER_BYTES:
+        raise UsageError(f"expected at most 1 GiB, found {value!r}")
+    return size
+
+
 def _seconds(value: Any) -> float:
     seconds = float(value) if isinstance(value, (int, float)) else float(parse_duration(str(value)))
-    if not seconds > 0:
-        raise UsageError(f"expected a duration above zero, found {value!r}")
+    if not 0 < seconds <= _LONGEST_STALL_S:
+        raise UsageError(f"expected a duration above zero and of a day at most, found {value!r}")
     return seconds
 
 
@@ -170,7 +179,7 @@ def options(environ: Mapping[str, str]) -> dict[str, Option]:
             _TRANSFER.unsized_bytes, _positive_size, "largest file whose size neither card nor source states"
         ),
         "transfer.retries": safe(_TRANSFER.retries, _count, "failures in a row before a source is given up"),
-        "transfer.socket_buffer": safe(0, parse_size, "receive buffer of a socket; 0 lets the system adapt it"),
+        "transfer.socket_buffer": safe(0, _buffer_size, "receive buffer of a socket; 0 lets the system adapt it"),
         "transfer.limits": safe({}, _mapping, "host or *: rate, as in `20 MB/s 08:00-18:00, 200 MB/s`"),
         "transfer.fetchers": Option({}, _mapping, "programs that fetch: name: {command: [argv…], schemes: […]}"),
         "transfer.s3_endpoint": Option("", _text, "address of another S3 service than Amazon's"),

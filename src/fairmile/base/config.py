@@ -206,7 +206,8 @@ def _from_guarded(options: Mapping[str, Option], guarded: Guarded, ignored: list
 def read_settings(path: Path) -> str:
     """Return the text of a settings file, empty where there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as stream:
+            return stream.read(yaml.MOST_BYTES + 1)  # more is refused when it is parsed
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError) as error:

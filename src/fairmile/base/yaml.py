@@ -16,9 +16,9 @@ from fairmile.base.yaml_text import dump
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Located", "dump", "load", "load_located", "update_file"]
+__all__ = ["MOST_BYTES", "Located", "dump", "load", "load_located", "update_file"]
 
-_MOST_BYTES = 16_000_000
+MOST_BYTES = 16_000_000
 # Nodes that all aliases together may repeat; a "billion laughs" needs far more. A long text counts as several.
 _MOST_COPIED = 100_000
 _TEXT_PER_NODE = 100
@@ -77,8 +77,8 @@ def load(text: str, *, file: str = "") -> Any:
 
 def load_located(text: str, *, file: str = "") -> Located:
     """Return the data of a YAML 1.2 or JSON text and remember the line of every part."""
-    if len(text) > _MOST_BYTES or (len(text) * 4 > _MOST_BYTES and len(text.encode(errors="replace")) > _MOST_BYTES):
-        raise InvalidDocument([Problem(f"the document is larger than {_MOST_BYTES // 1_000_000} MB", file=file)])
+    if len(text) > MOST_BYTES or (len(text) * 4 > MOST_BYTES and len(text.encode(errors="replace")) > MOST_BYTES):
+        raise InvalidDocument([Problem(f"the document is larger than {MOST_BYTES // 1_000_000} MB", file=file)])
     if text.removeprefix("\ufeff").lstrip()[:1] in ("{", "["):
         # The YAML reader splits JSON's surrogate escapes and is slower by far, so JSON is read as JSON.
         try:
