@@ -206,7 +206,7 @@ class TestSoftware:
 def test_a_file_elsewhere_that_the_program_names_in_quotes_is_not_covered(folder: Path, name: str) -> None:
     (folder.parent / "level.txt").write_text("2.5")
     (folder / "train.py").write_text("import tide\n")
-    (folder / "tide.py").write_text(f"print(open({name.format(above=folder.parent)!r}).read(), '/tmp', ' ../ ')\n")
+    (folder / "tide.py").write_text(f"print(open({name.format(above=folder.parent)!r}).read(), '/tmp')\n")
     argv = ["python", "train.py"]
     found = find_uncovered(
         {"folder": str(folder)},

@@ -206,6 +206,7 @@ class TestSubmitScripts:
         ("script", "command"),
         [
             ("#!/bin/bash\n#SBATCH -n 1\n", "sbatch job.x"),
+            ("#!/bin/sh\necho '1\n#SBATCH -n 1'\n", "/bin/sh job.x"),
             ("#BSUB -n 1\n", "bsub < job.x"),
             ("#!/bin/sh\n#PBS -l nodes=1\n", "qsub job.x"),
             ("echo\n", "sh job.x"),

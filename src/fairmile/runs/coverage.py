@@ -34,7 +34,7 @@ MOST = 5  # of what is not covered so many are named
 _MOST_MATCHES = 10_000
 _LONGEST_TEXT = 64 << 10
 _PATH = re.compile(r"(?:^|(?<=[\s'\"=:,;|&<>()]))(?:~?/|~|[^\s'\"=:,;|&<>()]*\.\.(?:/|$))[^\s'\"=:,;|&<>()]*")
-_QUOTED = re.compile(rb"""['"]((?:~?/|\.\./)[^'"\n]{1,300})['"]""")
+_QUOTED = re.compile(rb"""['"]((?:~?/|\.\./)[^'"\n]{1,300}|\.\.)['"]""")
 _SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/sys")
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib")
 # What a terminal, a login or a job is called, and where somebody stands: no program computes with it.

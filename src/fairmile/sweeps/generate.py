@@ -24,6 +24,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -258,8 +259,9 @@ def _base(definition: Definition) -> Path:
 
 
 def _submit_command(script: str, quoted: str) -> str:
-    for directive, command in _DIRECTIVES:
-        if script.startswith(directive) or f"\n{directive}" in script:
+    header = [*takewhile(lambda line: not line.strip() or line.startswith("#"), script.splitlines())]
+    for directive, command in _DIRECTIVES:  # schedulers read them up to the first command
+        if any(line.startswith(directive) for line in header):
             return command + quoted
     return f"{shlex.join(interpreter(script))} {quoted}"
 
