@@ -97,6 +97,7 @@ def test_the_help_lists_every_command(run: Run) -> None:
         "job",
         "runs",
         "benchmark",
+        "trust",
         "doctor",
     ]
 

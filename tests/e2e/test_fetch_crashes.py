@@ -107,6 +107,7 @@ def test_a_large_file_killed_twenty_times_goes_on_each_time(fairmile: Fairmile) 
     assert fairmile.content(fairmile.place / "to") == {"large.bin": data}
 
 
+@pytest.mark.thorough
 def test_many_small_files_killed_twenty_times_go_on_each_time(fairmile: Fairmile) -> None:
     fairmile.environ["FAIRMILE_TRANSFER_CONNECTIONS"] = "4"  # what they have under way is lost each time
     files = files_of(600, 10_000)
@@ -118,6 +119,7 @@ def test_many_small_files_killed_twenty_times_go_on_each_time(fairmile: Fairmile
     assert fairmile.content(fairmile.place / "to") == files
 
 
+@pytest.mark.thorough
 def test_an_archive_killed_twenty_times_while_it_is_unpacked_goes_on_each_time(fairmile: Fairmile) -> None:
     fairmile.environ["FAIRMILE_TRANSFER_CONNECTIONS"] = "4"
     files = files_of(300, 20_000) | {f"large/{number}": noise(700_000, number) for number in range(10)}
@@ -266,6 +268,7 @@ def test_ctrl_c_ends_the_wait_for_another_process(fairmile: Fairmile) -> None:
 # Several processes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["digest", "address", "archive", "card"])
 def test_of_two_processes_one_brings_and_later_none_does_unless_it_shall_be_fresh(
     fairmile: Fairmile, kind: str
@@ -290,6 +293,7 @@ def test_of_two_processes_one_brings_and_later_none_does_unless_it_shall_be_fres
     assert fairmile.content(fairmile.place / "to") == (files if kind in ("archive", "card") else {"all.tar": data})
 
 
+@pytest.mark.thorough
 def test_of_twenty_processes_one_brings_and_the_others_wait(fairmile: Fairmile) -> None:
     data = noise(9 << 20)
     with web_server({"large.bin": b""}, paced((9 << 20) / 3, data)) as server:
@@ -365,6 +369,7 @@ print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["file", "archive"])
 def test_a_large_file_needs_little_memory(tmp_path: Path, kind: str) -> None:
     # A small process between: to the system a child was once as large as the one that started it.

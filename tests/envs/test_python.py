@@ -281,6 +281,7 @@ def test_a_folder_of_packages_that_is_not_there_is_named(tmp_path: Path) -> None
         PythonStep(PythonSpec(requirements=str(tmp_path / "requirements.txt")), None)
 
 
+@pytest.mark.thorough
 def test_only_what_was_installed_is_locked_so_that_an_export_can_be_installed(
     build: Build, links: Path, tmp_path: Path, installer: str
 ) -> None:
@@ -301,6 +302,7 @@ def test_digests_stand_in_an_export_for_all_or_for_none() -> None:
     assert notes == ("no digest of beta is known, so it holds none: installers want them for all or for none",)
 
 
+@pytest.mark.thorough
 def test_packages_of_the_interpreter_are_seen_when_asked_for(build: Build) -> None:
     seen = build({"system_packages": True, "packages": ["beta"]})
     assert seen.lock["python"]["installer"] == "pip"

@@ -243,6 +243,7 @@ def test_a_slurm_passes_through_its_own_scheduler(
     assert reason(gpus, "GPUs") == "no program is known that counts GPUs of vendor other"
 
 
+@pytest.mark.thorough
 def test_distributed_torch_and_mpi_say_hello_on_slurm(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def here(tmp_path: Path) -> Jobs:
     return Jobs(tmp_path / "jobs", Machines([], tmp_path / "jobs"))
 
 
+@pytest.mark.thorough
 def test_torch_trains_on_two_nodes_from_one_submit(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_torch_trains_with_two_processes_here(here: Jobs) -> None:
     assert (first["size"], first["threads"]) == (2, "1")
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_ends_the_whole_training(here: Jobs) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(600)\n"
     resources = Resources(tasks_per_node=2)

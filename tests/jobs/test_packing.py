@@ -165,6 +165,7 @@ def test_commands_share_the_cores_of_the_job(pack: Pack) -> None:
     assert "export OMP_NUM_THREADS" not in packed([show], env={"OMP_NUM_THREADS": "3"}).texts["pack.sh"]
 
 
+@pytest.mark.thorough
 def test_thousands_of_commands_are_one_job(pack: Pack) -> None:
     job = pack([["true", str(number)] for number in range(2000)], at_once=2)
     assert job.spec.parts == 2000

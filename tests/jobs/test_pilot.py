@@ -40,6 +40,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 @needs_parsl
 def test_hundreds_of_commands_run_on_the_workers_of_this_machine(machines: Machines, tmp_path: Path) -> None:
     commands = [["echo", str(number)] for number in range(200)]

@@ -452,6 +452,7 @@ class TestRealSlurm:
         assert all(line.endswith(" it's $HOME") for line in lines)
         assert json.loads((folder / "ended").read_text())["exit_code"] == 1
 
+    @pytest.mark.thorough
     def test_the_signal_before_the_limit_reaches_the_program(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
         # Slurm looks every half minute: with a warning as long as the job, the first look sends it.
         wait = "trap 'echo saved; exit 3' USR1; while :; do sleep 0.1; done"

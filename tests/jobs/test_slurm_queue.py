@@ -158,6 +158,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Job
 # Many jobs, few questions
 
 
+@pytest.mark.thorough
 def test_an_array_of_hundreds_is_one_command_and_its_tasks_tell_their_own_ends(wide: Rig) -> None:
     began = time.monotonic()
     job = wide.submit('echo "$FAIRMILE_ARRAY_INDEX"; [ "$FAIRMILE_ARRAY_INDEX" != 123 ]', array=Array(count=500))
@@ -239,6 +240,7 @@ def test_a_partition_that_gives_less_is_said_before_anything_is_made(rig: Rig) -
 # Nodes
 
 
+@pytest.mark.thorough
 def test_a_node_that_loses_power_costs_a_job_a_second_start_under_the_same_id(own: Rig) -> None:
     job = own.submit("echo start; [ -e again ] && exit 0; touch again; sleep 300")
     until(lambda: own.jobs.log(job.id) == b"start\n")
@@ -252,6 +254,7 @@ def test_a_node_that_loses_power_costs_a_job_a_second_start_under_the_same_id(ow
     assert own.jobs.log(job.id) == b"start\nstart\n"
 
 
+@pytest.mark.thorough
 def test_a_job_that_may_not_be_requeued_is_submitted_again_when_that_was_asked_for(rig: Rig) -> None:
     job = rig.submit("[ -e again ] && exit 0; touch again; sleep 300", requeue=False, retries=1)
     until(lambda: (Path(job.folder) / "again").exists())
@@ -274,6 +277,7 @@ def test_a_job_that_may_not_be_requeued_fails_with_its_node(rig: Rig) -> None:
 # The controller
 
 
+@pytest.mark.thorough
 def test_a_job_that_ends_while_the_controller_is_away_is_known_by_its_own_notes(rig: Rig) -> None:
     ends = rig.submit("echo ready; sleep 2; exit 3")
     stays = rig.submit("echo ready; sleep 300")
@@ -293,6 +297,7 @@ def test_a_job_that_ends_while_the_controller_is_away_is_known_by_its_own_notes(
     assert rig.end_of(stays).state is State.CANCELLED
 
 
+@pytest.mark.thorough
 def test_what_is_submitted_while_the_controller_is_away_becomes_one_job_when_it_is_back(rig: Rig) -> None:
     before = rig.listed()
     rig.cluster.stop_controller()

@@ -156,6 +156,7 @@ def test_a_training_that_fails_leaves_its_spans_and_the_reason(meter: Meter, tmp
     assert log.events[-1].attributes["error"] == "FloatingPointError: it diverged"
 
 
+@pytest.mark.thorough
 def test_lightning_works_by_its_old_name(tmp_path: Path) -> None:
     if importlib.util.find_spec("pytorch_lightning") is None:
         pytest.skip("pytorch_lightning is not installed")

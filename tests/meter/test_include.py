@@ -351,6 +351,7 @@ def test_a_forked_process_is_a_writer_of_its_own(compile: Compile) -> None:
     assert names == ["child"] * 3 + ["meter.lost"] * 3 + ["parent after", "parent before"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "sanitizer"),
     [

@@ -174,6 +174,7 @@ class TestOverSsh:
         assert done.reproduced, done.verdicts
         assert done.again.identity == run.identity
 
+    @pytest.mark.thorough
     def test_a_benchmark_brings_along_what_it_needs_of_fairmile_and_its_small_outputs_come_back(
         self, there: Runs, tmp_path: Path
     ) -> None:
@@ -195,6 +196,7 @@ class TestOverSsh:
         assert results is not None
         assert results["benchmark"] == "MNIST"
 
+    @pytest.mark.thorough
     def test_without_a_python_there_the_scheduler_tells_the_end(
         self, there: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:

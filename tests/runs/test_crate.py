@@ -217,14 +217,13 @@ def _odd() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "document",
     [
-        trivial(),
-        training(),
-        trivial("failed"),
-        _interrupted(),
-        _odd(),
-        trivial() | {"result": None, "state": "running"},
+        pytest.param(trivial(), id="done", marks=pytest.mark.thorough),
+        pytest.param(training(), id="training"),
+        pytest.param(trivial("failed"), id="failed", marks=pytest.mark.thorough),
+        pytest.param(_interrupted(), id="killed", marks=pytest.mark.thorough),
+        pytest.param(_odd(), id="odd names", marks=pytest.mark.thorough),
+        pytest.param(trivial() | {"result": None, "state": "running"}, id="running", marks=pytest.mark.thorough),
     ],
-    ids=["done", "training", "failed", "killed", "odd names", "running"],
 )
 def test_the_validator_accepts_it_as_process_run_crate(
     document: dict[str, Any], tmp_path: Path, offline_rocrate_validator: Callable[..., list[str]]

@@ -30,6 +30,7 @@ def test_a_model_is_trained_by_the_benchmark_that_judges_it_and_its_weights_pred
     assert "train_loss" not in used.metrics
 
 
+@pytest.mark.thorough
 def test_what_was_done_before_is_not_done_again(workspace: Workspace) -> None:
     first = workspace.models.run("train", "mnist-dnn", params={"epochs": 1})
     assert workspace.models.run("train", "mnist-dnn", params={"epochs": 1}).id == first.id
@@ -58,6 +59,7 @@ def test_an_unknown_model_is_told(workspace: Workspace) -> None:
         workspace.models.run("train", "mnist-dmm")
 
 
+@pytest.mark.thorough
 def test_a_benchmark_of_another_catalog_does_not_run_in_place_of_the_models_own(tmp_path: Path) -> None:
     card = json.loads((SUITE / "mnist" / "card.jsonld").read_text())
     card |= {"@id": "https://example.org/benchmark/aaa/1.0", "name": "Aaa", "command": "touch stolen"}

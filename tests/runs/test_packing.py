@@ -235,6 +235,7 @@ print(moments)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("verb", ["pack", "unpack"])
 def test_a_kill_at_any_moment_leaves_the_whole_folder_or_the_whole_file(verb: str, tmp_path: Path) -> None:
     source = lay_run(tmp_path / "source", training())

@@ -38,6 +38,7 @@ def _bench(speed: ModuleType, folder: Path, *names: str) -> Any:
     return speed.Bench(folder, names, {}, is_quick=True)
 
 
+@pytest.mark.thorough
 def test_what_it_is_told_wrong_is_said_in_a_sentence() -> None:
     argv = [sys.executable, str(SCRIPT), "--data", "earthquake=/no/such/catalog"]
     done = subprocess.run(argv, capture_output=True, text=True)
@@ -58,6 +59,7 @@ def test_the_loop_in_python_reads_every_event(speed: ModuleType, tmp_path: Path)
     assert speed.plain_bins(file, speed.Grid()) == len(speed.read_events(file))
 
 
+@pytest.mark.thorough
 def test_training_ends_when_the_margin_over_the_baseline_is_reached(
     speed: ModuleType, tmp_path: Path, capsys: Any
 ) -> None:
@@ -67,6 +69,7 @@ def test_training_ends_when_the_margin_over_the_baseline_is_reached(
     assert "NOT REACHED" not in told and "samples/s" in told
 
 
+@pytest.mark.thorough
 def test_every_format_gives_back_the_samples_and_a_figure(speed: ModuleType, tmp_path: Path, capsys: Any) -> None:
     speed.loader(_bench(speed, tmp_path))
     told = capsys.readouterr().out
@@ -74,6 +77,7 @@ def test_every_format_gives_back_the_samples_and_a_figure(speed: ModuleType, tmp
         assert f"  {name} " in told
 
 
+@pytest.mark.thorough
 def test_harness_and_plain_loop_take_turns_and_train_alike(speed: ModuleType, tmp_path: Path) -> None:
     device = torch.device("cpu")
     bench = _bench(speed, tmp_path, "mnist")

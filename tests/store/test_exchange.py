@@ -335,6 +335,7 @@ class Interrupted(Here):
         return result
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fails_at", [1, 2])
 def test_a_push_that_lost_its_connection_goes_on_later(
     plain: There, tmp_path: Path, fails_at: int, monkeypatch: pytest.MonkeyPatch
@@ -355,6 +356,7 @@ def test_a_push_that_lost_its_connection_goes_on_later(
     assert not list((plain.folder / "incoming").iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fails_at", [3, 4])
 def test_a_pull_that_lost_its_connection_goes_on_later(plain: There, tmp_path: Path, fails_at: int) -> None:
     fill(plain.other, "lake", FILES)

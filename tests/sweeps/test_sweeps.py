@@ -335,6 +335,7 @@ class TestOnSlurm:
         monkeypatch.chdir(tmp_path)
         return workspace_on(slurm_cluster, tmp_path, monkeypatch)
 
+    @pytest.mark.thorough
     def test_five_hundred_points_survive_the_death_of_who_submitted_them(
         self, slurm: Workspace, tmp_path: Path
     ) -> None:

@@ -53,6 +53,7 @@ def workspace(request: pytest.FixtureRequest, tmp_path: Path, sshd: Any, monkeyp
     return workspace
 
 
+@pytest.mark.thorough
 def test_thirty_points_survive_the_death_of_who_submitted_them(workspace: Workspace, tmp_path: Path) -> None:
     go = tmp_path / "go"  # the last third waits for it, so that the death comes in the middle
     for name, text in (("sweep.yaml", SWEEP.replace("GO", str(go))), ("program.py", PROGRAM), ("factor.txt", "10")):

@@ -61,6 +61,7 @@ def test_a_body_without_end_and_no_other_source_is_an_error_that_leaves_nothing(
     assert taken_bytes(workspace) < len(SMALL)
 
 
+@pytest.mark.thorough
 def test_a_body_of_unknown_size_ends_at_the_stated_bound(environ: dict[str, str], tmp_path: Path) -> None:
     environ["FAIRMILE_TRANSFER_UNSIZED"] = "2 MiB"
     workspace = Workspace.open(environ=environ, cwd=tmp_path)

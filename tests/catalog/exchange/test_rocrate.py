@@ -414,6 +414,7 @@ def test_every_kind_can_be_written() -> None:
     assert set(rocrate.KINDS) == set(KINDS) == set(BODIES)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", BODIES)
 def test_the_validator_accepts_a_crate_of_every_kind(
@@ -433,6 +434,7 @@ def test_the_validator_accepts_a_run_as_process_run_crate(
     assert offline_rocrate_validator(folder, "process-run-crate-0.5") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_the_validator_accepts_the_export_of_every_imported_sample(
     tmp_path: Path, offline_rocrate_validator: Callable[..., list[str]]
@@ -503,6 +505,7 @@ def test_a_run_without_an_instrument_does_not_claim_to_be_a_process_run_crate() 
     assert "conformsTo" not in root
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("offline_rocrate_validator")
 def test_the_demo_tells_a_valid_crate_from_a_broken_one(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "demo" / "validate_export.py"
@@ -558,6 +561,7 @@ def test_a_value_of_another_type_gives_cards_or_a_refusal(data: st.DataObject) -
         assert again[0].kind == card.kind
 
 
+@pytest.mark.thorough
 @anything
 @given(data=st.data())
 def test_whatever_a_card_holds_is_written_and_read_again(data: st.DataObject) -> None:

@@ -491,6 +491,7 @@ class TestAgainstARealSlurm:
         assert seen.state in (State.FAILED, State.OUT_OF_MEMORY)
         assert "memory" in seen.sentence
 
+    @pytest.mark.thorough
     def test_a_job_on_a_lost_node_starts_again_under_the_same_id(self, live: Live) -> None:
         job = live.submit("#SBATCH --requeue", "[ $SLURM_RESTART_COUNT ] || sleep 300")
         node = live.wait(job, until=lambda seen: seen.state is State.RUNNING)[job].nodes
@@ -527,6 +528,7 @@ class TestAgainstARealSlurm:
         with pytest.raises(Unsupported):
             live.ask(question)
 
+    @pytest.mark.thorough
     def test_a_silent_controller_is_no_answer_and_a_restarted_one_still_knows_its_jobs(self, live: Live) -> None:
         job = live.submit("sleep 2", key="fairmile-restart")
         live.wait(job, until=lambda seen: seen.state is State.RUNNING)
@@ -538,6 +540,7 @@ class TestAgainstARealSlurm:
         assert live.wait(job)[job].state is State.DONE
 
 
+@pytest.mark.thorough
 class TestAgainstARealSlurmWithAccounting:
     def history(self, live: Live, *ids: str, wanted: int = 1) -> dict[str, Observed]:
         """Return the first answer with so many jobs or tasks in it that all ended; the accounting lags behind."""

@@ -183,6 +183,7 @@ class TestAgainstVsftpdWhichHasNoMlsd(RangeFetcherTests):
             yield Served(make(), there.publish, there.address("nowhere"))
 
 
+@pytest.mark.thorough
 class TestOverTlsWithALogin(RangeFetcherTests):
     @pytest.fixture
     def served(self, tmp_path: Path, make: Make, certificate: str) -> Iterator[Served[RangeFetcher]]:

@@ -174,6 +174,7 @@ class TestOverHttp(FolderFetcherTests):
             yield Served(make_fetcher(tmp_path / "home"), publish, missing, "hunter2")
 
 
+@pytest.mark.thorough
 class TestOverSsh(FolderFetcherTests):
     hostile = HOSTILE
 

@@ -94,6 +94,7 @@ class TestADaemon(FolderFetcherTests):
             yield Served(fetcher(), publisher(tmp_path / "there", address), f"{address}/nowhere")
 
 
+@pytest.mark.thorough
 class TestOverSsh(FolderFetcherTests):
     hostile: ClassVar[tuple[str, ...]] = (
         "rsync+ssh://-oProxyCommand=touch%20{mark}/x",
