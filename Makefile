@@ -6,15 +6,22 @@ BIN := $(VENV)/bin
 # Byte code makes the command start fast; a shell may have switched it off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all lint system-packages speed clean
+.PHONY: demo test test-all lint quick all system-packages speed clean
 
 demo: $(VENV)/.demo
 	@FAIRMILE=$(BIN)/fairmile PYTHON=$(BIN)/python bash demo/demo.sh
 
-test: system-packages $(VENV)/.dev lint
+# The linters need one core for a minute or two, while most tests wait for something.
+test: system-packages $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 lint quick
+
+test-all: system-packages $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 lint all
+
+quick: $(VENV)/.dev
 	$(call pytest,--quick)
 
-test-all: system-packages $(VENV)/.dev lint
+all: $(VENV)/.dev
 	$(call pytest,)
 
 lint: $(VENV)/.dev

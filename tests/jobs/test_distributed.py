@@ -146,6 +146,7 @@ def test_srun_starts_every_task_of_every_node(
     assert sorted(each["node"] for each in said) == ["n1", "n1", "n2", "n2", "n3", "n3"]
 
 
+@pytest.mark.thorough
 def test_torch_trains_with_two_processes_here(here: Jobs) -> None:
     resources = Resources(tasks_per_node=2)
     argv = (sys.executable, "train.py")

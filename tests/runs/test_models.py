@@ -20,6 +20,7 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace.open(environ=environ, cwd=tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_model_is_trained_by_the_benchmark_that_judges_it_and_its_weights_predict(workspace: Workspace) -> None:
     trained = workspace.models.run("train", "mnist-dnn", params={"epochs": 1}, seed=3)
     assert trained.state is RunState.DONE

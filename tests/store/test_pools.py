@@ -540,6 +540,7 @@ def test_twenty_processes_never_reserve_more_than_there_is(tmp_path: Path) -> No
     assert pools_of(pool).reservations(pool) == []
 
 
+@pytest.mark.thorough
 def test_twenty_processes_in_two_pools_never_reserve_more_than_their_file_system_has(tmp_path: Path) -> None:
     workers = [python(RESERVE, str(tmp_path), "0", str(4 * GIB), "ab"[number % 2]) for number in range(20)]
     assert answers(workers).count("held") == 7

@@ -196,6 +196,7 @@ class TestRuns:
         assert run.state == RunState.DONE, runs.output(run.id)
         assert b"200000" in runs.output(run.id)
 
+    @pytest.mark.thorough
     def test_a_failing_cell_fails_the_run(self, runs: Runs, tmp_path: Path) -> None:
         run = runs.run(notebook_argv(write_notebook(tmp_path / "n.ipynb", "1 / 0")), outputs=("n-executed.ipynb",))
         assert run.state == RunState.FAILED

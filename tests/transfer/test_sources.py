@@ -121,6 +121,7 @@ def once() -> Callable[[Request], bool]:
     return is_first
 
 
+@pytest.mark.thorough
 @SIZES
 def test_another_connection_overtakes_one_that_trickles(
     workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes], data: bytes
@@ -144,6 +145,7 @@ def test_a_slow_source_without_ranges_is_kept_where_there_is_no_other(
     assert stored(fetched.root) == SMALL[:1000]
 
 
+@pytest.mark.thorough
 def test_headers_that_trickle_hold_nobody_up(
     workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes]
 ) -> None:
@@ -181,6 +183,7 @@ def test_an_encoding_that_nobody_asked_for_is_undone(
     assert stored(fetched.root) == TEXT
 
 
+@pytest.mark.thorough
 def test_an_encoded_large_file_is_checked_by_the_digest_of_its_content(
     workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes]
 ) -> None:

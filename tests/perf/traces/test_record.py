@@ -82,6 +82,7 @@ def annotations(trace: dict[str, Any], start: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: each["ts"])
 
 
+@pytest.mark.thorough
 def test_ranks_of_torchrun_leave_a_trace_each_on_one_clock_with_spans_and_samples(python: Python) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     recorded = python(TRAINING.replace("END", "pass"), *torchrun, watch=True)
