@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -98,12 +99,15 @@ class Fairmile:
     def assert_clean(self, *pools: Path) -> None:
         """Every byte of the store is right, and no space is taken that a clean-up does not find.
 
-        By what `fairmile store verify` and `fairmile store gc` call, with nothing that refers to anything any more.
+        By what `fairmile store verify` and `fairmile store gc` call, with nothing that refers to anything any more:
+        folders whose links lead into the store are removed before.
         """
         store = Workspace.open(environ=self.environ, cwd=self.place).store
         report = store.verify()
         assert (report.damaged, report.incomplete) == ((), ())
         folders = pools or (self.pool,)
+        for laid in {ref.details["folder"] for ref in store.refs("link")}:
+            shutil.rmtree(laid)
         for path in (path for folder in folders for path in folder.rglob("*")):
             os.utime(path, (0, 0))  # a clean-up leaves alone what may still be in use
         store.gc(keep=lambda ref: False, older_than_s=0, grace_s=0)
@@ -142,6 +146,12 @@ def kept_bytes(pool: Path) -> int:
             total += sum(stop - start for start, stop in json.loads(journal.read_text())["done"])
         total += sum(path.stat().st_size for path in [*pool.glob("packs/*.pack"), *pool.glob("objects/*/*")])
     return total
+
+
+def kept_ranges(pool: Path) -> list[tuple[int, int]]:
+    """Return start and stop of what the journals of half-done files say is safe."""
+    journals = (json.loads(path.read_text()) for path in pool.glob("incoming/*/journal.json"))
+    return [(start, stop) for journal in journals for start, stop in journal["done"]]
 
 
 def wait_until(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from fetch_command import Fairmile, ended, kept_bytes, killed_at_the_end, sha256, wait_until
-from web_server import paced, web_server
+from fetch_command import Fairmile, ended, kept_bytes, kept_ranges, killed_at_the_end, sha256, wait_until
+from web_server import WebServer, paced, web_server
 
 MIB = 1 << 20
 Mount = Callable[..., Path]
@@ -77,6 +77,22 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
         assert word in done.stderr, done.stderr
 
 
+@contextlib.contextmanager
+def asks_only_for_the_rest(server: WebServer, pool: Path, path: str = "large.bin") -> Iterator[None]:
+    """What is on record of a half-done file is not asked for in the block, but something else of it is.
+
+    How much is sent tells less: on a busy machine a range that comes slowly is taken over, and some of it comes twice.
+    """
+    kept, before = kept_ranges(pool), len(server.requests)
+    assert kept
+    yield
+    gets = [each for each in server.requests[before:] if (each.method, each.path) == ("GET", path)]
+    asked = [each.span or (0, None) for each in gets]
+    assert asked
+    for start, stop in kept:
+        assert [span for span in asked if span[0] < stop and (span[1] is None or start <= span[1])] == []
+
+
 # Full
 
 
@@ -88,15 +104,16 @@ def test_a_disk_that_others_fill_meanwhile_ends_the_fetch_and_nothing_is_lost(fa
         arguments = [server.url("large.bin"), "--pool", "small"]
         process = fairmile.start("fetch", *arguments)
         with killed_at_the_end(process):
-            wait_until(lambda: server.sent_bytes > 0.9 * len(data), process)
+            wait_until(lambda: kept_bytes(folder / "pool") > 0.6 * len(data), process)
             with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as filler:
                 while True:
                     filler.write(bytes(64 << 10))
             refused(ended(process), "No space left", "the disk is full: free some space")
         (folder / "filler").unlink()
-        fairmile.fetch(*arguments, "--to", fairmile.place / "to")
         # What came in the second before is not on record: there was no room to note it.
-        assert server.sent_bytes <= 1.5 * len(data)
+        assert kept_bytes(folder / "pool") > 0.6 * len(data)
+        with asks_only_for_the_rest(server, folder / "pool"):
+            fairmile.fetch(*arguments, "--to", fairmile.place / "to")
     assert fairmile.content(fairmile.place / "to") == {"large.bin": data}
     fairmile.assert_clean(folder / "pool")
 
@@ -251,8 +268,8 @@ def test_a_disk_that_turns_read_only_meanwhile_ends_the_fetch_and_nothing_is_los
                 subprocess.run(["umount", str(inner)], check=True)
         refused(done, "Read-only file system", "choose another folder")
         server.behaviour = paced(data=data)
-        fairmile.fetch(*arguments, "--to", fairmile.place / "to")
-        assert server.sent_bytes <= 1.5 * len(data)
+        with asks_only_for_the_rest(server, inner):
+            fairmile.fetch(*arguments, "--to", fairmile.place / "to")
     assert fairmile.content(fairmile.place / "to") == {"large.bin": data}
     fairmile.assert_clean(inner)
 
@@ -286,6 +303,7 @@ def test_a_folder_of_the_pool_that_we_may_not_write_is_named_and_no_byte_comes_t
     tmp_path: Path, unprivileged: list[str], name: str, size_bytes: int
 ) -> None:
     fairmile = Fairmile(tmp_path / "own", unprivileged)
+    fairmile.set(transfer={"connections": 1})  # none takes over what is slow on another, which is sent twice then
     data = noise(size_bytes)
     closed = fairmile.pool / name
     closed.mkdir(parents=True)
@@ -316,6 +334,7 @@ def open_place() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.thorough
 def test_another_user_of_the_group_goes_on_with_what_a_killed_fetch_left(open_place: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may act as several users")
@@ -344,15 +363,16 @@ def test_another_user_of_the_group_goes_on_with_what_a_killed_fetch_left(open_pl
                 wait_until(lambda: kept_bytes(pool) > before, process)  # noqa: B023  called at once
         server.behaviour = paced()
         server.behaviours["large.bin"] = paced(data=data)
-        for address in (server.url("large.bin"), f"list+{server.url('list.txt')}"):
-            for user in reversed(users):
-                assert user.fetch(address)["pool"] == "shared"
-        assert server.sent_bytes <= 1.5 * len(data)
+        with asks_only_for_the_rest(server, pool):
+            for address in (server.url("large.bin"), f"list+{server.url('list.txt')}"):
+                for user in reversed(users):
+                    assert user.fetch(address)["pool"] == "shared"
 
 
 # Clocks
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stamp", [0, 4_000_000_000], ids=["past", "future"])
 def test_files_stamped_by_a_wrong_clock_change_nothing(fairmile: Fairmile, stamp: int) -> None:
     data = noise(9 * MIB)
@@ -365,10 +385,9 @@ def test_files_stamped_by_a_wrong_clock_change_nothing(fairmile: Fairmile, stamp
         for path in fairmile.pool.rglob("*"):
             os.utime(path, (stamp, stamp))
         server.behaviours["large.bin"] = paced(data=data)
-        before = server.sent_bytes
-        assert fairmile.fetch(server.url("small.bin"))["known"]
-        fairmile.fetch(server.url("large.bin"), "--to", fairmile.place / "to")
-        assert server.sent_bytes - before < len(data)
+        with asks_only_for_the_rest(server, fairmile.pool):
+            assert fairmile.fetch(server.url("small.bin"))["known"]
+            fairmile.fetch(server.url("large.bin"), "--to", fairmile.place / "to")
     assert fairmile.content(fairmile.place / "to") == {"large.bin": data}
     fairmile.assert_clean()
 
@@ -385,6 +404,7 @@ main()
 DAY_S = 86400
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("skew_s", [-400 * DAY_S, 400 * DAY_S], ids=["slow", "fast"])
 def test_a_machine_with_a_wrong_clock_fetches_waits_and_cleans_up_as_others_do(tmp_path: Path, skew_s: int) -> None:
     right = Fairmile(tmp_path / "own")
