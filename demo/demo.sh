@@ -51,9 +51,10 @@ run job submit --name broken --wait -- python3 -c 'import no_such_package' || tr
 step "A run: measured, recorded, and known when it comes again."
 run run --name tide -p rate=0.5 -p epochs=20 -- "$PYTHON" "$here/../docs/examples/tide.py" {rate} {epochs}
 run runs show last
-step "Another person takes the crate, does it again from the record alone, and is told what differs."
+step "Another person takes the crate, reads what it would run, reruns it from the record alone, and sees what differs."
 run runs export last -o "$work/tide.crate.zip"
-run rerun "$work/tide.crate.zip"
+run rerun "$work/tide.crate.zip" --dry-run
+run rerun "$work/tide.crate.zip" --yes
 step "Is a larger rate better, or is it noise?"
 run run --name slow --repeat 3 --seed 1 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.2 20 {seed} >/dev/null
 run run --name fast --repeat 3 --seed 1 -- "$PYTHON" "$here/../docs/examples/tide.py" 0.6 20 {seed} >/dev/null
