@@ -167,6 +167,7 @@ def test_a_timeout_ends_the_whole_process_group(runner: Runner, tmp_path: Path) 
     assert until(lambda: not any(lives(pid) for pid in numbers))
 
 
+@pytest.mark.thorough
 def test_a_program_that_ignores_term_is_killed(runner: Runner, tmp_path: Path) -> None:
     assert isinstance(runner, (Here, Ssh))
     runner.grace_s = 0.2
@@ -176,6 +177,7 @@ def test_a_program_that_ignores_term_is_killed(runner: Runner, tmp_path: Path) -
     assert until(lambda: not lives(int((tmp_path / "pid").read_text())))
 
 
+@pytest.mark.thorough
 def test_an_error_while_a_line_is_handled_ends_the_program(runner: Runner) -> None:
     pids: list[int] = []
 

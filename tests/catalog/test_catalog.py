@@ -705,6 +705,7 @@ def test_find_takes_facets_and_links(catalog: Catalog, card: Factory) -> None:
     assert catalog.find("model", trainedOn=[]) == []
 
 
+@pytest.mark.thorough
 def test_find_sees_links_however_many_assets_there_are(catalog: Catalog, card: Factory) -> None:
     with catalog.open_index() as index, index.held():
         generation = catalog.local.touch_generation()

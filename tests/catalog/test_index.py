@@ -860,6 +860,7 @@ _CHANGE = """
 """
 
 
+@pytest.mark.thorough
 def test_several_processes_add_at_once(catalog: Catalog, home: Path, together: Callable[..., None]) -> None:
     together(_ADD, home)
     assert len(catalog.search("card", limit=1000)) == 100
@@ -869,6 +870,7 @@ def test_several_processes_add_at_once(catalog: Catalog, home: Path, together: C
     assert sorted(names(catalog, limit=1000)) == before
 
 
+@pytest.mark.thorough
 def test_no_change_is_lost_when_several_processes_change_one_card(
     catalog: Catalog, home: Path, card: Factory, together: Callable[..., None]
 ) -> None:

@@ -119,6 +119,7 @@ class TestRun:
         trials = tune("quad.yaml", "--template", "job.in.sh", "--trials", "2", "--json").json["trials"]
         assert [each["values"] for each in trials] == [[each["params"]["x"]] for each in trials]
 
+    @pytest.mark.thorough
     def test_an_interrupted_study_goes_on(self, tune: Fairmile, place: Path) -> None:
         (place / "program.sh").write_text(f"touch {place}/begun; test -e {place}/go || sleep 600\n{PROGRAM}")
         words = [sys.executable, "-c", START, "tune", "quad.yaml", "--trials", "2"]

@@ -318,6 +318,7 @@ def test_the_users_own_packages_do_not_leak_in(build: Build, tmp_path: Path, mon
     assert built.ready
 
 
+@pytest.mark.thorough
 def test_a_package_from_the_real_index(tmp_path: Path) -> None:
     probe = subprocess.run(
         [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(tmp_path / "probe"), "iniconfig"],

@@ -108,6 +108,7 @@ def test_a_second_build_finds_the_library_of_the_first(tmp_path: Path) -> None:
     build(tmp_path, one, {"name": "program", "folder": "program", "system": "make"}, check="hello", expect="found")
 
 
+@pytest.mark.thorough
 def test_autotools_from_configure_ac(tmp_path: Path) -> None:
     need("autoreconf", "automake", "make", "cc")
     write(

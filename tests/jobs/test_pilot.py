@@ -66,6 +66,7 @@ def test_hundreds_of_commands_run_on_the_workers_of_this_machine(machines: Machi
     assert list((tmp_path / "pilot").iterdir()) == []
 
 
+@pytest.mark.thorough
 @needs_parsl
 def test_pilot_jobs_follow_the_rules_of_a_slurm_system(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,6 +131,7 @@ def test_a_cancelled_job_ends_and_says_so(anywhere: tuple[Jobs, str]) -> None:
     assert jobs.cancel([job.id])[0].state is State.CANCELLED
 
 
+@pytest.mark.thorough
 def test_a_job_whose_script_was_killed_runs_as_long_as_its_program(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
     job = jobs.submit(sh("kill -9 $PPID; echo ready; sleep 1000"), on=system)
@@ -142,6 +143,7 @@ def test_a_job_whose_script_was_killed_runs_as_long_as_its_program(anywhere: tup
     until(lambda: not processes_of(job))
 
 
+@pytest.mark.thorough
 def test_what_does_not_heed_its_end_is_killed(anywhere: tuple[Jobs, str], monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, system = anywhere
     monkeypatch.setattr(shell, "_FOR_GOOD", shell._FOR_GOOD.replace(f"sleep {shell._GRACE_S}", "sleep 0.2"))
@@ -221,6 +223,7 @@ def test_the_same_key_from_many_at_once_runs_once(jobs: Jobs, tmp_path: Path) ->
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
+@pytest.mark.thorough
 def test_a_lost_job_is_tried_again_once_however_many_look(jobs: Jobs, tmp_path: Path) -> None:
     spec = sh(f"echo ran >> {tmp_path}/ran; [ $(wc -l < {tmp_path}/ran) = 1 ] && kill -9 $PPID 0; sleep 1", retries=3)
     job = jobs.submit(spec)
@@ -265,6 +268,7 @@ def test_a_job_of_this_machine_can_be_interrupted(jobs: Jobs) -> None:
 # What goes wrong
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_killed_outright_is_lost_and_tried_again_when_asked(jobs: Jobs, tmp_path: Path) -> None:
     script = f"[ -e {tmp_path}/second ] && exit 0; touch {tmp_path}/second; kill -9 $PPID 0"
     ended = end_of(jobs, jobs.submit(sh(script, retries=1)))
@@ -385,6 +389,7 @@ def at_gate(gate: Path, script: str) -> str:
     return f"while [ ! -e {gate} ]; do sleep 0.05; done; {script}"
 
 
+@pytest.mark.thorough
 def test_a_job_waits_for_every_task_of_an_array(jobs: Jobs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     other = jobs.submit(sh(at_gate(gate, '[ "$FAIRMILE_ARRAY_INDEX" != 1 ]'), array=Array(count=3)))
@@ -393,6 +398,7 @@ def test_a_job_waits_for_every_task_of_an_array(jobs: Jobs, tmp_path: Path) -> N
     assert end_of(jobs, job).state is State.CANCELLED
 
 
+@pytest.mark.thorough
 def test_an_array_that_lost_tasks_did_not_succeed(jobs: Jobs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     lose = at_gate(gate, '[ "$FAIRMILE_ARRAY_INDEX" = 1 ] && kill -9 $PPID 0; true')
@@ -402,6 +408,7 @@ def test_an_array_that_lost_tasks_did_not_succeed(jobs: Jobs, tmp_path: Path) ->
     assert end_of(jobs, job).state is State.CANCELLED
 
 
+@pytest.mark.thorough
 def test_a_job_waits_for_what_a_killed_script_left_running(jobs: Jobs, tmp_path: Path) -> None:
     gate, over = tmp_path / "gate", tmp_path / "over"
     other = jobs.submit(sh("kill -9 $PPID; echo ready; " + at_gate(gate, f"touch {over}")))
@@ -412,6 +419,7 @@ def test_a_job_waits_for_what_a_killed_script_left_running(jobs: Jobs, tmp_path:
     assert end_of(jobs, job).state is State.DONE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("array", [None, Array(count=3)])
 def test_a_job_of_another_host_is_waited_for_by_its_notes_alone(
     jobs: Jobs, tmp_path: Path, array: Array | None
@@ -426,6 +434,7 @@ def test_a_job_of_another_host_is_waited_for_by_its_notes_alone(
     assert end_of(jobs, job).state is State.DONE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("last", "state"), [("true", State.DONE), ("false", State.CANCELLED)])
 def test_a_job_waits_for_all_commands_that_another_one_packs(
     jobs: Jobs, tmp_path: Path, last: str, state: State
@@ -562,6 +571,7 @@ def test_a_limit_that_is_not_reached_leaves_nothing_behind(jobs: Jobs) -> None:
     until(lambda: not processes_of(ended))
 
 
+@pytest.mark.thorough
 def test_what_does_not_end_at_its_time_limit_is_killed_with_its_children(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

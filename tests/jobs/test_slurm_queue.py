@@ -170,6 +170,7 @@ def test_an_array_of_hundreds_is_one_command_and_its_tasks_tell_their_own_ends(w
     assert wide.line.count("squeue", "sacct") <= 1 + (time.monotonic() - began) / 30
 
 
+@pytest.mark.thorough
 def test_jobs_one_by_one_are_a_command_each_and_one_question_for_all(polite: Rig) -> None:
     began = time.monotonic()
     jobs = [polite.submit(f"echo {number}; exit {number % 2}") for number in range(40)]
@@ -179,6 +180,7 @@ def test_jobs_one_by_one_are_a_command_each_and_one_question_for_all(polite: Rig
     assert polite.line.count("squeue", "sacct") <= 1 + (time.monotonic() - began) / 30
 
 
+@pytest.mark.thorough
 def test_a_minute_of_looking_asks_slurm_twice_however_many_look(polite: Rig) -> None:
     jobs = [polite.submit("sleep 300") for _ in range(3)]
     for _ in range(60):
@@ -200,6 +202,7 @@ def test_a_job_waits_for_another_and_for_how_it_ended(rig: Rig) -> None:
     assert rig.end_of(first).standing.exit_code == 1
 
 
+@pytest.mark.thorough
 def test_a_job_waits_for_every_task_of_an_array(rig: Rig) -> None:
     first = rig.submit('sleep 1; [ "$FAIRMILE_ARRAY_INDEX" != 1 ]', array=Array(count=3))
     after = rig.submit("true", after=(After(job=first.id, condition="failed"),))
@@ -266,6 +269,7 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again_when_that_was_asked_f
     assert ended.scheduler_id != job.scheduler_id
 
 
+@pytest.mark.thorough
 def test_a_job_that_may_not_be_requeued_fails_with_its_node(rig: Rig) -> None:
     job = rig.submit("sleep 300", requeue=False)
     node = rig.until(job, State.RUNNING).standing.nodes
@@ -335,6 +339,7 @@ def test_a_submission_that_nobody_could_look_for_is_not_made_twice(rig: Rig) -> 
     assert rig.listed() == before + 1
 
 
+@pytest.mark.thorough
 def test_a_task_whose_end_is_known_stays_ended_when_slurm_forgets_it_before_the_others(rig: Rig) -> None:
     job = rig.submit('[ "$FAIRMILE_ARRAY_INDEX" = 1 ] || kill -9 $PPID $$; sleep 300', array=Array(count=2))
     until(lambda: rig.jobs.get(job.id).tasks[0].state is State.FAILED)
@@ -348,6 +353,7 @@ def test_a_task_whose_end_is_known_stays_ended_when_slurm_forgets_it_before_the_
 # With and without accounting
 
 
+@pytest.mark.thorough
 def test_a_job_that_slurm_forgot_is_looked_up_in_the_accounting(accounted: Rig) -> None:
     job = accounted.submit("echo ready; sleep 1.5; kill -9 $PPID $$")
     until(lambda: b"ready" in accounted.jobs.log(job.id))
@@ -373,6 +379,7 @@ def test_a_job_that_nobody_remembers_is_lost_after_a_while(rig: Rig) -> None:
 # The time limit, at last
 
 
+@pytest.mark.thorough
 def test_a_signal_comes_before_the_time_limit_and_the_limit_is_told(limited: tuple[Rig, JobStatus]) -> None:
     rig, job = limited
     ended = rig.end_of(job)

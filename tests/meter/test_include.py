@@ -385,6 +385,7 @@ def test_a_crash_keeps_all_but_the_last_second(compile: Compile) -> None:
     assert (log.damaged, [event.name for event in log.events]) == (0, ["kept"])
 
 
+@pytest.mark.thorough
 def test_lines_are_written_each_second_without_a_word_of_the_program(compile: Compile) -> None:
     program = compile(
         BEGIN
@@ -422,6 +423,7 @@ def test_a_relative_place_is_where_the_program_began(compile: Compile) -> None:
     assert len(read_log([program.parent / "here.jsonl"]).events) == 1
 
 
+@pytest.mark.thorough
 def test_a_line_that_another_process_left_half_written_spoils_no_other(compile: Compile) -> None:
     program = compile(BEGIN + 'int main(void) { fairmile_event("mine"); return 0; }\n')
     (program.parent / "log").mkdir()
@@ -454,6 +456,7 @@ int main(void) {
     assert sorted(event.name for event in log.events) == ["a", "b", "c", "meter.write_failed"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["SIG_IGN", "SIG_DFL"])
 def test_a_full_disk_loses_no_line_that_fits_later_and_ends_nothing(compile: Compile, tmp_path: Path, how: str) -> None:
     program = compile(
@@ -651,6 +654,7 @@ def test_a_library_in_c_and_the_python_that_loads_it_are_one_writer(tmp_path: Pa
     assert len(log.writers) == 1
 
 
+@pytest.mark.thorough
 def test_a_library_can_be_unloaded_while_threads_that_used_it_go_on(tmp_path: Path) -> None:
     library = tmp_path / "lib.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-pthread", INCLUDE / "fairmile_meter.c", "-o", library], check=True)

@@ -193,6 +193,7 @@ def test_a_wrong_part_that_was_left_behind_is_begun_anew(
     assert other.complete("lake")
 
 
+@pytest.mark.thorough
 def test_killed_again_and_again_it_gets_there_and_the_other_side_is_always_right(
     store: Store, other: Store, tmp_path: Path
 ) -> None:
@@ -256,6 +257,7 @@ def test_what_is_pushed_over_ssh_is_served_there(there: There, tmp_path: Path) -
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.thorough
 def test_only_what_is_missing_there_moves(plain: There) -> None:
     fill(plain.store, "lake", FILES)
     assert plain.store.push("lake", plain.address, dry_run=True).moved_objects == 23
@@ -297,6 +299,7 @@ def test_a_flipped_bit_is_found_at_the_receiving_end(plain: There) -> None:
     assert everything(plain.folder / "objects") == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damaged", ["large", "packed"])
 def test_a_bit_that_was_flipped_there_does_not_arrive(plain: There, damaged: str) -> None:
     fill(plain.other, "lake", FILES)
@@ -310,6 +313,7 @@ def test_a_bit_that_was_flipped_there_does_not_arrive(plain: There, damaged: str
     assert plain.store.verify().damaged == ()
 
 
+@pytest.mark.thorough
 def test_what_is_incomplete_there_is_not_pulled(plain: There) -> None:
     fill(plain.other, "lake", FILES)
     loose(plain.other, LARGE).unlink()
@@ -372,6 +376,7 @@ def test_a_pull_that_lost_its_connection_goes_on_later(plain: There, tmp_path: P
     assert not list((tmp_path / "pool" / "incoming").iterdir())
 
 
+@pytest.mark.thorough
 def test_a_folder_that_a_group_shares_stays_shared(plain: There) -> None:
     plain.folder.mkdir()
     plain.folder.chmod(0o2775)
@@ -407,6 +412,7 @@ def test_a_full_disk_there_is_told_before_anything_moves(plain: There, monkeypat
     assert not plain.folder.exists()
 
 
+@pytest.mark.thorough
 def test_without_sha256sum_there_nothing_is_published(plain: There, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(plain.store, "lake", FILES)
     monkeypatch.setattr(far, "_PUBLISH", "exit 5")

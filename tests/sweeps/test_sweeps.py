@@ -295,6 +295,7 @@ class TestHere:
         assert combined is not None
         assert workspace.runs.output(combined.id) == b"total 18.0\n"
 
+    @pytest.mark.thorough
     def test_a_notebook_is_executed_at_each_point_and_kept(self, workspace: Workspace, tmp_path: Path) -> None:
         nbformat = pytest.importorskip("nbformat")
         notebook = nbformat.v4.new_notebook()

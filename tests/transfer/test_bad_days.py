@@ -113,6 +113,7 @@ def test_a_connection_that_falls_silent_is_overtaken(workspace: Workspace) -> No
         assert fetch(workspace, server, LARGE) == LARGE
 
 
+@pytest.mark.thorough
 @SIZES
 @pytest.mark.usefixtures("clean")
 def test_a_source_that_is_silent_for_ever_is_given_up(workspace: Workspace, data: bytes) -> None:
@@ -142,6 +143,7 @@ def test_a_page_instead_of_data_is_refused_also_without_a_digest(workspace: Work
         assert "login" in (caught.value.hint or "")
 
 
+@pytest.mark.thorough
 @SIZES
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(

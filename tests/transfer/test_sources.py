@@ -74,6 +74,7 @@ def test_a_body_of_unknown_size_ends_at_the_stated_bound(environ: dict[str, str]
     assert taken_bytes(workspace) < len(SMALL)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", ["curl", "wget"])
 def test_a_program_that_writes_more_than_the_file_is_ended(
     workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes], program: str
@@ -100,6 +101,7 @@ def test_a_source_that_trickles_is_overtaken_by_another(
     assert stored(fetched.root) == data
 
 
+@pytest.mark.thorough
 def test_a_source_that_slows_down_near_the_end_is_overtaken_too(
     workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes]
 ) -> None:
@@ -131,6 +133,7 @@ def test_another_connection_overtakes_one_that_trickles(
     assert stored(fetched.root) == data
 
 
+@pytest.mark.thorough
 def test_a_slow_source_without_ranges_is_kept_where_there_is_no_other(
     workspace: Workspace, local_card: Callable[..., str], stored: Callable[[str], bytes]
 ) -> None:

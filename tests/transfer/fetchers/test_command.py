@@ -151,6 +151,7 @@ def test_a_torrent_is_data_and_no_order(web: tuple[str, Path], folder: Path, tmp
         assert os.listdir(folder) == [name]
 
 
+@pytest.mark.thorough
 class TestRclone(FolderFetcherTests):
     hostile: ClassVar[tuple[str, ...]] = (
         "rclone://:sftp,ssh=touch%20{mark}:/x",

@@ -56,6 +56,7 @@ class TestInTheOpen(RangeFetcherTests):
         return served_below(server, fetcher, f"{tmp_path.name}/")
 
 
+@pytest.mark.thorough
 class TestBehindALogin(RangeFetcherTests):
     folders = False
 

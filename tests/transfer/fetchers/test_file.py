@@ -48,6 +48,7 @@ class TestFileAddresses(RangeFetcherTests):
         return Served(fetcher, lambda files: there.publish(files).as_uri(), (tmp_path / "nowhere").as_uri())
 
 
+@pytest.mark.thorough
 class TestPlainPaths(RangeFetcherTests):
     @pytest.fixture
     def served(self, tmp_path: Path, fetcher: File) -> Served[RangeFetcher]:

@@ -29,6 +29,7 @@ def fetcher() -> Iterator[FileList]:
         yield made
 
 
+@pytest.mark.thorough
 class TestConformance(RangeFetcherTests):
     """A list says neither sizes nor what changed; each file of it has one line."""
 

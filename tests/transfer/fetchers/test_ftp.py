@@ -176,6 +176,7 @@ class TestAgainstPyftpdlib(RangeFetcherTests):
             yield Served(make(), there.publish, there.address("nowhere"))
 
 
+@pytest.mark.thorough
 class TestAgainstVsftpdWhichHasNoMlsd(RangeFetcherTests):
     @pytest.fixture
     def served(self, tmp_path: Path, make: Make) -> Iterator[Served[RangeFetcher]]:

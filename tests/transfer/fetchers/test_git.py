@@ -152,6 +152,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.thorough
 class TestOverFile(FolderFetcherTests):
     hostile = HOSTILE
 

@@ -33,6 +33,7 @@ def served(server: WebServer, fetcher: Http, *, login: str = "") -> Served[Range
     return Served(fetcher, publish, missing, "hunter2")
 
 
+@pytest.mark.thorough
 class TestWithARedirectToEachFile(RangeFetcherTests):
     folders = False  # a web address means one file
 
@@ -53,6 +54,7 @@ class TestWithARedirectToEachFile(RangeFetcherTests):
             yield served(server, fetcher, login="me:hunter2@")
 
 
+@pytest.mark.thorough
 class TestWithoutValidators(RangeFetcherTests):
     folders = False
     validators = False

@@ -87,6 +87,7 @@ def package(server: Replay, name: str = "tides", tarball: str = "", **dist: Any)
     )
 
 
+@pytest.mark.thorough
 class TestConformance(RangeFetcherTests):
     folders = False
 

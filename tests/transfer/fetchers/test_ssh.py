@@ -63,6 +63,7 @@ class TestOverSsh(RangeFetcherTests):
         return Served(fetcher, publisher(tmp_path), f"ssh://there{tmp_path}/nowhere")
 
 
+@pytest.mark.thorough
 class TestAServerThatOffersOnlySftp(RangeFetcherTests):
     @pytest.fixture(scope="class")
     def only_sftp(self, sshd: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -64,6 +64,7 @@ def known(server: Replay, tmp_path: Path) -> Iterator[Zenodo]:
     made.close()
 
 
+@pytest.mark.thorough
 class TestConformance(RangeFetcherTests):
     validators = False  # a record's files never change, and their MD5 is stated
 
