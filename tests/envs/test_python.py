@@ -133,6 +133,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 """
 
 
+@pytest.mark.thorough
 def test_what_a_killed_installation_left_is_not_trusted(build: Build, tmp_path: Path, installer: str) -> None:
     """Half of a package lies there, with all that makes an installer believe in it."""
     spec = parse_spec({"name": "demo", "python": {"packages": ["beta"]}})

@@ -464,6 +464,7 @@ def cut_connections(config: Path) -> None:
             os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_connection_that_breaks_in_the_middle_costs_nothing(over_ssh: Jobs, sshd: Any) -> None:
     job = over_ssh.submit(sh("for i in 1 2 3; do echo $i; sleep 0.5; done; echo done"), on="box")
     output = b""

@@ -269,6 +269,7 @@ def test_only_what_is_missing_there_moves(plain: There) -> None:
     assert {row.name for row in plain.other.ls() if row.complete} == {"lake", "sea"}
 
 
+@pytest.mark.thorough
 def test_what_is_there_can_be_pulled_over_ssh(there: There, tmp_path: Path) -> None:
     fill(there.other, "lab/lake@1.0", FILES)
     fill(there.other, "lab/sea@1.0", small_files(30, "sea"))
@@ -290,6 +291,7 @@ def test_a_dry_run_over_ssh_brings_nothing(plain: There, tmp_path: Path) -> None
     assert not (tmp_path / "pool").exists()
 
 
+@pytest.mark.thorough
 def test_a_flipped_bit_is_found_at_the_receiving_end(plain: There) -> None:
     fill(plain.store, "lake", FILES)
     flip_a_bit(loose(plain.store, LARGE), 100)

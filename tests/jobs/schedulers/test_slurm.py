@@ -613,6 +613,7 @@ class TestAgainstARealSlurmWithAccounting:
         assert hint in (caught.value.hint or "")
 
 
+@pytest.mark.thorough
 class TestATimeLimit:
     def test_ends_a_job(self, live: Live, limited: str) -> None:
         seen = live.wait(limited)[limited]

@@ -147,6 +147,7 @@ def test_a_study_is_read_without_ray_and_not_begun_again_with_other_axes(asha, t
         work(engine(folder, objectives=[Objective("loss", "higher")], trials=2), learning)
 
 
+@pytest.mark.thorough
 def test_members_of_a_population_go_on_from_the_checkpoints_of_better_ones(tmp_path):
     executed = []
 
