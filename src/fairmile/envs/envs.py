@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from fairmile.base.commands import Runner
+from fairmile.base.commands import Result, Runner
 from fairmile.base.digest import canonical_json, sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
@@ -131,6 +131,11 @@ class Envs:
         self._bring = bring
         self._find = find
         self._version = version
+
+    def seeing(self, environ: Mapping[str, str]) -> Envs:
+        """Return the same environments, built by commands that see these variables of this process and no others."""
+        runner = _Limited(self._runner, environ)
+        return Envs(self.root, runner, environ=environ, bring=self._bring, find=self._find, version=self._version)
 
     # Plan and build
 
@@ -480,3 +485,17 @@ def _same_checks(found: Environment, design: Design) -> bool:
 
 def _check_texts(spec: EnvironmentSpec) -> tuple[str, ...]:
     return tuple(each.run if isinstance(each.run, str) else shlex.join(each.run) for each in spec.checks)
+
+
+class _Limited:
+    """Runs programs that see some of the variables of this process, and those that a call adds."""
+
+    def __init__(self, runner: Runner, seen: Mapping[str, str]) -> None:
+        self._runner = runner
+        self._seen = seen
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> Result:
+        """Run `argv`; see `Runner.run`."""
+        hidden = sorted(os.environ.keys() - self._seen.keys() - (env or {}).keys())
+        unset = [word for name in hidden for word in ("-u", name)]
+        return self._runner.run(["env", *unset, *argv], env=env, **options)

@@ -5,22 +5,17 @@ In a container nothing but the folder of the run can be written.
 
 from __future__ import annotations
 
-import copy
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from fairmile.base.commands import Here, Result, Runner
+from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import Unsupported, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.words import slug
 from fairmile.envs.containers import RUNTIMES, pick
-from fairmile.envs.envs import Envs
 from fairmile.envs.spec import load_spec, parse_spec
-from fairmile.runs.machine import passed_on
 from fairmile.runs.spec import Input
 
 _FOLDER = ".containers"
@@ -72,25 +67,3 @@ def isolated_environment(image: str, inputs: Mapping[str, Input], root: Path) ->
     file = root / _FOLDER / f"{sha256_hex(text.encode())[:16]}.yaml"
     write_atomic(file, text)
     return str(file)
-
-
-def limit_variables(envs: Envs, environ: Mapping[str, str]) -> Envs:
-    """Return the same environments, built by commands that see of a person's variables only what is passed on."""
-    limited = copy.copy(envs)
-    limited._environ = passed_on(environ)
-    limited._runner = _Limited(envs._runner, limited._environ)
-    return limited
-
-
-class _Limited:
-    """Runs programs that see some of the variables of this process, and those that a call adds."""
-
-    def __init__(self, runner: Runner, seen: Mapping[str, str]) -> None:
-        self._runner = runner
-        self._seen = seen
-
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> Result:
-        """Run `argv`; see `Runner.run`."""
-        hidden = sorted(os.environ.keys() - self._seen.keys() - (env or {}).keys())
-        unset = [word for name in hidden for word in ("-u", name)]
-        return self._runner.run(["env", *unset, *argv], env=env, **options)

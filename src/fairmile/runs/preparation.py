@@ -16,9 +16,9 @@ from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
 from fairmile.runs import capture, sabath
 from fairmile.runs.coverage import find_uncovered, variables_digest
-from fairmile.runs.isolation import limit_variables
 from fairmile.runs.layout import WORK
 from fairmile.runs.ledger import recorded_spec
+from fairmile.runs.machine import passed_on
 from fairmile.runs.model import Run
 from fairmile.runs.parameters import program_files
 from fairmile.runs.rerun import rerun_spec
@@ -177,7 +177,7 @@ class Preparation:
             return envs.build(spec.environment)
         if not is_foreign(original, self._root):
             return envs.build(parse_spec(definition))
-        return limit_variables(envs, self._environ).build(parse_spec(harmless_definition(definition)))
+        return envs.seeing(passed_on(self._environ)).build(parse_spec(harmless_definition(definition)))
 
     def _compared_code(self, original: Run) -> dict[str, Any]:
         """Return what the program of a run from elsewhere is by its bytes; what else its record states is not taken."""
