@@ -95,6 +95,9 @@ class SlurmCluster:
     def kill_node(self, name: str) -> None:
         """Take a node away with everything that runs on it; the controller finds out by itself, in about 30 s."""
         self._end(name, signal.SIGKILL)
+        # A node of a cluster comes back with an empty spool. One that finds its old job's script there may remove the
+        # script of the job's second start for it.
+        shutil.rmtree(self.folder / f"spool.{name}", ignore_errors=True)
 
     def start_node(self, name: str) -> None:
         """Start a node that is not running; the controller takes it back by itself."""

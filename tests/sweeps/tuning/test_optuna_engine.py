@@ -221,7 +221,13 @@ class TestPruners:
             asked.append((len(finished), curve[-1][0]))
             return "will not reach 0.1" if len(curve) == 4 else ""
 
-        study = work(engine(tmp_path, trials=4, startup=2, min_steps=2, stop_early=stop_early), learning)
+        def worse_each_time(trial, report):
+            for step in range(1, STEPS + 1):
+                if reason := report(step, trial.number + 1 / step):
+                    return Outcome("pruned", (trial.number + 1 / step,), reason=reason)
+            return Outcome("done", (trial.number + 1 / STEPS,))
+
+        study = work(engine(tmp_path, trials=4, startup=2, min_steps=2, stop_early=stop_early), worse_each_time)
         assert [each.state for each in study.trials()] == ["done", "done", "pruned", "pruned"]
         assert asked == [(2, 2), (2, 3), (2, 4)] * 2
         assert study.reasons() == {2: "will not reach 0.1", 3: "will not reach 0.1"}
