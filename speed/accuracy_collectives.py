@@ -18,12 +18,12 @@ from pathlib import Path
 
 from fairmile.base.errors import FairmileError
 from fairmile.base.units import format_duration, format_size
-from fairmile.perf.collectives import nccl
-from fairmile.perf.collectives.fit import CollectiveFit, fit_collective
-from fairmile.perf.collectives.formulas import bus_factor
-from fairmile.perf.collectives.measure import measure_collectives
-from fairmile.perf.collectives.rings import cube_mesh_rings
-from fairmile.perf.collectives.tables import Point
+from fairmile.costs.collectives import nccl
+from fairmile.costs.collectives.fit import CollectiveFit, fit_collective
+from fairmile.costs.collectives.formulas import bus_factor
+from fairmile.costs.collectives.measure import measure_collectives
+from fairmile.costs.collectives.rings import cube_mesh_rings
+from fairmile.costs.collectives.tables import Point
 
 DATA = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PUBLISHED = {"v100": {2: 23, 3: 45, 4: 85, 5: 37, 6: 46, 7: 87, 8: 135}}  # bus GB/s of long messages

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import FairmileError
-from fairmile.perf.compute.devices import device
-from fairmile.perf.memory.account import account
-from fairmile.perf.tracing.trace import TraceRequest, trace_target
+from fairmile.costs.devices import device
+from fairmile.predict.fake_device.request import TraceRequest, trace_target
+from fairmile.predict.memory.account import account
 
 MEASURED = {
     "params",

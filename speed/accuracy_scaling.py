@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import FairmileError
-from fairmile.perf.memory.closed_forms import closed_form
-from fairmile.perf.memory.descriptions import Transformer
-from fairmile.perf.scaling.comparison import (
+from fairmile.predict.memory.closed_forms import closed_form
+from fairmile.predict.memory.descriptions import Transformer
+from fairmile.predict.scaling.comparison import (
     Compared,
     compare_epochs,
     compare_megatron_memory,
@@ -30,11 +30,11 @@ from fairmile.perf.scaling.comparison import (
     split_runs,
     summarise,
 )
-from fairmile.perf.scaling.epochs import find_pairs
-from fairmile.perf.scaling.plans import TransformerPlanner
-from fairmile.perf.scaling.published import read_megatron, read_mlperf_hpc, read_vtrain
-from fairmile.perf.scaling.step import Machine
-from fairmile.perf.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
+from fairmile.predict.scaling.epochs import find_pairs
+from fairmile.predict.scaling.plans import TransformerPlanner
+from fairmile.predict.scaling.published import read_megatron, read_mlperf_hpc, read_vtrain
+from fairmile.predict.scaling.step import Machine
+from fairmile.predict.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
 
 SEEDS = range(10)
 

@@ -22,11 +22,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from fairmile.base.errors import FairmileError
-from fairmile.perf.compute.devices import device
-from fairmile.perf.compute.op_times import OpTimes, shipped_op_times
-from fairmile.perf.compute.step_time import Host, step_time
-from fairmile.perf.steps import Trace, read_trace, write_trace
-from fairmile.perf.tracing.trace import TraceRequest, trace_target
+from fairmile.costs.devices import device
+from fairmile.costs.operators.op_times import OpTimes, shipped_op_times
+from fairmile.costs.steps import Trace, read_trace, write_trace
+from fairmile.predict.fake_device.request import TraceRequest, trace_target
+from fairmile.predict.step_time import Host, step_time
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 MEASURED = SHARED / "gpu_h200_training.csv"

@@ -38,8 +38,8 @@ import numpy as np
 import torch
 
 from fairmile.base.errors import FairmileError
-from fairmile.benchmarks.harness.arrays import open_samples, throughput
 from fairmile.benchmarks.harness.ranks import Ranks
+from fairmile.benchmarks.harness.samples import open_samples, throughput
 from fairmile.benchmarks.harness.schedules import make_optimizer
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric

@@ -31,8 +31,8 @@ PACKAGES = ("HolisticTraceAnalysis==0.5.0", "pandas==2.3.3")
 OURS = """
 import json, sys
 from pathlib import Path
-from fairmile.perf.traces.reading import read_traces
-from fairmile.perf.traces.analyze import analyze
+from fairmile.traces.reading import read_traces
+from fairmile.traces.analyze import analyze
 found = analyze(read_traces(Path(sys.argv[1])))
 ranks = {}
 for each in found.breakdown.ranks:
@@ -50,7 +50,7 @@ print(json.dumps({
 LOAD = """
 import json, sys
 from pathlib import Path
-from fairmile.perf.traces.reading import read_traces
+from fairmile.traces.reading import read_traces
 table = read_traces(Path(sys.argv[1]))
 print(json.dumps({"events": len(table), "notes": table.notes}))
 """

@@ -67,16 +67,16 @@ if TYPE_CHECKING:
     from fairmile.jobs.queue import Jobs
     from fairmile.jobs.spec import JobSpec
     from fairmile.meter import event, log, span
-    from fairmile.perf.predict import Predict
-    from fairmile.perf.traces.traces import Traces
+    from fairmile.models.models import Models
+    from fairmile.predict.predict import Predict
     from fairmile.reports.reports import Reports
-    from fairmile.runs.model import Run
-    from fairmile.runs.models import Models
+    from fairmile.runs.record.run import Run
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.sweeps.sweeps import Standing, Sweeps
     from fairmile.sweeps.tuning.engine import TrialRecord
     from fairmile.sweeps.tuning.study import Studies
+    from fairmile.traces.traces import Traces
     from fairmile.workspace import Workspace
 
     # These names are also those of folders; the nouns are what `fm.catalog` and `fm.store` give.

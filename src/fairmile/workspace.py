@@ -26,7 +26,7 @@ from fairmile.transfer.settings import Settings
 if TYPE_CHECKING:
     from fairmile.base.trust import Trust
     from fairmile.benchmarks.benchmarks import Benchmarks
-    from fairmile.benchmarks.foresight import FromStep
+    from fairmile.benchmarks.expected import FromStep
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
     from fairmile.catalog.verbs import Datasets, Workflows
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
     from fairmile.meter.footprint import Supply
-    from fairmile.perf.predict import Predict
-    from fairmile.perf.traces.traces import Traces
+    from fairmile.models.models import Models
+    from fairmile.predict.predict import Predict
     from fairmile.reports.reports import Reports
-    from fairmile.runs.ledger import Ledger
-    from fairmile.runs.models import Models
+    from fairmile.runs.record.ledger import Ledger
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.sweeps.sweeps import Sweeps
     from fairmile.sweeps.tuning.study import Studies
+    from fairmile.traces.traces import Traces
     from fairmile.transfer.items import Watcher
     from fairmile.transfer.transfer import Transfer
 
@@ -438,7 +438,7 @@ class Workspace:
     @property
     def ledger(self) -> Ledger:
         """The runs as far as lists need them, which takes less to load than what makes new ones."""
-        from fairmile.runs.ledger import Ledger
+        from fairmile.runs.record.ledger import Ledger
 
         return Ledger(self.home / "runs")
 
@@ -457,7 +457,7 @@ class Workspace:
         return Runs(self.home / "runs", around, environ=self.environ)
 
     def _from_step(self) -> FromStep:
-        from fairmile.benchmarks.foresight import FromStep
+        from fairmile.benchmarks.expected import FromStep
 
         return FromStep(lambda: self.predict, lambda: self.systems)
 
@@ -481,7 +481,7 @@ class Workspace:
 
     @property
     def models(self) -> Models:
-        from fairmile.runs.models import Models
+        from fairmile.models.models import Models
 
         return Models(self.catalog, self.assets, lambda: self.runs)
 
@@ -493,7 +493,7 @@ class Workspace:
 
     @property
     def predict(self) -> Predict:
-        from fairmile.perf.predict import Predict
+        from fairmile.predict.predict import Predict
 
         return Predict(
             self.home / "perf",
@@ -503,7 +503,7 @@ class Workspace:
 
     @property
     def traces(self) -> Traces:
-        from fairmile.perf.traces.traces import Traces
+        from fairmile.traces.traces import Traces
 
         return Traces(lambda name: self.systems.partition(name))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairmile.base.errors import InvalidDocument
-from fairmile.base.places import Place
+from fairmile.base.line_numbers import Place
 from fairmile.base.strict_json import load_json, scan
 
 values = st.recursive(

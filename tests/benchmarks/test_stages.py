@@ -10,7 +10,7 @@ import pytest
 
 from fairmile.base.errors import RunFailed, UsageError
 from fairmile.benchmarks.stages import declared_steps, planned_steps, run_stages
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
 

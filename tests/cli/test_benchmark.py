@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from fairmile.base.units import parse_size
+from fairmile.benchmarks.storage import METRICS
 from fairmile.cli import benchmark
-from fairmile.perf.collectives.measure import Measured
-from fairmile.perf.collectives.tables import Point
-from fairmile.runs.storage import METRICS
+from fairmile.costs.collectives.measure import Measured
+from fairmile.costs.collectives.tables import Point
 from fairmile.store import speed
 
 Fairmile = Callable[..., Any]

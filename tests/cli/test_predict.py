@@ -14,10 +14,10 @@ from run_making import make_run
 from step_making import step_trace
 
 from fairmile.base.units import format_size
-from fairmile.perf import foresight
-from fairmile.perf import predict as predictions
-from fairmile.perf.steps import Trace
-from fairmile.perf.tracing.trace import TraceRequest, trace_target
+from fairmile.costs.steps import Trace
+from fairmile.predict import predict as predictions
+from fairmile.predict import step_cache as foresight
+from fairmile.predict.fake_device.request import TraceRequest, trace_target
 
 Fairmile = Callable[..., Any]
 STEP = ("step.py:build", "-a", "batch=16", "-a", "width=8")

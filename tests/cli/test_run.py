@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fairmile.benchmarks.foresight import FromStep
-from fairmile.runs.model import Run
+from fairmile.benchmarks.expected import FromStep
 from fairmile.runs.prediction import Predicted
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import RunSpec
 
 Fairmile = Callable[..., Any]
 

@@ -19,8 +19,8 @@ from processes import processes_of_session
 
 from fairmile.base.commands import Here, Result
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, Transient, UsageError
+from fairmile.jobs.folders import NearPlace
 from fairmile.jobs.machines import Machine, Machines
-from fairmile.jobs.places import NearPlace
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.records import Records
 from fairmile.jobs.schedulers import Question, shell

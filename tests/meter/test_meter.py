@@ -23,7 +23,7 @@ import fairmile.meter
 from fairmile.base.errors import UsageError
 from fairmile.meter import Meter
 from fairmile.meter.lines import Log, number_text, read_log
-from fairmile.meter.statistics import metric_documents
+from fairmile.meter.summaries import metric_documents
 
 ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("FAIRMILE_")} | {
     "PYTHONPATH": os.pathsep.join(filter(None, sys.path))

@@ -12,7 +12,7 @@ from run_making import make_run, metric_document, repeats
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.reports.comparison import Cell, Comparison, compare, group_runs
 from fairmile.reports.verdicts import Verdict
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 LOW, HIGH = [1.0, 1.1, 0.9, 1.05], [2.0, 2.1, 1.9, 2.05]
 

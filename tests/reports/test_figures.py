@@ -16,7 +16,7 @@ from fairmile.base.errors import NotFound, Unsupported
 from fairmile.reports import figures
 from fairmile.reports.comparison import compare
 from fairmile.reports.figures import Picture
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 PREDICTION = {
     "elapsed_s": {"value": 30.0, "low": 25.0, "high": 36.0, "source": "4 earlier runs"},

@@ -22,7 +22,7 @@ from fairmile.reports.leaderboard import (
     selection,
 )
 from fairmile.reports.verdicts import Verdict
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 
 def field(tmp_path: Path) -> list[Run]:

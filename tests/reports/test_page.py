@@ -17,7 +17,7 @@ from run_making import make_run, metric_document, repeats, training_events
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.reports import figures
 from fairmile.reports.page import Report, report
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 VOID = {"meta", "img", "br", "input", "link", "hr"}

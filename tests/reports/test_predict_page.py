@@ -9,20 +9,20 @@ from html import unescape
 
 import pytest
 
-from fairmile.perf.compute.devices import device
-from fairmile.perf.compute.loading import Loading
-from fairmile.perf.compute.power import Energy
-from fairmile.perf.compute.signatures import signature, tensor
-from fairmile.perf.compute.step_time import OpLine, StepTime
-from fairmile.perf.compute.work import work_of
-from fairmile.perf.memory.account import MemoryAccount, Moment, Point, Span
-from fairmile.perf.memory.closed_forms import closed_form
-from fairmile.perf.memory.sharding import Layout, RankMemory, rank_memory
-from fairmile.perf.predict import MemoryPrediction, TimePrediction
-from fairmile.perf.scaling.curves import ScalingPrediction, ScalingRow
-from fairmile.perf.scaling.plans import Plan
-from fairmile.perf.scaling.step import StepTime as ScaledStep
-from fairmile.perf.steps import Op
+from fairmile.costs.devices import device
+from fairmile.costs.operators.signatures import signature, tensor
+from fairmile.costs.operators.work import work_of
+from fairmile.costs.steps import Op
+from fairmile.predict.loading import Loading
+from fairmile.predict.memory.account import MemoryAccount, Moment, Point, Span
+from fairmile.predict.memory.closed_forms import closed_form
+from fairmile.predict.memory.sharding import Layout, RankMemory, rank_memory
+from fairmile.predict.power import Energy
+from fairmile.predict.predict import MemoryPrediction, TimePrediction
+from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
+from fairmile.predict.scaling.plans import Plan
+from fairmile.predict.scaling.step import StepTime as ScaledStep
+from fairmile.predict.step_time import OpLine, StepTime
 from fairmile.reports import figures
 from fairmile.reports.predict_figures import memory_over_time, rank_memory_bars, roof_points, under_the_roof
 from fairmile.reports.predict_page import memory_page, scaling_page, spread_words, time_page

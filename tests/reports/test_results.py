@@ -12,8 +12,8 @@ from fairmile.meter.footprint import Supply
 from fairmile.reports.one_run import document_of
 from fairmile.reports.page import report
 from fairmile.reports.results import results_of
-from fairmile.runs.layout import WORK
-from fairmile.runs.model import Run
+from fairmile.runs.record.layout import WORK
+from fairmile.runs.record.run import Run
 
 RESULTS = {
     "benchmark": "Quake",

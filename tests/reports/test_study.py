@@ -19,7 +19,7 @@ from fairmile.reports.measures import counts, ending
 from fairmile.reports.page import report
 from fairmile.reports.study import front, goals_of, history, importance, spent, total, trial_curves
 from fairmile.reports.sweep import survey
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 _NS = 1_000_000_000
 

@@ -15,7 +15,7 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.reports.page import report
 from fairmile.reports.sweep import axes, best, effects, heat_map, is_log, levels, survey
 from fairmile.reports.sweep_page import is_sweep, sweep_blocks
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 
 def point(tmp_path: Path, at: int, params: Mapping[str, Any], loss: Any = None, **said: Any) -> Run:

@@ -19,7 +19,7 @@ from fairmile.reports.html import inline_svg
 from fairmile.reports.page import report
 from fairmile.reports.study import TrialCurve, TrialCurves, front, history, importance
 from fairmile.reports.sweep import Sweep, heat_map, survey
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 
 def run(tmp_path: Path, at: int, params: dict[str, Any], loss: Any, **said: Any) -> Run:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from trace_making import Training, coupled, steady
 
-from fairmile.perf.traces.analyze import TraceAnalysis, analyze
-from fairmile.perf.traces.events import EventTable, Kind, Lane, Process, Rows
-from fairmile.perf.traces.roofline import OperatorWork
 from fairmile.reports import figures
 from fairmile.reports.trace_page import measured_roofline, readable, trace_page
+from fairmile.traces.achieved import OperatorWork
+from fairmile.traces.analyze import TraceAnalysis, analyze
+from fairmile.traces.events import EventTable, Kind, Lane, Process, Rows
 
 ADDMM = OperatorWork(
     "aten::addmm", "gemm", "4096, 8192×4096, 4096×4096", "bfloat16", 20, 2.75e11, 168_000_000, 0.011, 5e14, 1636.0,

@@ -7,7 +7,7 @@ from pathlib import Path
 from run_making import make_run, metric_document
 
 from fairmile.reports.page import report
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 
 def point(folder: Path, number: int, rate: float, loss: float) -> Run:

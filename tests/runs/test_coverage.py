@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fairmile.runs import capture
 from fairmile.runs.coverage import find_led_out, find_left, find_newer, find_uncovered, variables_digest
+from fairmile.runs.execute import capture
 from fairmile.runs.parameters import program_files
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from fairmile.base.errors import UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI
-from fairmile.runs import capture
-from fairmile.runs.model import RunState
+from fairmile.runs.execute import capture
 from fairmile.runs.needs import declared_needs
+from fairmile.runs.record.run import RunState
+from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.runs import Runs
-from fairmile.runs.spec import RunSpec
 from fairmile.workspace import Workspace
 
 GPU = "NVIDIA GPU with CUDA 11.8"

@@ -13,7 +13,6 @@ import pytest
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.registry import Plugin, Registry
-from fairmile.runs.model import Run
 from fairmile.runs.prediction import (
     PREDICTORS,
     Fit,
@@ -25,7 +24,8 @@ from fairmile.runs.prediction import (
     predicted_of,
     unfit,
 )
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import RunSpec
 
 HOST = "n1"
 ARGV = ["python", "train.py", "--epochs", "{epochs}"]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.runs.model import Run
 from fairmile.runs.projection import Projection, project, walltime
+from fairmile.runs.record.run import Run
 
 S = 1_000_000_000
 

@@ -15,12 +15,12 @@ import pytest
 from run_documents import sha256
 
 from fairmile.base.errors import Conflict, Integrity, InvalidDocument, NotFound, UsageError
-from fairmile.runs.layout import CARD, RECORD
-from fairmile.runs.machine import passed_on, settable
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.layout import CARD, RECORD
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import Input, RunSpec
 from fairmile.runs.reuse import Candidate
 from fairmile.runs.runs import Runs
-from fairmile.runs.spec import Input, RunSpec
+from fairmile.systems.hardware import passed_on, settable
 from fairmile.workspace import Workspace
 
 SECRETS = {"HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "k", "SSH_AUTH_SOCK": "/s", "MY_OWN": "1", "HTTPS_PROXY": "p"}

@@ -19,10 +19,10 @@ from fairmile.base.digest import sha256_file
 from fairmile.base.errors import Conflict, DiskFailure, Integrity, InvalidDocument, NotFound, UsageError
 from fairmile.base.files import Lock
 from fairmile.catalog.kinds import CONTEXT_IRI
-from fairmile.runs.crate import card_text
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.crate import card_text
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import Input, RunSpec
 from fairmile.runs.runs import Runs
-from fairmile.runs.spec import Input, RunSpec
 from fairmile.runs.targets import parse_params
 from fairmile.store.pools import Pools
 from fairmile.workspace import Workspace

@@ -10,7 +10,7 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI
-from fairmile.runs.spec import Input
+from fairmile.runs.record.spec import Input
 from fairmile.runs.targets import card_in, card_target
 from fairmile.workspace import Workspace
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from message_simulation import Blocks, Exchange, Program, Receive, Send, Work
 
-from fairmile.perf.collectives.links import Link
+from fairmile.costs.collectives.links import Link
 
 
 class Algorithm:

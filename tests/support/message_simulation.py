@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from fairmile.perf.collectives.links import Link
+from fairmile.costs.collectives.links import Link
 
 Blocks = dict[Any, frozenset[int]]
 Program = Generator["Send | Receive | Exchange | Work", Blocks, Blocks]

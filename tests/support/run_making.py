@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairmile.runs.layout import OUTPUT, RECORD
-from fairmile.runs.model import Run
+from fairmile.runs.record.layout import OUTPUT, RECORD
+from fairmile.runs.record.run import Run
 
 CREATED = 1_794_890_000.0
 _NS = 1_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairmile.perf.steps import Kind, Op, Storage, TensorSpec, Trace
+from fairmile.costs.steps import Kind, Op, Storage, TensorSpec, Trace
 
 # Elements of a sample that each block takes, and of its parameters, all float32.
 BLOCKS = {"blocks.0.fc": (25, 1000), "blocks.1.fc": (100, 1000), "head": (100, 500)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fairmile.perf.traces.events import EventTable, Group, Kind, Lane, Process, Rows
+from fairmile.traces.events import EventTable, Group, Kind, Lane, Process, Rows
 
 MS = 1_000_000
 Cost = Callable[[int, int], float]  # (rank, step) -> milliseconds

@@ -11,7 +11,7 @@ import pytest
 from fairmile.base.errors import FairmileError, InvalidDocument, NotFound, UsageError
 from fairmile.sweeps.cloudmesh import directives, read_project, sbatch_lines
 from fairmile.sweeps.model import Definition
-from fairmile.sweeps.placeholders import Texts
+from fairmile.sweeps.templates import Texts
 
 ENVIRON = {"USER": "ann"}
 OSMI = """\

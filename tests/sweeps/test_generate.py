@@ -17,7 +17,7 @@ import pytest
 
 from fairmile.base import yaml
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, UsageError
-from fairmile.sweeps import snapshot
+from fairmile.sweeps import code_copy as snapshot
 from fairmile.sweeps.cloudmesh import read_project
 from fairmile.sweeps.generate import Generated, generate, plan_generation
 from fairmile.sweeps.model import Definition, Point

@@ -16,9 +16,9 @@ from slurm_cluster import SlurmCluster
 from sweep_making import environ_of, wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import Conflict
-from fairmile.runs.model import RunState
-from fairmile.runs.worker import Ended
-from fairmile.sweeps.record import Sweep
+from fairmile.runs.execute.worker import Ended
+from fairmile.runs.record.run import RunState
+from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.sweeps import Standing, Sweeps
 from fairmile.workspace import Workspace
 

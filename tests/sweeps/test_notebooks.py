@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairmile.runs.model import RunState
+from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
 from fairmile.sweeps.notebooks import notebook_argv
 from fairmile.workspace import Workspace

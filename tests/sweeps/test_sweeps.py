@@ -17,8 +17,8 @@ from sweep_making import environ_of, wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import Holder
-from fairmile.runs.worker import Ended
-from fairmile.sweeps.record import Sweep
+from fairmile.runs.execute.worker import Ended
+from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.sweeps import Standing, Sweeps
 from fairmile.workspace import Workspace
 
@@ -87,7 +87,7 @@ class TestLeftovers:
     ) -> None:
         (tmp_path / "rates.yaml").write_text(RATES)
         environ = environ_of(tmp_path)
-        code = "import os, signal; from fairmile.runs.batches import Frozen\n"
+        code = "import os, signal; from fairmile.runs.execute.batches import Frozen\n"
         code += "Frozen.write_members = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n" + FAIRMILE
         words = [sys.executable, "-c", code, "sweep", "run", "rates.yaml"]
         killed = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, check=False)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fairmile.systems import answers
-from fairmile.systems.found import Accelerator, Network, Nodes, Processor
+from fairmile.systems.probe_result import Accelerator, Network, Nodes, Processor
 
 
 def lscpu(**fields: str) -> str:

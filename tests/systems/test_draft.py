@@ -9,8 +9,19 @@ import pytest
 
 from fairmile.systems.check import read_document
 from fairmile.systems.draft import draft
-from fairmile.systems.found import Accelerator, Found, Modules, Network, Nodes, Place, Processor, Program, Queue, Slurm
 from fairmile.systems.model import System
+from fairmile.systems.probe_result import (
+    Accelerator,
+    Found,
+    Modules,
+    Network,
+    Nodes,
+    Place,
+    Processor,
+    Program,
+    Queue,
+    Slurm,
+)
 
 TODAY = date(2026, 11, 15)
 

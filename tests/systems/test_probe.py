@@ -16,9 +16,9 @@ from fairmile.base.commands import Here, Ssh
 from fairmile.base.errors import Transient
 from fairmile.systems.check import read_document
 from fairmile.systems.draft import draft
-from fairmile.systems.found import Found
 from fairmile.systems.model import System
 from fairmile.systems.probe import probe
+from fairmile.systems.probe_result import Found
 
 __all__ = ["slurm_cluster"]
 

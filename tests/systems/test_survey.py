@@ -11,7 +11,9 @@ import pytest
 from fairmile.base.commands import Here
 from fairmile.systems.check import read_document
 from fairmile.systems.draft import draft
-from fairmile.systems.found import (
+from fairmile.systems.model import System
+from fairmile.systems.probe import probe
+from fairmile.systems.probe_result import (
     Accelerator,
     Found,
     Modules,
@@ -23,8 +25,6 @@ from fairmile.systems.found import (
     Queue,
     Slurm,
 )
-from fairmile.systems.model import System
-from fairmile.systems.probe import probe
 from fairmile.systems.registry import Systems
 from fairmile.systems.survey import Row, compare
 

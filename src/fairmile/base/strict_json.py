@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument, Problem
-from fairmile.base.places import Place
+from fairmile.base.line_numbers import Place
 
 DEEPEST = 100
 

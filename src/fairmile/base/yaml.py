@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from fairmile.base import strict_json
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.files import Lock, write_atomic
-from fairmile.base.places import Place
+from fairmile.base.line_numbers import Place
 from fairmile.base.yaml_text import dump
 
 if TYPE_CHECKING:

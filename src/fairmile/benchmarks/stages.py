@@ -13,11 +13,11 @@ from fairmile.base.files import safe_join
 from fairmile.base.words import did_you_mean, slug
 from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
-from fairmile.runs.layout import work_folder
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.layout import work_folder
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import Input
+from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
-from fairmile.runs.spec import Input
-from fairmile.runs.wording import Value
 
 STEP = "step"  # the parameter that names one
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import NotFound, Unsupported, UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.catalog import arrays, tables
+from fairmile.catalog import array_files as arrays
+from fairmile.catalog import tables
 from fairmile.catalog.card import Card
 from fairmile.catalog.exchange.common.media_types import extension, media_type
 from fairmile.store.store import Store

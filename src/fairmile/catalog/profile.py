@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from fairmile.base.errors import Problem
-from fairmile.base.places import Place
+from fairmile.base.line_numbers import Place
 from fairmile.base.strict_json import load_json, scan
 from fairmile.base.words import Suggestions
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairmile.base.errors import NotFound
 from fairmile.base.words import did_you_mean
-from fairmile.catalog.arrays import clear_errors, has_arrays, library, read_columns
+from fairmile.catalog.array_files import clear_errors, has_arrays, library, read_columns
 from fairmile.catalog.exchange.common.media_types import extension
 
 _TEXTS = {"csv": "csv", "tsv": "csv", "jsonl": "json", "ndjson": "json"}

@@ -16,14 +16,14 @@ from fairmile.base.commands import Here
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
+from fairmile.benchmarks import storage as storages
 from fairmile.benchmarks.benchmarks import KINDS, Benchmark
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option, one_line
-from fairmile.perf.collectives.measure import Compared, measure_collectives, plan_collectives, write_measured
-from fairmile.perf.collectives.ranks import BACKENDS
-from fairmile.runs import storage as storages
-from fairmile.runs.model import Run
+from fairmile.costs.collectives.measure import Compared, measure_collectives, plan_collectives, write_measured
+from fairmile.costs.collectives.ranks import BACKENDS
+from fairmile.runs.record.run import Run
 from fairmile.runs.targets import parse_params
 from fairmile.store.quota import Quotas
 from fairmile.workspace import Workspace

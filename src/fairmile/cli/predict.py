@@ -14,15 +14,15 @@ import click
 from fairmile.base.errors import UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
-from fairmile.benchmarks.foresight import measured_steps
+from fairmile.benchmarks.expected import measured_steps
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, json_option
-from fairmile.perf.compute.devices import device_names
-from fairmile.perf.memory.largest_batch import LargestBatch
-from fairmile.perf.memory.sharding import Layout, RankMemory
-from fairmile.perf.predict import GPU, MemoryPrediction, TimePrediction
-from fairmile.perf.scaling.curves import Goal, ScalingPrediction, ScalingRow, parse_gpus
-from fairmile.perf.tracing.trace import FORMS, PRECISIONS
+from fairmile.costs.devices import device_names
+from fairmile.predict.fake_device.request import FORMS, PRECISIONS
+from fairmile.predict.memory.largest_batch import LargestBatch
+from fairmile.predict.memory.sharding import Layout, RankMemory
+from fairmile.predict.predict import GPU, MemoryPrediction, TimePrediction
+from fairmile.predict.scaling.curves import Goal, ScalingPrediction, ScalingRow, parse_gpus
 from fairmile.reports.predict_page import memory_page, scaling_page, spread_words, time_page
 from fairmile.workspace import Workspace
 

@@ -12,7 +12,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration
 from fairmile.cli.job_options import spec_from
 from fairmile.jobs.spec import Resources
-from fairmile.runs.spec import Input
+from fairmile.runs.record.spec import Input
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,10 +16,10 @@ from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
 from fairmile.meter.footprint import Footprint
 from fairmile.meter.lines import number_text
-from fairmile.runs.layout import open_arrays
-from fairmile.runs.ledger import Row
-from fairmile.runs.model import Run, RunState
-from fairmile.sweeps.record import Sweep, list_sweeps
+from fairmile.runs.record.layout import open_arrays
+from fairmile.runs.record.ledger import Row
+from fairmile.runs.record.run import Run, RunState
+from fairmile.sweeps.folder import Sweep, list_sweeps
 from fairmile.workspace import Workspace
 
 _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED: "yellow"}

@@ -21,11 +21,11 @@ from fairmile.cli.out import Out, count, json_option
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
 from fairmile.meter.lines import number_text
 from fairmile.reports.sweep import best as best_of
-from fairmile.runs.model import RunState
+from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
+from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
 from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.sweeps import Standing, SweepPlan, Sweeps
 from fairmile.workspace import Workspace
 

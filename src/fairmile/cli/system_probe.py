@@ -16,9 +16,9 @@ from fairmile.base.files import write_atomic
 from fairmile.base.words import slug
 from fairmile.cli.out import Out, count, json_option
 from fairmile.systems.draft import draft
-from fairmile.systems.found import Found
 from fairmile.systems.model import NAME, System
 from fairmile.systems.probe import probe as look
+from fairmile.systems.probe_result import Found
 from fairmile.systems.survey import Survey, compare
 from fairmile.workspace import Workspace
 

@@ -14,16 +14,16 @@ from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option
-from fairmile.perf.traces.analyze import TraceAnalysis
-from fairmile.perf.traces.breakdown import Breakdown, RankTime
-from fairmile.perf.traces.coupling import Coupling
-from fairmile.perf.traces.critical import CriticalPath
-from fairmile.perf.traces.findings import STEPS
-from fairmile.perf.traces.record import Recorded, Settings
-from fairmile.perf.traces.replay import WhatIf
-from fairmile.perf.traces.traces import EXPORTS
-from fairmile.perf.traces.waiting import Waiting
 from fairmile.reports.trace_page import trace_page
+from fairmile.traces.analyze import TraceAnalysis
+from fairmile.traces.breakdown import Breakdown, RankTime
+from fairmile.traces.coupling import Coupling
+from fairmile.traces.critical import CriticalPath
+from fairmile.traces.findings import STEPS
+from fairmile.traces.record import Recorded, Settings
+from fairmile.traces.replay import WhatIf
+from fairmile.traces.traces import EXPORTS
+from fairmile.traces.waiting import Waiting
 from fairmile.workspace import Workspace
 
 _SHOWN = 8

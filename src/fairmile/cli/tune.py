@@ -22,8 +22,8 @@ from fairmile.cli.sweep import (
     space_options,
     why_it_failed,
 )
+from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.model import Definition
-from fairmile.sweeps.record import Sweep
 from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.engine import TrialRecord
 from fairmile.sweeps.tuning.study import Studies, StudyPlan

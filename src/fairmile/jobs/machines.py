@@ -16,7 +16,7 @@ from typing import Any
 from fairmile.base.commands import Here, Runner, Ssh
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.jobs.places import FarPlace, NearPlace, Place
+from fairmile.jobs.folders import FarPlace, NearPlace, Place
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.script import Script, make_script
 from fairmile.jobs.spec import JobSpec

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from fairmile.jobs.folders import Notes
 from fairmile.jobs.judge import Evidence, Standing, judge, note_lines
-from fairmile.jobs.places import Notes
 from fairmile.jobs.records import Known, Record
 from fairmile.jobs.states import Observed, State
 

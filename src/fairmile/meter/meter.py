@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
 
-    from fairmile.meter.statistics import SpanSummary
+    from fairmile.meter.summaries import SpanSummary
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -236,7 +236,7 @@ class Meter:
 
     def summary(self) -> list[SpanSummary]:
         """Return the statistics of each timer of this process, running ones included."""
-        from fairmile.meter.statistics import summarise  # it takes longer to import than a training program may wait
+        from fairmile.meter.summaries import summarise  # it takes longer to import than a training program may wait
 
         return summarise(self)
 

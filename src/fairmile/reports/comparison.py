@@ -11,6 +11,7 @@ from typing import Any
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.meter.lines import number_text
 from fairmile.reports.differences import Difference, differences, inner_differences
+from fairmile.reports.inference import CONFIDENCE, Effect, Estimate
 from fairmile.reports.measures import (
     Measure,
     counts,
@@ -25,10 +26,9 @@ from fairmile.reports.measures import (
     unknown_metric,
     value_text,
 )
-from fairmile.reports.statistics import CONFIDENCE, Effect, Estimate
 from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
-from fairmile.runs.model import Run
-from fairmile.runs.wording import Better, better_of, bounds_of
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import Better, better_of, bounds_of
 
 _FEW = 5
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairmile.base.units import format_size
-from fairmile.runs.model import Run
+from fairmile.runs.record.run import Run
 
 _SHORT_DIGEST = 12
 

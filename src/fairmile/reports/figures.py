@@ -25,8 +25,8 @@ from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs
 from fairmile.reports.leaderboard import Histogram
 from fairmile.reports.leaderboard import histogram as count_in_bins
 from fairmile.reports.measures import estimate_of, measures, title, unit_of
-from fairmile.runs.model import Run
-from fairmile.runs.wording import better_of
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import better_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairmile.base.errors import NotFound, RunFailed, UsageError
 from fairmile.reports.comparison import group_runs, json_value
+from fairmile.reports.inference import Estimate
 from fairmile.reports.measures import (
     Measure,
     counts,
@@ -20,10 +21,9 @@ from fairmile.reports.measures import (
     title,
     unknown_metric,
 )
-from fairmile.reports.statistics import Estimate
 from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
-from fairmile.runs.model import Run, RunState
-from fairmile.runs.wording import Better, bounds_of
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.values import Better, bounds_of
 
 Where = Callable[[Run], bool]
 Combine = Callable[[Sequence[float]], float]

@@ -11,10 +11,10 @@ from typing import Any
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration, format_size
 from fairmile.base.words import did_you_mean
-from fairmile.reports.statistics import CONFIDENCE, Estimate, estimate
-from fairmile.runs.model import Run, RunState
-from fairmile.runs.trial import is_trial, result_of
-from fairmile.runs.wording import Better, better_of, bounds_of
+from fairmile.reports.inference import CONFIDENCE, Estimate, estimate
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.trial import is_trial, result_of
+from fairmile.runs.record.values import Better, better_of, bounds_of
 
 # What every run has beside the metrics of its own.
 ALWAYS: dict[str, tuple[str, Better]] = {

@@ -38,8 +38,8 @@ from fairmile.reports.differences import hardware_lines, storage_lines
 from fairmile.reports.figures import MEASURED_AS, Picture
 from fairmile.reports.measures import Measure, between, measures, number, percent, title, unit_of
 from fairmile.reports.results import result_blocks, results_of
-from fairmile.runs.layout import OUTPUT
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.layout import OUTPUT
+from fairmile.runs.record.run import Run, RunState
 
 _TAIL_BYTES, _TAIL_LINES = 64 << 10, 60
 _ARROWS = {"lower": "↓", "higher": "↑"}

@@ -16,6 +16,7 @@ from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, No
 from fairmile.reports.comparison import Comparison, compare, group_runs, json_value
 from fairmile.reports.differences import hardware_lines
 from fairmile.reports.figures import Picture
+from fairmile.reports.inference import Estimate
 from fairmile.reports.leaderboard import Leaderboard, leaderboard
 from fairmile.reports.measures import (
     ALWAYS,
@@ -30,11 +31,10 @@ from fairmile.reports.measures import (
     title,
 )
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
-from fairmile.reports.statistics import Estimate
 from fairmile.reports.sweep import Goal, main_metric
 from fairmile.reports.sweep_page import SweepReport, is_sweep, sweep_blocks
 from fairmile.reports.verdicts import Verdict
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 
 Format = Literal["html", "md", "svg", "png"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from fairmile.base.errors import Integrity, NotFound
 from fairmile.base.units import format_duration, format_size
-from fairmile.perf.compute.devices import Device
-from fairmile.perf.compute.features import compute_dtype
-from fairmile.perf.compute.outputs import outputs_of
-from fairmile.perf.compute.signatures import read_signature
-from fairmile.perf.compute.step_time import OpLine
-from fairmile.perf.compute.work import kind_of, work_of
-from fairmile.perf.memory.account import MemoryAccount, Point
-from fairmile.perf.memory.sharding import RankMemory
-from fairmile.perf.scaling.curves import ScalingPrediction, ScalingRow
-from fairmile.perf.scaling.plans import Plan
-from fairmile.perf.steps import Op
+from fairmile.costs.devices import Device
+from fairmile.costs.operators.features import compute_dtype
+from fairmile.costs.operators.outputs import outputs_of
+from fairmile.costs.operators.signatures import read_signature
+from fairmile.costs.operators.work import kind_of, work_of
+from fairmile.costs.steps import Op
+from fairmile.predict.memory.account import MemoryAccount, Point
+from fairmile.predict.memory.sharding import RankMemory
+from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
+from fairmile.predict.scaling.plans import Plan
+from fairmile.predict.step_time import OpLine
 from fairmile.reports.figures import (
     COLOURS,
     GRID,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration, format_size
-from fairmile.perf.compute.devices import Device, device
-from fairmile.perf.memory.account import MemoryAccount, Span
-from fairmile.perf.memory.sharding import Layout, RankMemory
-from fairmile.perf.predict import MemoryPrediction, TimePrediction
-from fairmile.perf.scaling.curves import ScalingPrediction, ScalingRow
+from fairmile.costs.devices import Device, device
+from fairmile.predict.memory.account import MemoryAccount, Span
+from fairmile.predict.memory.sharding import Layout, RankMemory
+from fairmile.predict.predict import MemoryPrediction, TimePrediction
+from fairmile.predict.scaling.curves import ScalingPrediction, ScalingRow
 from fairmile.reports import figures, html, predict_figures, trace_figures
 from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
 from fairmile.reports.one_run import drawn

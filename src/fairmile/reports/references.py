@@ -23,9 +23,9 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, RunFailed, 
 from fairmile.base.words import did_you_mean
 from fairmile.base.yaml import Located, load_located
 from fairmile.reports.comparison import json_value
+from fairmile.reports.inference import Estimate
 from fairmile.reports.measures import Measure, between, estimate_of, estimate_text, measures, number, percent, title
-from fairmile.reports.statistics import Estimate
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 
 ANY = "*"
 _KEYS = ("value", "lower_tolerance", "upper_tolerance", "unit")

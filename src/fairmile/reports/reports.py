@@ -9,14 +9,14 @@ from pathlib import Path
 from fairmile.base.errors import NotFound
 from fairmile.meter.footprint import Supply
 from fairmile.reports.comparison import Comparison, compare, group_runs
+from fairmile.reports.inference import CONFIDENCE
 from fairmile.reports.leaderboard import Leaderboard, leaderboard, parse_where
 from fairmile.reports.measures import ALWAYS
 from fairmile.reports.page import Report, report
 from fairmile.reports.references import Check, check, read_references
-from fairmile.reports.statistics import CONFIDENCE
 from fairmile.reports.sweep import Goal
-from fairmile.runs.ledger import Ledger
-from fairmile.runs.model import Run
+from fairmile.runs.record.ledger import Ledger
+from fairmile.runs.record.run import Run
 
 _LAST = "last"
 _COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep

@@ -10,8 +10,8 @@ from typing import Any
 
 from fairmile.base.files import safe_join
 from fairmile.reports.blocks import Block, Cell, Drawing, Heading, Note, Row, Text, table
-from fairmile.runs.layout import work_folder
-from fairmile.runs.model import Run
+from fairmile.runs.record.layout import work_folder
+from fairmile.runs.record.run import Run
 
 FILE = "results.json"
 _MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}

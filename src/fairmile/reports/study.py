@@ -14,8 +14,8 @@ from fairmile.reports.comparison import json_value
 from fairmile.reports.curves import Curve, curves
 from fairmile.reports.measures import counts, ending, measures, unknown_metric
 from fairmile.reports.sweep import Goal, Point, Sweep, effects
-from fairmile.runs.model import Run
-from fairmile.runs.wording import Better
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import Better
 
 MOST_CURVES = 60
 _MOST_BYTES = 64 << 20  # of logs that are read for curves

@@ -14,6 +14,7 @@ from fairmile.base.errors import NotFound
 from fairmile.base.words import did_you_mean
 from fairmile.reports.comparison import group_runs, json_value
 from fairmile.reports.figures import short_number
+from fairmile.reports.inference import Estimate
 from fairmile.reports.leaderboard import Leaderboard, Place, leaderboard
 from fairmile.reports.measures import (
     ALWAYS,
@@ -28,10 +29,9 @@ from fairmile.reports.measures import (
     unknown_metric,
     value_text,
 )
-from fairmile.reports.statistics import Estimate
 from fairmile.reports.verdicts import Pair, Verdict
-from fairmile.runs.model import Run
-from fairmile.runs.wording import Better, Value
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import Better, Value
 
 ABSENT = object()  # a conditional parameter that a run does not have
 Goal = tuple[str, Better]  # a metric and the direction that is better; empty: what the runs say

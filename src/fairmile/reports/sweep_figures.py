@@ -29,8 +29,8 @@ from fairmile.reports.figures import (
 from fairmile.reports.measures import title, value_text
 from fairmile.reports.study import Front, Importance, Step, TrialCurves
 from fairmile.reports.sweep import Axis, AxisEffect, HeatMap, Levels, Sweep, effects, is_log
-from fairmile.runs.model import Run
-from fairmile.runs.wording import Better
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import Better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

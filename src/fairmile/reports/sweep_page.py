@@ -54,8 +54,8 @@ from fairmile.reports.sweep import (
     survey,
 )
 from fairmile.reports.verdicts import Pair
-from fairmile.runs.model import Run
-from fairmile.runs.trial import is_trial
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.trial import is_trial
 
 _MOST_POINTS = 500
 _MOST_COMPARED = 6  # more points than this are ranked, not compared with the first

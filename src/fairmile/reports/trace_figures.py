@@ -11,11 +11,7 @@ import numpy as np
 
 from fairmile.base.errors import NotFound
 from fairmile.base.units import format_duration
-from fairmile.perf.compute.devices import Device
-from fairmile.perf.traces.analyze import Timeline, TraceAnalysis
-from fairmile.perf.traces.breakdown import Breakdown
-from fairmile.perf.traces.findings import Finding
-from fairmile.perf.traces.waiting import CollectiveSummary
+from fairmile.costs.devices import Device
 from fairmile.reports.figures import (
     COLOURS,
     GRID,
@@ -30,6 +26,10 @@ from fairmile.reports.figures import (
     short_number,
     whole_numbers,
 )
+from fairmile.traces.analyze import Timeline, TraceAnalysis
+from fairmile.traces.breakdown import Breakdown
+from fairmile.traces.findings import Finding
+from fairmile.traces.waiting import CollectiveSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

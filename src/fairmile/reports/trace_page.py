@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator
 
 from fairmile.base.units import format_duration, format_size
-from fairmile.perf.traces.analyze import TraceAnalysis
-from fairmile.perf.traces.breakdown import StepTime
-from fairmile.perf.traces.coupling import Coupling
-from fairmile.perf.traces.findings import STEPS
-from fairmile.perf.traces.roofline import device_of_names
-from fairmile.perf.traces.waiting import mean_over_ranks
 from fairmile.reports import figures, html, trace_figures
 from fairmile.reports.blocks import Block, Cell, Fold, Heading, Note, Row, Text, Tile, Tiles, Title, Tone, table
 from fairmile.reports.one_run import drawn
 from fairmile.reports.trace_figures import PART_NAMES, Roofline, RooflinePoint, ceilings, named_apart
+from fairmile.traces.achieved import device_of_names
+from fairmile.traces.analyze import TraceAnalysis
+from fairmile.traces.breakdown import StepTime
+from fairmile.traces.coupling import Coupling
+from fairmile.traces.findings import STEPS
+from fairmile.traces.waiting import mean_over_ranks
 
 _NAMESPACE = re.compile(r"\w+::")
 _LONGEST_NAME = 100

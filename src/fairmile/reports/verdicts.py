@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from fairmile.reports.inference import CONFIDENCE, Effect, Estimate, Noise, effect, holm
 from fairmile.reports.measures import percent
-from fairmile.reports.statistics import CONFIDENCE, Effect, Estimate, Noise, effect, holm
-from fairmile.runs.model import Run
-from fairmile.runs.wording import Better
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import Better
 
 
 class Verdict(StrEnum):

@@ -28,7 +28,7 @@ from typing import Any
 from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_hex
 from fairmile.base.git import Repository
-from fairmile.runs import capture
+from fairmile.runs.execute import capture
 
 MOST = 5  # of what is not covered so many are named
 _MOST_MATCHES = 10_000

@@ -13,8 +13,8 @@ from fairmile.catalog.card import as_list
 from fairmile.jobs.queue import Jobs
 from fairmile.jobs.resolve import resolve
 from fairmile.jobs.spec import JobSpec
-from fairmile.runs import capture
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.execute import capture
+from fairmile.runs.record.spec import RunSpec
 from fairmile.systems.model import System
 
 _PURL = re.compile(r"pkg:(?:pypi|conda)/(?:[^/@?#]+/)?([^/@?#]+)")

@@ -11,8 +11,8 @@ from pathlib import Path
 from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.placeholders import names_in
 from fairmile.base.words import closest
-from fairmile.runs.capture import is_source
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.execute.capture import is_source
+from fairmile.runs.record.spec import RunSpec
 
 PARAMS = "FAIRMILE_PARAMS"
 # Programs of ours that take their parameters from there, whichever they are.

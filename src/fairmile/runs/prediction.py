@@ -12,13 +12,13 @@ from statistics import median, stdev
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from fairmile.base.distributions import fit_line, t_quantile
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.registry import Plugin, Registry
-from fairmile.base.statistics import fit_line, t_quantile
 from fairmile.base.units import format_size
-from fairmile.runs.model import Run, RunState
-from fairmile.runs.spec import RunSpec
-from fairmile.runs.wording import Value
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.values import Value
 
 LEVEL = 0.9
 _NEWEST = 20  # runs that a number is taken from: what was long ago says less than it seems

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, variance
 
+from fairmile.base.distributions import Line, fit_line, t_quantile
 from fairmile.base.errors import UsageError
-from fairmile.base.statistics import Line, fit_line, t_quantile
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import Spans
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 
 _MINUTE_S = 60
 _FAR = 100  # times the longest run: beyond it little of what will happen has been seen

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
-from fairmile.runs import capture
-from fairmile.runs.model import Metric, Run
-from fairmile.runs.spec import Input, RunSpec, is_inside
-from fairmile.runs.wording import is_speed
+from fairmile.runs.execute import capture
+from fairmile.runs.record.run import Metric, Run
+from fairmile.runs.record.spec import Input, RunSpec, is_inside
+from fairmile.runs.record.values import is_speed
 
 # Two runs of one program on one machine differ by rounding and by the order of threads; what matters is declared.
 DEFAULT_TOLERANCE = 0.05

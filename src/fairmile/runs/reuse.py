@@ -15,9 +15,9 @@ from fairmile.base.digest import ManifestEntry, sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.runs.coverage import MOST, changed_files, find_led_out, find_newer
-from fairmile.runs.layout import work_folder
-from fairmile.runs.model import Run
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.record.layout import work_folder
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import RunSpec
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 

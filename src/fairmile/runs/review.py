@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.runs.machine import settable
-from fairmile.runs.model import Run
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.targets import filled, value_texts
+from fairmile.systems.hardware import settable
 
 # Variables by which a loader, a shell, an interpreter or git runs something else; no environment of others sets them.
 _NEVER = re.compile(

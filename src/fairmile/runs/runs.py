@@ -36,28 +36,31 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
-from fairmile.runs import capture, carrier, sabath
-from fairmile.runs.arrays import Arrays
-from fairmile.runs.batches import Frozen, write_frozen
-from fairmile.runs.crate import CODE
+from fairmile.runs import sabath
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
-from fairmile.runs.exchanging import export_run, import_runs, known_run
-from fairmile.runs.isolation import isolated_environment
-from fairmile.runs.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
-from fairmile.runs.ledger import Ledger, recorded_spec
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.execute import capture, carrier
+from fairmile.runs.execute.batches import Frozen, write_frozen
+from fairmile.runs.execute.isolation import isolated_environment
+from fairmile.runs.execute.job_arrays import Arrays
+from fairmile.runs.execute.preparation import Preparation
+from fairmile.runs.execute.processes import end_run
+from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, execute, finish
+from fairmile.runs.execute.worker import MEMBER
+from fairmile.runs.interchange import export_run, import_runs, known_run
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
-from fairmile.runs.packing import SUFFIX as PACKED
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
-from fairmile.runs.preparation import Preparation
-from fairmile.runs.processes import end_run
 from fairmile.runs.projection import Projection, project, walltime
-from fairmile.runs.recorder import Ending, begin, check_no_orphan, execute, finish
+from fairmile.runs.record.crate import CODE
+from fairmile.runs.record.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
+from fairmile.runs.record.ledger import Ledger, recorded_spec
+from fairmile.runs.record.packing import SUFFIX as PACKED
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import MetricSpec, RunSpec
+from fairmile.runs.record.values import Value
 from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_spec, verdicts
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs, keep_outputs
 from fairmile.runs.review import Review, is_foreign, refuse_unseen, restrict, review
-from fairmile.runs.spec import MetricSpec, RunSpec
 from fairmile.runs.targets import (
     Target,
     card_file,
@@ -74,8 +77,6 @@ from fairmile.runs.targets import (
     runnable,
     value_texts,
 )
-from fairmile.runs.wording import Value
-from fairmile.runs.worker import MEMBER
 from fairmile.store.store import Store
 
 _HISTORY = 20

@@ -37,8 +37,8 @@ from fairmile.catalog.exchange import READERS, read
 from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.sources import LOCAL
 from fairmile.catalog.wanted import Wanted, wanted
-from fairmile.runs.spec import RunSpec
-from fairmile.runs.wording import Value
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.values import Value
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers.git import GitAddress
 

@@ -24,8 +24,8 @@ from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
 from fairmile.runs.needs import declared_needs
-from fairmile.runs.spec import MetricSpec, RunSpec
-from fairmile.runs.wording import Value
+from fairmile.runs.record.spec import MetricSpec, RunSpec
+from fairmile.runs.record.values import Value
 from fairmile.transfer.credentials import shown_address
 
 # Most runs are of no card in a file, and what checks one takes longer to load than a run to start.

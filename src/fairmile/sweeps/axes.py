@@ -12,8 +12,8 @@ from typing import Any
 
 from fairmile.base.errors import UsageError
 from fairmile.base.words import closest, did_you_mean
+from fairmile.runs.record.values import Value
 from fairmile.runs.targets import parse_params
-from fairmile.runs.wording import Value
 
 MOST_VALUES = 1_000_000  # of one axis, so that a slip such as range(0, 1e12) ends in a sentence
 _CALL = re.compile(r"([A-Za-z_]\w*)\(([^()]*)\)")

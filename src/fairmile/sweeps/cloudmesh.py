@@ -25,11 +25,11 @@ from fairmile.base.commands import Here
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load, load_located
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 from fairmile.sweeps import axes as axis
 from fairmile.sweeps.model import Definition, Origin, place_of
-from fairmile.sweeps.placeholders import ALSO, DIRECTIVES, INTERNAL, WHY, Texts
 from fairmile.sweeps.space import Space
+from fairmile.sweeps.templates import ALSO, DIRECTIVES, INTERNAL, WHY, Texts
 
 PREFIX = "experiment"
 FORMS = (PREFIX, "experiments")

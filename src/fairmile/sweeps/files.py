@@ -21,16 +21,16 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailu
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import Located, load_located
-from fairmile.runs.spec import Input, MetricSpec, RunSpec
+from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
+from fairmile.runs.record.values import Value, better_of
 from fairmile.runs.targets import checked_spec, command_target, is_run_file
-from fairmile.runs.wording import Value, better_of
 from fairmile.sweeps.axes import values
 from fairmile.sweeps.cloudmesh import read_project
 from fairmile.sweeps.filters import Filter
 from fairmile.sweeps.model import Better, Definition, Objective, Points, place_of
-from fairmile.sweeps.places import Places, SourceFile, key_text, option_of
+from fairmile.sweeps.origins import Places, SourceFile, key_text, option_of
 from fairmile.sweeps.space import Condition, Space
-from fairmile.sweeps.tuning.space import Space as TuningSpace
+from fairmile.sweeps.tuning.search_space import Space as TuningSpace
 
 _FORMAT = 1
 _DOCUMENTS = (".yaml", ".yml", ".json")

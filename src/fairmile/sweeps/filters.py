@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from fairmile.base.errors import UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 
 _LONGEST = 10_000
 _DEEPEST = 50

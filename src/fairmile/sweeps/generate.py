@@ -31,10 +31,10 @@ from typing import IO, Any
 from fairmile.base.errors import Conflict, SystemFailure, UsageError
 from fairmile.base.files import Lock, sync_folder, write_failure
 from fairmile.base.words import slug
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
+from fairmile.sweeps.code_copy import Code, link_code, same_tree, take_code
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.rendering import CONFIG, Rendered, Renderer, interpreter
-from fairmile.sweeps.snapshot import Code, link_code, same_tree, take_code
 
 CODE = ".code"
 _SUBMIT = "submit.sh"

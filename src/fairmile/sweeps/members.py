@@ -17,15 +17,15 @@ from fairmile.base.placeholders import names_in
 from fairmile.base.units import parse_duration
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.catalog import Catalog
-from fairmile.runs.batches import Frozen
+from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.parameters import PARAMS, mentions
-from fairmile.runs.spec import RunSpec
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.values import Value
 from fairmile.runs.targets import checked_spec, filled
-from fairmile.runs.wording import Value
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.notebooks import notebook_argv
-from fairmile.sweeps.placeholders import Texts
 from fairmile.sweeps.rendering import CONFIG, Renderer
+from fairmile.sweeps.templates import Texts
 from fairmile.transfer.fetchers import scheme_of
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}")

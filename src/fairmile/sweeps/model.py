@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 
 Better = Literal["lower", "higher"]
 

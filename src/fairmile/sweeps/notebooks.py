@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
-from fairmile.runs.layout import read_record
-from fairmile.runs.wording import Value
+from fairmile.runs.record.layout import read_record
+from fairmile.runs.record.values import Value
 
 _INSTALL = "pip install 'fairmile[notebooks]'"
 _LONGEST_REASON = 300

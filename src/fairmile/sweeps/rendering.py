@@ -12,7 +12,7 @@ from typing import Any
 from fairmile.base.errors import NotFound, SystemFailure, UsageError
 from fairmile.base.yaml_text import dump
 from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.placeholders import Texts, together
+from fairmile.sweeps.templates import Texts, together
 
 CONFIG = "config.yaml"
 _COMMAND_SCRIPT = "run.sh"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 from fairmile.sweeps.filters import Filter, alike
 from fairmile.sweeps.model import Origin, Point, place_of
 

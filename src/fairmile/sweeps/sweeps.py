@@ -21,20 +21,20 @@ from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.catalog import Catalog
 from fairmile.meter.lines import number_text
-from fairmile.runs.batches import ArrayState, Frozen, read_tasks, write_tasks
-from fairmile.runs.ledger import Row
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.worker import TAKEN, Batch, Ended, pool
 from fairmile.runs.prediction import Fit, unfit
+from fairmile.runs.record.ledger import Row
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.values import Value
 from fairmile.runs.runs import RunPlan, Runs
-from fairmile.runs.spec import RunSpec
-from fairmile.runs.wording import Value
-from fairmile.runs.worker import TAKEN, Batch, Ended, pool
 from fairmile.sweeps.files import is_definition_file, read_document, source_document
+from fairmile.sweeps.folder import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
 from fairmile.sweeps.members import Members, kept
 from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.placeholders import Texts
-from fairmile.sweeps.record import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
 from fairmile.sweeps.rendering import Renderer
+from fairmile.sweeps.templates import Texts
 
 RESULTS = "results.json"
 _FORMAT = "fairmile-sweep/1"
@@ -485,7 +485,7 @@ class Sweeps:
             number = before + len(jobs) + 1
             key = f"{sweep.id}-{number}"
             file = write_tasks(sweep.folder, number, key, frozen.spec.system, tasks)
-            words = ["-m", "fairmile.runs.worker", str(sweep.folder), "--tasks", file]
+            words = ["-m", "fairmile.runs.execute.worker", str(sweep.folder), "--tasks", file]
             words += ["--at-once", str(slots)] if slots > 1 else []
             asked: dict[str, Any] = {"at_once": limits["at_once"], "resources": needs}
             try:

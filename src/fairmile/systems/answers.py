@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fairmile.systems.found import Accelerator, Network, Nodes, Place, Processor, Queue, Slurm
+from fairmile.systems.probe_result import Accelerator, Network, Nodes, Place, Processor, Queue, Slurm
 
 _MIB_PER_GIB = 1024
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")

@@ -8,8 +8,8 @@ from typing import Any
 
 from fairmile.base.units import format_size
 from fairmile.base.yaml_text import dump
-from fairmile.systems.found import Accelerator, Found, Nodes, Place, Queue
 from fairmile.systems.model import NAME
+from fairmile.systems.probe_result import Accelerator, Found, Nodes, Place, Queue
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:+@-]*")
 _PURPOSES = {

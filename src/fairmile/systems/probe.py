@@ -13,7 +13,7 @@ from datetime import date
 from fairmile.base.commands import Runner, Ssh
 from fairmile.base.errors import SystemFailure
 from fairmile.systems import answers
-from fairmile.systems.found import Accelerator, Found, Modules, Place, Program, Queue, Slurm
+from fairmile.systems.probe_result import Accelerator, Found, Modules, Place, Program, Queue, Slurm
 
 # Programs whose version is worth knowing, and what to ask them.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {

@@ -9,9 +9,9 @@ from datetime import date
 from typing import Any, Literal
 
 from fairmile.base.units import format_duration
-from fairmile.systems.found import Found, Nodes, Queue
 from fairmile.systems.model import FileSystem, Gpu, Partition, SoftwareSet, System
 from fairmile.systems.module_lines import module_name, read_line
+from fairmile.systems.probe_result import Found, Nodes, Queue
 
 Verdict = Literal["same", "differs", "missing", "new", "unknown"]
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from fairmile.base.errors import UsageError
-from fairmile.benchmarks.harness.arrays import ArraySamples
 from fairmile.benchmarks.harness.loader import Loader
 from fairmile.benchmarks.harness.ranks import Ranks
+from fairmile.benchmarks.harness.samples import ArraySamples
 
 CPU = torch.device("cpu")
 

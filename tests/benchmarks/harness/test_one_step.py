@@ -9,7 +9,7 @@ import torch
 from fairmile.base.errors import UsageError
 from fairmile.benchmarks.benchmarks import Benchmarks
 from fairmile.benchmarks.program import SUITE, folder_of
-from fairmile.perf.tracing.trace import TraceRequest, trace_targets
+from fairmile.predict.fake_device.request import TraceRequest, trace_targets
 
 WITH_STEP = sorted(file.parent.name for file in SUITE.glob("*/step.py"))
 SMALL = {"cosmoflow": {"batch_size": 2}, "earthquake": {"batch_size": 2, "d_model": 8}, "mnist": {"batch_size": 2}}

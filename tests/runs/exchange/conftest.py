@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from run_documents import lay_run, training
 
-from fairmile.runs.crate import card_text
-from fairmile.runs.layout import CARD
-from fairmile.runs.model import Run
+from fairmile.runs.record.crate import card_text
+from fairmile.runs.record.layout import CARD
+from fairmile.runs.record.run import Run
 
 
 @pytest.fixture(scope="module", autouse=True)

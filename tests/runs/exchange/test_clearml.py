@@ -17,7 +17,7 @@ from run_documents import lay_run, trivial
 
 from fairmile.base.errors import Conflict, Integrity, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 
 clearml = EXCHANGES["clearml"]
 _SESSION = """

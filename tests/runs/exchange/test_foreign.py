@@ -12,7 +12,7 @@ from fairmile.base.errors import Unsupported, UsageError
 from fairmile.meter.lines import event_files, read_log
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.exchange.foreign import ForeignRun, Point, metric_figures, run_name, typed
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 
 
 @pytest.mark.parametrize(

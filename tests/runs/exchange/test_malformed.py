@@ -19,9 +19,9 @@ from run_documents import lay_run, sha256, training
 
 from fairmile.base.errors import FairmileError, InvalidDocument, UsageError
 from fairmile.base.yaml import load_located
-from fairmile.runs.crate import FileFacts, card_text
 from fairmile.runs.exchange import EXCHANGES
-from fairmile.runs.layout import CARD, RECORD
+from fairmile.runs.record.crate import FileFacts, card_text
+from fairmile.runs.record.layout import CARD, RECORD
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 some = settings(

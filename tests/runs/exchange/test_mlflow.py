@@ -17,7 +17,7 @@ from run_documents import CREATED, lay_run, training, trivial
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

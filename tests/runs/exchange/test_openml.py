@@ -11,7 +11,7 @@ from run_documents import lay_run, training, trivial
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound
 from fairmile.runs.exchange import EXCHANGES
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.run import Run, RunState
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -15,9 +15,9 @@ from run_documents import lay_run, sha256, training, trivial
 from fairmile.base.digest import merkle_root, scan_tree
 from fairmile.base.errors import Conflict, Integrity, InvalidDocument, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES
-from fairmile.runs.layout import CARD, RECORD
-from fairmile.runs.model import Run
-from fairmile.runs.packing import extract, pack, read_packed
+from fairmile.runs.record.layout import CARD, RECORD
+from fairmile.runs.record.packing import extract, pack, read_packed
+from fairmile.runs.record.run import Run
 
 rocrate = EXCHANGES["rocrate"]
 

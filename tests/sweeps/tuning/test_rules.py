@@ -8,9 +8,9 @@ import pytest
 
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Settings, TrialRecord
-from fairmile.sweeps.tuning.records import Entry
 from fairmile.sweeps.tuning.rules import Rules
-from fairmile.sweeps.tuning.space import Space
+from fairmile.sweeps.tuning.search_space import Space
+from fairmile.sweeps.tuning.trial_log import Entry
 
 HOUR_S = 3600.0
 

@@ -7,8 +7,8 @@ import pytest
 from fairmile.base.errors import UsageError
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Settings
+from fairmile.sweeps.tuning.search_space import Space
 from fairmile.sweeps.tuning.settings import check_fits, parse_settings
-from fairmile.sweeps.tuning.space import Space
 
 LOSS = Objective("loss", "lower")
 TIME = Objective("time", "lower")

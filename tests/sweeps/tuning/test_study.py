@@ -18,8 +18,8 @@ from sweep_making import wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import RunFailed, UsageError
 from fairmile.base.files import Holder
-from fairmile.runs.model import RunState
-from fairmile.sweeps.record import Sweep
+from fairmile.runs.record.run import RunState
+from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.tuning.engine import Outcome, Report, Trial, TrialRecord
 from fairmile.sweeps.tuning.pulse import Pulse
 from fairmile.workspace import Workspace
@@ -217,7 +217,7 @@ class TestHere:
 
     def test_a_signal_ends_what_the_threads_of_a_worker_run(self, workspace: Workspace, tmp_path: Path) -> None:
         study = made(workspace, tmp_path, until=f"[ -e {tmp_path}/go ]", trials=2)
-        words = ["-m", "fairmile.sweeps.tuning.worker", str(study.folder), "--at-once", "2", "--"]
+        words = ["-m", "fairmile.sweeps.tuning.study_worker", str(study.folder), "--at-once", "2", "--"]
         with subprocess.Popen([sys.executable, *words]) as worker:
             while worker.poll() is None and not are_under_way(workspace.studies.trials(study), 2):
                 time.sleep(0.1)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from fairmile.base.distributions import fit_line
 from fairmile.base.errors import RunFailed
-from fairmile.base.statistics import fit_line
 from fairmile.base.units import format_size
 from fairmile.benchmarks.harness.loader import Loader
 from fairmile.benchmarks.harness.ranks import Ranks

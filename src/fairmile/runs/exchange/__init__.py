@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem
 from fairmile.base.files import write_atomic
 from fairmile.base.registry import Plugin, Registry
-from fairmile.runs.crate import card_text
-from fairmile.runs.layout import CARD, write_record
-from fairmile.runs.model import Run
-from fairmile.runs.packing import extract
+from fairmile.runs.record.crate import card_text
+from fairmile.runs.record.layout import CARD, write_record
+from fairmile.runs.record.packing import extract
+from fairmile.runs.record.run import Run
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 

@@ -34,9 +34,9 @@ from fairmile.runs.exchange.foreign import (
     typed,
     validated,
 )
-from fairmile.runs.layout import OUTPUT, RECORD, WORK
-from fairmile.runs.model import Run, RunState
-from fairmile.runs.packing import extract, new_zip, opened
+from fairmile.runs.record.layout import OUTPUT, RECORD, WORK
+from fairmile.runs.record.packing import extract, new_zip, opened
+from fairmile.runs.record.run import Run, RunState
 
 _TASK, _METRICS, _LOG = "task.json", "metrics.jsonl", "log.jsonl"
 _FOLDER = "/offline"  # stands for the folder of the session in the addresses of artifacts; importers cut it off

@@ -19,11 +19,11 @@ from fairmile.base.errors import InvalidDocument, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.words import slug
 from fairmile.meter.lines import FILE, Log, Logged, Writer, number_text
-from fairmile.meter.statistics import metric_documents
-from fairmile.runs.layout import FORMAT, OUTPUT, WORK
-from fairmile.runs.model import RunState
-from fairmile.runs.spec import RunSpec
-from fairmile.runs.wording import better_of
+from fairmile.meter.summaries import metric_documents
+from fairmile.runs.record.layout import FORMAT, OUTPUT, WORK
+from fairmile.runs.record.run import RunState
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.values import better_of
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,300})(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)

@@ -43,8 +43,8 @@ from fairmile.runs.exchange.foreign import (
     typed,
     validated,
 )
-from fairmile.runs.layout import RECORD
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.layout import RECORD
+from fairmile.runs.record.run import Run, RunState
 
 _DATABASE, _ARTIFACTS, _META = "mlflow.db", "artifacts", "*/meta.yaml"
 _RUN_TAG, _TAG = "fairmile.run", "fairmile.tag."

@@ -37,8 +37,8 @@ from fairmile.runs.exchange.foreign import (
     refuse_links_out,
     typed,
 )
-from fairmile.runs.layout import RECORD
-from fairmile.runs.model import Run, RunState
+from fairmile.runs.record.layout import RECORD
+from fairmile.runs.record.run import Run, RunState
 
 _RUN, _FLOW, _PREDICTIONS, _TRACE, _FILES = "description.xml", "flow.xml", "predictions.arff", "trace.arff", "fairmile"
 _TASK_TAG = "openml-task-"

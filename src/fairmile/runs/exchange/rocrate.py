@@ -20,12 +20,12 @@ from fairmile.base.digest import ManifestEntry, merkle_root, scan_tree
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.files import safe_join
 from fairmile.base.strict_json import load_json
-from fairmile.runs.crate import CODE, INPUTS, FileFacts, card_text
 from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
 from fairmile.runs.exchange.foreign import checked_document, files_below, lay_copies
-from fairmile.runs.layout import CARD, RECORD
-from fairmile.runs.model import Run
-from fairmile.runs.packing import extract, new_zip, opened
+from fairmile.runs.record.crate import CODE, INPUTS, FileFacts, card_text
+from fairmile.runs.record.layout import CARD, RECORD
+from fairmile.runs.record.packing import extract, new_zip, opened
+from fairmile.runs.record.run import Run
 
 _CHUNK = 1 << 20
 _LONGEST_CARD = 256 << 20

@@ -16,11 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairmile.base.errors import Unsupported
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 from fairmile.sweeps.tuning.engine import Execute, Outcome, Trial
-from fairmile.sweeps.tuning.records import Entry, RecordedEngine, Records
 from fairmile.sweeps.tuning.rules import Decide, Rules, together
-from fairmile.sweeps.tuning.space import Dimension
+from fairmile.sweeps.tuning.search_space import Dimension
+from fairmile.sweeps.tuning.trial_log import Entry, RecordedEngine, Records
 
 # DeepHyper's TPE does not work; `tpe`, which stands in the settings where nothing is said, is its own default here, a
 # forest of extra trees.

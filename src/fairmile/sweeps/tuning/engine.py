@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from fairmile.base.registry import Plugin, Registry
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 
 TrialState = Literal["running", "done", "pruned", "failed"]

@@ -25,12 +25,12 @@ from typing import Any
 
 from fairmile.base.errors import Integrity, Unsupported, UsageError
 from fairmile.base.files import Lock, write_failure
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Execute, Outcome, Report, Settings, StopEarly, Trial, TrialRecord, TrialState
 from fairmile.sweeps.tuning.rules import Rules, together, worker_words
+from fairmile.sweeps.tuning.search_space import Dimension, Space
 from fairmile.sweeps.tuning.settings import check_fits
-from fairmile.sweeps.tuning.space import Dimension, Space
 
 _NAME = "fairmile"  # of the study in its journal; Hyperband's brackets follow from it, so it never changes
 _LOCK_TIMEOUT_S = 600.0

@@ -27,13 +27,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from fairmile.base.errors import Unsupported, UsageError
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import INTERRUPTED, Execute, Outcome, Settings, Trial
 from fairmile.sweeps.tuning.optuna_engine import suggest
-from fairmile.sweeps.tuning.records import Entry, RecordedEngine, Records
 from fairmile.sweeps.tuning.rules import Decide
-from fairmile.sweeps.tuning.space import Dimension, Space
+from fairmile.sweeps.tuning.search_space import Dimension, Space
+from fairmile.sweeps.tuning.trial_log import Entry, RecordedEngine, Records
 
 _OBJECT_STORE_BYTES = 80 << 20  # what Ray asks for at least; nothing is kept there
 _ENVIRONMENT = {

@@ -13,7 +13,7 @@ from typing import Any
 from fairmile.base.errors import Conflict, UsageError
 from fairmile.sweeps.model import Objective
 from fairmile.sweeps.tuning.engine import Report, Settings, StopEarly, TrialRecord
-from fairmile.sweeps.tuning.space import Space
+from fairmile.sweeps.tuning.search_space import Space
 
 # Asked at each new value of a trial, as (step, value): why it is to be stopped, or "". NaN stands for no finite number.
 Decide = Callable[[float, float], str]

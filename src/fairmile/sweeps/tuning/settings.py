@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
-from fairmile.runs.wording import Value
+from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective, Origin, place_of
 from fairmile.sweeps.tuning.curves import METHODS
 from fairmile.sweeps.tuning.engine import ENGINES, Settings
-from fairmile.sweeps.tuning.space import Space
+from fairmile.sweeps.tuning.search_space import Space
 
 SAMPLERS = ("random", "grid", "tpe", "gp", "cma-es", "nsga-ii", "pbt", "bohb")
 PRUNERS = ("asha", "hyperband", "median", "none")

@@ -20,24 +20,24 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import Holder, write_atomic
-from fairmile.runs.batches import Frozen, read_tasks, write_tasks
-from fairmile.runs.ledger import Ledger, Row
-from fairmile.runs.model import RunState
+from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.worker import Batch
+from fairmile.runs.record.ledger import Ledger, Row
+from fairmile.runs.record.run import RunState
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.record.trial import trial_result
+from fairmile.runs.record.values import Better
 from fairmile.runs.runs import RunPlan, Runs
-from fairmile.runs.spec import RunSpec
-from fairmile.runs.trial import trial_result
-from fairmile.runs.wording import Better
-from fairmile.runs.worker import Batch
 from fairmile.sweeps.files import read_document
+from fairmile.sweeps.folder import SWEEP, Sweep, read_sweep
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Definition, Objective
-from fairmile.sweeps.record import SWEEP, Sweep, read_sweep
 from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.curves import hindsight, stopper
 from fairmile.sweeps.tuning.engine import ENGINES, Engine, Settings, TrialRecord
 from fairmile.sweeps.tuning.pulse import Pulse, has_no_pulse
+from fairmile.sweeps.tuning.search_space import Space
 from fairmile.sweeps.tuning.settings import KEYS, parse_settings
-from fairmile.sweeps.tuning.space import Space
 from fairmile.sweeps.tuning.trials import TrialRunner
 
 _LOOK_S = 1.0
@@ -269,7 +269,7 @@ class Studies:
         number = len(list(read_tasks(study.folder))) + 1
         key = f"{study.id}-{number}"
         write_tasks(study.folder, number, key, study.system, [[] for _ in range(workers)])
-        words = ["-m", "fairmile.sweeps.tuning.worker", str(study.folder), "--job", key]
+        words = ["-m", "fairmile.sweeps.tuning.study_worker", str(study.folder), "--job", key]
         return self._runs().arrays.submit(frozen_of(study), words, workers, key).job
 
     def is_spent(self, study: Sweep) -> bool:
@@ -395,7 +395,7 @@ def _started(folder: Path, at_once: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a worker that begins nothing more when this process has ended."""
     said = {"--at-once": at_once, "--parent": os.getpid()}
     words = [word for name, value in said.items() for word in (name, str(value))]
-    argv = [sys.executable, "-P", "-m", "fairmile.sweeps.tuning.worker", str(folder), *words, "--"]
+    argv = [sys.executable, "-P", "-m", "fairmile.sweeps.tuning.study_worker", str(folder), *words, "--"]
     with open(folder / _LOG, "ab") as log:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=os.environ

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.meter.tail import Tail
-from fairmile.runs.batches import Frozen
-from fairmile.runs.model import Run
-from fairmile.runs.trial import STOPPED_EARLY, result_of
-from fairmile.runs.wording import Value
-from fairmile.runs.worker import Batch
+from fairmile.runs.execute.batches import Frozen
+from fairmile.runs.execute.worker import Batch
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.trial import STOPPED_EARLY, result_of
+from fairmile.runs.record.values import Value
 from fairmile.sweeps.members import Members
 from fairmile.sweeps.model import Objective, Point
 from fairmile.sweeps.tuning.engine import INTERRUPTED, Outcome, Report, Trial

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fairmile.benchmarks.harness.arrays import ArraySamples
+from fairmile.benchmarks.harness.samples import ArraySamples
 from fairmile.benchmarks.harness.session import Session
 from fairmile.benchmarks.harness.task import Metric
 from fairmile.benchmarks.harness.trainer import fit

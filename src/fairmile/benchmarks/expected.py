@@ -1,0 +1,125 @@
+"""What a benchmark's run on a GPU is expected to need and to do, from its step."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairmile.base.errors import FairmileError
+from fairmile.benchmarks.program import STEP, folder_of
+from fairmile.jobs.resolve import resolve
+from fairmile.jobs.spec import JobSpec
+from fairmile.runs.prediction import Predicted
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import RunSpec
+from fairmile.systems.hardware import hardware
+
+# Most runs are none of a benchmark on a GPU: only theirs load what traces a step.
+if TYPE_CHECKING:
+    from fairmile.jobs.machines import Machines
+    from fairmile.predict.predict import Predict
+    from fairmile.predict.step_cache import Foreseen
+    from fairmile.systems.model import Partition
+
+_MODULE = "fairmile.benchmarks"
+_TRIALS = 1.3  # cuDNN tries kernels in the first steps, some of which take more memory: 1.21 times once, on an H200
+
+
+class FromStep:
+    """Predicts `peak_memory_bytes` and `train_samples_per_s` of a benchmark that trains on one GPU.
+
+    It goes by the systems of a workspace, and by what was measured there.
+    """
+
+    def __init__(self, predict: Callable[[], Predict], machines: Callable[[], Machines]) -> None:
+        self._predict = predict
+        self._machines = machines
+
+    def predict(self, spec: RunSpec, history: Sequence[Run]) -> dict[str, Predicted]:
+        file = step_file(spec.argv)
+        if file is None or not _is_alone(spec.params):
+            return {}
+        try:
+            where = self._where(spec)
+            if where is None:
+                return {}
+            found = self._predict().foresee(file, spec.params, where)
+        except FairmileError:  # what cannot be traced is not predicted; it may run all the same
+            return {}
+        source = f"its step, traced, on {found.gpu}"
+        expected, least, most = found.peak_bytes
+        if found.by_kind.get("conv") and not spec.params.get("deterministic"):
+            most = round(most * _TRIALS)
+        rate = found.samples_per_s
+        return {
+            "peak_memory_bytes": Predicted(
+                float(expected),
+                float(least),
+                float(most),
+                source,
+                limit=float(found.usable_bytes),
+                device=found.gpu,
+                remedy=_largest(file, spec.params, found.gpu),
+            ),
+            "train_samples_per_s": Predicted(*rate, source),
+        }
+
+    def _where(self, spec: RunSpec) -> str | Partition | None:
+        """Return the kind of GPU that a run gets, or the partition that has it; None where there is none to tell."""
+        if spec.resources.gpus_per_node == 0:
+            return None
+        if spec.system:
+            machine = self._machines()[spec.system]
+            job = JobSpec(argv=spec.argv, resources=spec.resources, software=spec.software, launch=spec.launch)
+            asked = resolve(machine.filled(job), machine.system, check_account=False)
+            return machine.system.partitions[asked.partition] if asked.gpus_per_node else None
+        return _only_model(hardware())
+
+
+def _largest(file: Path, params: Mapping[str, Any], gpu: str) -> str:
+    """Return how to find the largest batch of a benchmark that a kind of GPU has room for."""
+    others = [f"-a {shlex.quote(f'{name}={value}')}" for name, value in params.items() if name != "batch_size"]
+    command = " ".join(["fairmile predict memory", file.parent.name, *others, f"--gpu {gpu} --largest"])
+    return f"`{command}` finds the largest batch that fits"
+
+
+def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tuple[Foreseen, float, str]]]:
+    """Return by kind of GPU what was foreseen of each run's step, the seconds it took, and the run.
+
+    The table that comes along tells it alone: it is what runs correct.
+    """
+    found: dict[str, list[tuple[Foreseen, float, str]]] = {}
+    for run in runs:
+        rate = run.metrics.get("train_samples_per_s")
+        file, model = step_file(run.document["spec"]["argv"]), _only_model(run.hardware)
+        if rate is None or not rate.value > 0 or file is None or model is None or not _is_alone(run.params):
+            continue
+        try:
+            foreseen = predict.foresee(file, run.params, model, as_shipped=True)
+        except FairmileError:
+            continue
+        found.setdefault(foreseen.gpu, []).append((foreseen, foreseen.batch / rate.value, run.id))
+    return found
+
+
+def step_file(argv: Sequence[str]) -> Path | None:
+    """Return the file that builds the step of the benchmark that a command runs; None for any other command."""
+    if _MODULE not in argv[:-1]:
+        return None
+    try:
+        file = folder_of(argv[list(argv).index(_MODULE) + 1]) / f"{STEP}.py"
+    except FairmileError:
+        return None
+    return file if file.is_file() else None
+
+
+def _is_alone(params: Mapping[str, Any]) -> bool:
+    return bool(params.get("strategy", "single") == "single" and params.get("device", "auto") != "cpu")
+
+
+def _only_model(found: Mapping[str, Any]) -> str | None:
+    """Return the kind of GPU of some hardware; None where there is none, or several kinds."""
+    models = {str(each.get("model") or "") for each in found.get("gpus") or ()}
+    return models.pop() or None if len(models) == 1 else None

@@ -1,0 +1,10 @@
+"""`python -m fairmile.costs.collectives`: measure collectives as one rank, or start the ranks here."""
+
+from __future__ import annotations
+
+import sys
+
+from fairmile.costs.collectives.program import main
+
+if __name__ == "__main__":
+    sys.exit(main())

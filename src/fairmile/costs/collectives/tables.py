@@ -1,0 +1,169 @@
+"""Measured times of collectives: our own files, and the text that nccl-tests and the OSU benchmarks print."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.strict_json import load_json
+from fairmile.costs.collectives.formulas import collective_name
+
+FORMAT = 1
+_OSU = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "bcast": "broadcast",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "barrier": "barrier",
+    "": "point_to_point",
+}
+_PER_PEER = ("all_gather", "all_to_all")  # whose size OSU states for one other rank, not for the whole buffer
+_OSU_TITLE = re.compile(r"#\s*OSU\s+MPI(?:-\w+)?\s*(?:(\w+)\s+)?Latency Test", re.IGNORECASE)
+_NCCL_NAME = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv)_perf\b")
+_NCCL_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured time: that of the slowest rank, the median over repeats where there were several."""
+
+    collective: str
+    size_bytes: float
+    ranks: int
+    time_s: float
+    nodes: int = 1
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON can say it."""
+        return asdict(self)
+
+
+def read_points(path: str | Path, *, ranks: int | None = None, collective: str = "") -> tuple[Point, ...]:
+    """Read the measured times of a file; `ranks` and `collective` say what its text does not."""
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SystemFailure(f"{path} cannot be read: {error.strerror}") from error
+    return parse_points(text, ranks=ranks, collective=collective, file=str(path))
+
+
+def parse_points(
+    text: str, *, ranks: int | None = None, collective: str = "", file: str = "the text"
+) -> tuple[Point, ...]:
+    """Return the measured times of a text, whatever printed it."""
+    if text.lstrip().startswith("{"):
+        points = _own(text, file)
+    elif "OSU" in text:
+        points = _osu(text, ranks, file)
+    else:
+        points = _nccl_tests(text, ranks, collective, file)
+    if not points:
+        raise UsageError(
+            f"{file} holds no measured times",
+            hint="expected the output of nccl-tests, of an OSU latency test, or of `fairmile benchmark collectives`",
+        )
+    return tuple(points)
+
+
+def _own(text: str, file: str) -> list[Point]:
+    document = load_json(text, file=file)
+    rows = document.get("points")
+    if document.get("format") != FORMAT or not isinstance(rows, list):
+        raise UsageError(f"{file}: expected `format` {FORMAT} and a list `points`")
+    return [_point(row, f"{file}: points[{number}]") for number, row in enumerate(rows)]
+
+
+def _point(row: Any, where: str) -> Point:
+    try:
+        point = Point(
+            collective_name(row["collective"]),
+            float(row["size_bytes"]),
+            int(row["ranks"]),
+            float(row["time_s"]),
+            int(row.get("nodes", 1)),
+        )
+    except FairmileError as error:
+        raise UsageError(f"{where}: {error}", hint=error.hint) from error
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise UsageError(f"{where}: {row!r} lacks collective, size_bytes, ranks or time_s") from error
+    return checked(point, where)
+
+
+def checked(point: Point, where: str) -> Point:
+    """Return the point, or say what cannot be true of it."""
+    if not (math.isfinite(point.time_s) and point.time_s > 0 and point.size_bytes >= 0 and point.ranks >= 1):
+        raise UsageError(f"{where}: {point.size_bytes:g} bytes, {point.ranks} ranks and {point.time_s!r} s cannot be")
+    return point
+
+
+def _osu(text: str, ranks: int | None, file: str) -> list[Point]:
+    points: list[Point] = []
+    name: str | None = None
+    for line in text.splitlines():
+        title = _OSU_TITLE.search(line)
+        if title:
+            name = _OSU.get((title[1] or "").lower())
+            continue
+        words = line.split()
+        if name is None or not words or words[0].startswith("#"):
+            continue
+        numbers = _numbers(words)
+        if numbers is None:
+            continue
+        count = 2 if name == "point_to_point" else ranks
+        if count is None:
+            raise UsageError(f"{file} does not say how many ranks took part", hint="name their number")
+        if name == "barrier":
+            points.append(checked(Point(name, 0.0, count, numbers[0] * 1e-6), file))
+        elif len(numbers) >= 2:
+            size = numbers[0] * (count if name in _PER_PEER else 1)
+            points.append(checked(Point(name, size, count, numbers[1] * 1e-6), file))
+    return points
+
+
+def _nccl_tests(text: str, ranks: int | None, collective: str, file: str) -> list[Point]:
+    header: Sequence[str] = ()
+    seen: set[int] = set()
+    points: list[Point] = []
+    named = _NCCL_NAME.search(text)
+    name = collective or (named[1] if named else "")
+    for line in text.splitlines():
+        rank = _NCCL_RANK.match(line)
+        if rank:
+            seen.add(int(rank[1]))
+        words = line.lstrip("# ").split()
+        if line.startswith("#"):
+            if {"size", "time", "busbw"} <= set(words):
+                header = words
+            continue
+        if not header or len(words) <= header.index("time") or not words[0].isdigit():
+            continue
+        count = ranks or len(seen)
+        if not name or not count:
+            missing = "which collective it measured" if not name else "how many ranks took part"
+            raise UsageError(f"{file} does not say {missing}", hint="name it beside the file")
+        time_us = _numbers([words[header.index("time")]])
+        if time_us is not None and time_us[0] > 0:
+            plain = "point_to_point" if name == "sendrecv" else collective_name(name)
+            points.append(Point(plain, float(words[0]), count, time_us[0] * 1e-6))
+    return points
+
+
+def _numbers(words: Sequence[str]) -> list[float] | None:
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return None
+
+
+def document_of(points: Sequence[Point], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is written to a file: what was measured, with what, and every point."""
+    return {"format": FORMAT, **about, "points": [point.document() for point in points]}

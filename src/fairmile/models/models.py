@@ -1,0 +1,82 @@
+"""Models that can be trained and used: the benchmark that judges a model knows how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.words import did_you_mean
+from fairmile.catalog.assets import Assets
+from fairmile.catalog.card import Card
+from fairmile.catalog.catalog import Catalog
+from fairmile.catalog.declared import BUILTIN, LOCAL
+from fairmile.catalog.verbs import Models as CatalogModels
+from fairmile.runs.record.layout import work_folder
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.values import Value
+from fairmile.runs.runs import Runs
+
+_WORK = ("train", "inference")
+_WEIGHTS = "checkpoint.pt"
+_ALL = 1_000_000
+
+
+class Models(CatalogModels):
+    """Models of every catalog, and runs of them."""
+
+    def __init__(self, catalog: Catalog, assets: Assets, runs: Callable[[], Runs]) -> None:
+        super().__init__(catalog, assets)
+        self._runs = runs
+
+    def run(
+        self,
+        work: str,
+        name: str,
+        dataset: str = "",
+        *,
+        weights: str | Path = "",
+        params: dict[str, Value] | None = None,
+        again: bool = False,
+        **fields: Any,
+    ) -> Run:
+        """Train a model, or let a trained one predict, and return the record of that run.
+
+        A model is run by the benchmark that judges it, or by its own command. `weights` are those of an earlier run,
+        by its id, or a file; inference needs them. Further `fields` are those of a run, as `seed` and `system`.
+        """
+        if work not in _WORK:
+            near = did_you_mean(work, _WORK)
+            raise UsageError(f"a model cannot be run for {work!r}", hint=near or "train or inference")
+        if work == "inference" and not weights:
+            raise UsageError("inference needs weights", hint="weights=RUN names the run that trained them, or a file")
+        values: dict[str, Value] = {**(params or {})}
+        card = self._program(self._catalog.get(name, kind=self.kind))
+        if card.kind == "benchmark":
+            values["work"] = work
+        if weights:
+            values["checkpoint"] = str(self._weights(str(weights)))
+        return self._runs().run(str(card.handle), dataset, again=again, params=values, **fields)
+
+    def _program(self, model: Card) -> Card:
+        """Return what runs a model: the benchmark that makes its own data, else the model's own card.
+
+        Who asks for a model trusts its catalog: a benchmark of another one does not get to run in its place.
+        """
+        judges = [hit.handle for hit in self._catalog.find("benchmark", limit=_ALL) if not hit.row.gone]
+        for card in (self._catalog.get(str(handle)) for handle in judges):
+            is_trusted = card.catalog in (model.catalog, BUILTIN, LOCAL)
+            if is_trusted and card.get("makesData") is True and model.iri in card.texts("evaluatedMLModel"):
+                return card
+        return model
+
+    def _weights(self, named: str) -> Path:
+        """Return the file of weights that a path or a run means."""
+        if Path(named).is_file():
+            return Path(named).absolute()
+        run = self._runs().get(named)
+        file = work_folder(run.folder, run.document["spec"]) / _WEIGHTS
+        if not file.is_file():
+            raise NotFound(f"the run {run.id} left no weights: there is no {file}")
+        return file

@@ -1,0 +1,38 @@
+"""The process that traces: reads requests, writes traces, or says in one line why not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairmile.base.files import write_atomic
+from fairmile.predict.fake_device.request import REFUSED, Refused, TraceRequest, answers
+from fairmile.predict.fake_device.session import Session
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trace every request of the first file; 3 where one is refused.
+
+    Each has a file of its own beside the second, which holds the refusal where there is no trace.
+    """
+    try:
+        asked, answer = map(Path, argv)
+        document = json.loads(asked.read_bytes())
+        session = Session()
+    except Refused as refused:
+        sys.stdout.write("\n" + _said(refused) + "\n")
+        return REFUSED
+    code = 0
+    for each, path in zip(document, answers(answer, len(document)), strict=True):
+        try:
+            write_atomic(path, session.trace(TraceRequest(**each)))
+        except Refused as refused:
+            write_atomic(path, _said(refused).encode())
+            code = REFUSED
+    return code
+
+
+def _said(refused: Refused) -> str:
+    return json.dumps({"error": refused.sentence, "hint": refused.hint})

@@ -1,0 +1,126 @@
+"""Ask for the trace of a model's step and get it, from a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.commands import Here
+from fairmile.base.errors import SystemFailure, Unsupported, UsageError
+from fairmile.base.files import write_atomic
+from fairmile.costs.steps import Trace, read_trace
+
+REFUSED = 3
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_INSTALL = "pip install 'fairmile[predict]'"
+FORMS = ("foreach", "fused", "loop")
+
+
+class Refused(Exception):
+    """A request that cannot be traced: one sentence, and what to do about it."""
+
+    def __init__(self, sentence: str, hint: str) -> None:
+        super().__init__(sentence)
+        self.sentence, self.hint = sentence, hint
+
+
+class Unfollowed(Refused):
+    """A step that can be followed up to a point, and what is known of it until there."""
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """Which function builds the model, with what, and how its steps are run; None leaves a choice to the function."""
+
+    file: str
+    function: str = "build"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    steps: int = 2
+    training: bool | None = None
+    precision: str | None = None
+    accumulate: int = 1
+    checkpointing: bool | None = None
+    channels_last: bool | None = None
+    optimizer_form: str | None = None
+    batch_argument: str | None = None
+    partial: bool = False  # whether a step that cannot be followed to its end is traced as far as it can be
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UsageError(f"{self.steps} steps cannot be traced", hint="trace one step or more")
+        if self.accumulate < 1:
+            raise UsageError(f"gradients cannot be accumulated over {self.accumulate} batches", hint="give 1 or more")
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise UsageError(f"{self.precision!r} is no precision", hint=f"take one of {', '.join(PRECISIONS)}")
+        if self.optimizer_form is not None and self.optimizer_form not in FORMS:
+            raise UsageError(
+                f"{self.optimizer_form!r} is no form of an optimizer", hint=f"take one of {', '.join(FORMS)}"
+            )
+
+
+def trace_target(
+    request: TraceRequest, *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
+) -> Trace:
+    """Trace what `request` names in a process of its own, which leaves its files in `folder`."""
+    found = trace_targets([request], python=python, timeout_s=timeout_s, folder=folder)[0]
+    if isinstance(found, UsageError):
+        raise found
+    return found
+
+
+def trace_targets(
+    requests: Sequence[TraceRequest], *, python: str = sys.executable, timeout_s: float | None = None, folder: Path
+) -> list[Trace | UsageError]:
+    """Trace several requests in one process, in order; where one cannot be traced its error stands in its place."""
+    asked, answer = folder / "request.json", folder / "trace.json"
+    write_atomic(asked, _document(requests))
+    # -P: files of the folder that this runs in must not stand in for modules of Python, torch or this package.
+    argv = [python, "-P", "-m", "fairmile.predict.fake_device", str(asked), str(answer)]
+    ended = Here().run(argv, timeout_s=timeout_s, check=False)
+    if ended.exit_code == 1 and "No module named 'torch'" in ended.stderr:
+        raise Unsupported("torch is not installed, and a model cannot be traced without it", hint=_INSTALL)
+    paths = answers(answer, len(requests))
+    if ended.exit_code == REFUSED and not paths[0].exists():
+        raise _refusal(ended.stdout)
+    if ended.exit_code not in (0, REFUSED) or not all(path.exists() for path in paths):
+        last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise SystemFailure(
+            f"the tracer of {requests[0].file} ended with code {ended.exit_code}: {last}",
+            hint="run the function alone to see where it fails",
+        )
+    return [_answer(path) for path in paths]
+
+
+def _document(requests: Sequence[TraceRequest]) -> bytes:
+    try:
+        return json.dumps([asdict(each) for each in requests]).encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the arguments of {requests[0].file}:{requests[0].function} cannot be handed on: {error}",
+            hint="give numbers, text, true, false, null, and lists or maps of them",
+        ) from error
+
+
+def _answer(path: Path) -> Trace | UsageError:
+    with path.open("rb") as stream:
+        refused = stream.read(10).startswith(b'{"error"')
+    return _refusal(path.read_text()) if refused else read_trace(path)
+
+
+def answers(answer: Path, count: int) -> list[Path]:
+    """Return where the traces of `count` requests are written."""
+    return [answer.with_name(f"{answer.stem}.{number}{answer.suffix}") for number in range(count)]
+
+
+def _refusal(printed: str) -> UsageError:
+    for line in reversed(printed.splitlines()):
+        if line.startswith('{"error"'):
+            said = json.loads(line)
+            return UsageError(said["error"], hint=said["hint"])
+    return UsageError(
+        "the tracer refused and did not say why", hint="run it by hand: python -m fairmile.predict.fake_device"
+    )

@@ -1,0 +1,601 @@
+"""The answers before a job runs: does it fit, how long does a step take, on how many GPUs is it worth it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.units import format_size
+from fairmile.costs.devices import Device, device
+from fairmile.costs.operators.calibrate import Calibrated, calibrate
+from fairmile.costs.operators.grid import generic_candidates
+from fairmile.costs.operators.refine import Correction, MeasuredStep
+from fairmile.costs.operators.signatures import candidates_of, merged
+from fairmile.costs.steps import Trace
+from fairmile.predict.fake_device.request import TraceRequest, trace_targets
+from fairmile.predict.loading import Loading, loading
+from fairmile.predict.measured import Measured
+from fairmile.predict.memory.account import MemoryAccount, Moment, Span, account
+from fairmile.predict.memory.closed_forms import ClosedForm, closed_form
+from fairmile.predict.memory.descriptions import Cnn, Gnn, Rnn, Transformer, parse_description
+from fairmile.predict.memory.footprints import batch_of, footprint_of
+from fairmile.predict.memory.largest_batch import LargestBatch, largest_batch, largest_traced_batch
+from fairmile.predict.memory.options import parse_allocator_options
+from fairmile.predict.memory.sharding import Layout, ModelFootprint, RankMemory, rank_memory
+from fairmile.predict.power import Energy, energy_of
+from fairmile.predict.scaling.curves import Goal, Mode, ScalingPrediction, predict_scaling, predict_transformer_scaling
+from fairmile.predict.scaling.data_parallel import OneGpuStep
+from fairmile.predict.scaling.plans import divisors
+from fairmile.predict.scaling.step import device_of_partition
+from fairmile.predict.step_cache import Foreseen, foresee
+from fairmile.predict.step_time import StepTime
+from fairmile.predict.subjects import Target, find_target, parameters_of
+from fairmile.systems.hardware import hardware
+from fairmile.systems.model import Partition
+
+GPU = "h200"
+BATCH_NAMES = (
+    *("batch_size", "batch", "batchsize", "bs", "train_batch_size", "micro_batch_size", "micro_batch"),
+    *("mini_batch_size", "mini_batch", "local_batch_size"),
+)
+_OF_DESCRIPTIONS = {
+    **{"precision": "precision", "training": "training", "accumulate": "accumulate"},
+    "optimizer_form": "implementation",
+}
+_NO_GPU = "run it on the machine that has the GPU; times of a CPU go to a file of yours: --device cpu -o FILE.csv"
+_LONGEST_S = 3600.0  # a trace takes seconds: what takes as long as this does not end
+_TENSOR_NOTE = "how this model splits its layers is not known: they are shared out as those of a transformer"
+_FOLLOWED = "followed as code, FILE.py:FUNCTION, it would tell how much there is"
+_FORM_ERROR = 0.1  # of closed forms: none of the measured steps was off by more
+_SMALLER = 8  # times the batch of a second trace is smaller, for a curve of strong scaling
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """What one GPU holds: of a traced step with the allocator's own doings, of a description the sum of its parts."""
+
+    target: str
+    gpu: Device
+    batch: int
+    found: MemoryAccount | ClosedForm
+    layout: Layout | None = None
+    rank: RankMemory | None = None  # of the fullest rank, where the model is spread as `layout` says
+    wanted_bytes: int = 0  # what that rank's device would show as used if it had more room; nothing where it has enough
+    more_notes: tuple[str, ...] = ()
+
+    @property
+    def device_used_bytes(self) -> int:
+        """All that the device then shows as used."""
+        return round(self.rank.device_bytes) if self.rank is not None else self.found.device_used_bytes
+
+    @property
+    def stopped(self) -> str:
+        """Why the step was followed only to a point, so that all figures are the least it takes; nothing mostly."""
+        return self.found.stopped if isinstance(self.found, MemoryAccount) else ""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the GPU has room for it; None where the least it takes has room, and the most is not known."""
+        has_room = self.device_used_bytes <= self.gpu.memory_bytes
+        if self.rank is None and isinstance(self.found, MemoryAccount):
+            has_room = self.found.fits
+        return None if has_room and self.stopped else has_room
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of how it was found."""
+        return (*self.found.notes, *self.more_notes)
+
+    @property
+    def squeeze(self) -> str:
+        """How it fits although it wants more than there is; nothing where it has room, or does not fit."""
+        if self.rank is None:
+            return self.found.squeeze if isinstance(self.found, MemoryAccount) else ""
+        if not self.wanted_bytes:
+            return ""
+        return (
+            "only because unused segments are given back to the device, which takes time: with more room it would use "
+            f"{format_size(self.wanted_bytes)}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for `--json`."""
+        found = asdict(self.found) if isinstance(self.found, MemoryAccount) else _described(self.found)
+        whole: dict[str, Any] = {"target": self.target, "gpu": self.gpu.slug, "batch": self.batch}
+        if self.rank is not None and self.layout is not None:
+            sums = ("allocated_bytes", "reserved_bytes", "device_bytes")
+            parts = asdict(self.rank) | {name: getattr(self.rank, name) for name in sums}
+            rounded = {name: round(each) if name.endswith("_bytes") else each for name, each in parts.items()}
+            unspread = {name: each for name, each in found.items() if name != "notes"}
+            whole |= {"layout": asdict(self.layout), "rank": rounded, "unspread": unspread}
+            whole["wanted_bytes"] = self.wanted_bytes or self.device_used_bytes
+        else:
+            whole |= found
+        if self.stopped:
+            spans = ("allocated_span", "reserved_span", "device_span")
+            whole |= {name: {**whole[name], "high": None} for name in spans if name in whole}
+        whole["lower_bound"] = bool(self.stopped)
+        ends = {"fits": self.fits, "squeeze": self.squeeze or None, "notes": list(self.notes)}
+        return whole | {"device_used_bytes": self.device_used_bytes, **ends}
+
+
+@dataclass(frozen=True)
+class TimePrediction:
+    """How long a step takes, what it costs in energy, and whether its input can keep up, where that was asked.
+
+    `step` is what it would be if its input were there in time; everything else goes by the step with its waiting.
+    """
+
+    target: str
+    batch: int
+    step: StepTime
+    energy: Energy | None
+    input: Loading | None = None
+
+    @property
+    def step_time_s(self) -> float:
+        return self.input.step_time_s if self.input is not None else self.step.step_time_s
+
+    @property
+    def paced(self) -> StepTime:
+        """The step as it goes with its input: none is shorter than its samples take to arrive."""
+        input_s = self.batch / self.input.delivered_per_s if self.input is not None else 0.0
+        low_s, high_s = max(self.step.low_s, input_s), max(self.step.high_s, input_s)
+        return replace(self.step, step_time_s=self.step_time_s, low_s=low_s, high_s=high_s, bound=self.bound)
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """The least and the most that a step takes; what was said of its input has no interval."""
+        return self.paced.low_s, self.paced.high_s
+
+    @property
+    def bound(self) -> str:
+        """What limits the step: compute, memory, launch or input."""
+        return "input" if self.input is not None and self.input.is_input_bound else self.step.bound
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for `--json`."""
+        return {
+            "target": self.target,
+            "batch": self.batch,
+            **asdict(self.paced),
+            "step_time_without_waiting_s": self.step.step_time_s,
+            "utilisation": self.paced.utilisation,
+            "samples_per_s": self.batch / self.step_time_s,
+            "energy": asdict(self.energy) if self.energy is not None else None,
+            "input": _fed(self.input) if self.input is not None else None,
+        }
+
+
+class Predict:
+    """Predictions of a workspace; `folder` holds what was measured on its own devices, and what was foreseen.
+
+    `step_of` finds the file that builds a step of a benchmark or model, `partition_of` knows machines.
+    """
+
+    def __init__(
+        self, folder: Path, *, step_of: Callable[[str], Path], partition_of: Callable[[str], Partition]
+    ) -> None:
+        self._measured = Measured(folder)
+        self._foreseen = folder / "foreseen"
+        self._step_of = step_of
+        self._partition_of = partition_of
+
+    def trace(self, target: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> Trace:
+        """Return what a step does, operator by operator, without a GPU; `how` are fields of a TraceRequest."""
+        return self._trace(self._target(target), arguments or {}, how)
+
+    def memory(
+        self,
+        target: str,
+        *,
+        gpu: str = GPU,
+        arguments: Mapping[str, Any] | None = None,
+        allocator: str = "",
+        layout: Layout | None = None,
+        **how: Any,
+    ) -> MemoryPrediction:
+        """Tell what a step needs on a GPU, and where it is spread over several, what the fullest rank needs.
+
+        The batch of the target is that of one replica: `micro_batch` of a layout follows from it. `allocator` is what
+        PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`. Of a step that depends
+        on the values of tensors the least that it takes is told, where it is not spread.
+        """
+        asked, on = self._target(target), device(gpu)
+        if asked.description is not None:
+            _refuse_allocator(target, allocator)
+            return _of_description(_changed(asked, arguments or {}, how), target, on, layout)
+        options = parse_allocator_options(allocator)
+        trace = self._trace(asked, arguments or {}, {**how, "partial": layout is None})
+        if layout is not None:
+            _refuse_stopped(target, trace)
+        taken = account(trace, on, options)
+        found = _spread(MemoryPrediction(target, on, batch_of(trace), taken), _footprint(trace, taken), layout)
+        if found.rank is None or not _is_squeezed(found):
+            return found
+        # Replay the whole step on a device that is larger by the same factor as the step is larger than the rank.
+        times = taken.peak_allocated_bytes / found.rank.allocated_bytes
+        limit = taken.context_bytes + (on.memory_bytes - taken.context_bytes) * times
+        return _squeezed(found) if account(trace, on, options, limit_bytes=int(limit)).fits else found
+
+    def largest_batch(
+        self,
+        target: str,
+        *,
+        gpu: str = GPU,
+        arguments: Mapping[str, Any] | None = None,
+        batch_argument: str = "",
+        allocator: str = "",
+        tell: Callable[[str], None] = lambda _: None,
+        **how: Any,
+    ) -> LargestBatch:
+        """Find the largest batch that fits, by looking at the model alone; `tell` hears what is going on."""
+        asked, on, given = self._target(target), device(gpu), dict(arguments or {})
+        if asked.description is not None:
+            _refuse_allocator(target, allocator)
+            first = _changed(asked, given, how)
+
+            def described(batch: int) -> MemoryAccount:
+                return _as_account(closed_form(first.model_copy(update={"batch": batch}), on), on)
+
+            found = largest_batch(described, start=first.batch)
+            return _doubting_next(found, closed_form(first.model_copy(update={"batch": found.batch + 1}), on))
+        name = batch_argument or _batch_name(asked, given)
+        if not name:
+            raise UsageError(f"which argument of {target} is the batch?", hint="name it: --batch-argument NAME")
+        options = parse_allocator_options(allocator)
+
+        def traces(batches: Sequence[int]) -> list[Trace]:
+            tell(f"tracing the step with a batch of {' and of '.join(f'{each:,}' for each in batches)}")
+            found = self._traces(asked, [{**given, name: each} for each in batches], how)
+            for trace in found:
+                _refuse_stopped(target, trace)
+            return found
+
+        said = given.get(name, parameters_of(asked).get(name))
+        start = said if isinstance(said, int) else 1
+        return largest_traced_batch(traces, lambda trace: account(trace, on, options), start=start)
+
+    def time(
+        self,
+        target: str,
+        *,
+        gpu: str = GPU,
+        arguments: Mapping[str, Any] | None = None,
+        storage: Mapping[str, float] | None = None,
+        sample_bytes: float = 0.0,
+        workers: int = 1,
+        decode_s: float = 0.0,
+        **how: Any,
+    ) -> TimePrediction:
+        """Tell how long a step takes on a GPU, what bounds it, and its energy.
+
+        With what a storage evaluation measured, also whether samples of `sample_bytes` arrive in time.
+        """
+        asked, on = self._target(target), device(gpu)
+        trace = self._trace(asked, arguments or {}, how)
+        step, batch = self._measured.step_time(trace, on), _samples(trace, how)
+        fed = None
+        if storage is not None or decode_s:
+            fed = loading(step.step_time_s, batch, sample_bytes, storage or {}, workers=workers, decode_s=decode_s)
+        found = TimePrediction(target, batch, step, None, fed)
+        return replace(found, energy=energy_of(found.paced, on)) if on.max_w else found
+
+    def foresee(
+        self, file: Path, arguments: Mapping[str, Any], on: str | Partition, *, as_shipped: bool = False
+    ) -> Foreseen:
+        """Tell memory and time of the step that `file` builds on a GPU or a partition's GPU; it is traced once.
+
+        With `as_shipped` nothing that was measured here counts.
+        """
+        where = device(on) if isinstance(on, str) else _device_in(on)
+        return foresee(file, arguments, where, self._foreseen, None if as_shipped else self._measured)
+
+    def scaling(
+        self,
+        target: str,
+        on: str,
+        gpus: Sequence[int],
+        *,
+        mode: Mode = "strong",
+        batch: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        batch_argument: str = "",
+        goal: Goal | None = None,
+        **how: Any,
+    ) -> ScalingPrediction:
+        """Tell how a target scales on a system, with the best way to spread it at each number of GPUs.
+
+        `batch` is that of the whole step (strong scaling) or of one GPU (weak).
+        """
+        asked, partition = self._target(target), self._partition_of(on)
+        if partition.gpu is None:
+            raise UsageError(f"{on} has no GPUs", hint="name a partition that has some: SYSTEM:PARTITION")
+        curve: dict[str, Any] = {"mode": mode, "batch": batch, "goal": goal}
+        if asked.description is not None:
+            described = _changed(asked, arguments or {}, how)
+            if not isinstance(described, Transformer):
+                raise UsageError(
+                    f"{target}: of descriptions only transformers are spread over GPUs", hint="give FILE.py:FUNCTION"
+                )
+            return predict_transformer_scaling(described, partition, gpus, **curve)
+        where, given = _device_in(partition), dict(arguments or {})
+        trace = self._trace(asked, given, how)
+        many = batch_of(trace)
+        alone = self._measured.step_time(trace, where)
+        steps = [_one_gpu(alone, trace, how)]
+        name = batch_argument or _batch_name(asked, given)
+        if mode == "strong" and name and many >= _SMALLER:
+            fewer = self._trace(asked, {**given, name: many // _SMALLER}, how)
+            if batch_of(fewer) < many:
+                steps.append(_one_gpu(self._measured.step_time(fewer, where), fewer, how))
+        taken = account(trace, where)
+        found = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
+        return replace(found, notes=tuple(dict.fromkeys((*taken.notes, *alone.notes, *found.notes))))
+
+    def _target(self, text: str) -> Target:
+        return find_target(text, self._step_of)
+
+    def _trace(self, target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Trace:
+        return self._traces(target, [arguments], how)[0]
+
+    def _traces(self, target: Target, each: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> list[Trace]:
+        """Trace a target with these and those arguments in one process; the first refusal is raised."""
+        if target.file is None:
+            hint = "give FILE.py:FUNCTION"
+            if isinstance(target.description, Transformer):
+                hint += f", or ask for the time alone: fairmile predict scaling {target.name} --on SYSTEM --gpus 1"
+            raise UsageError(f"{target.name} is a description: its operators are not known", hint=hint)
+        for arguments in each:
+            _check_batch(_batch_name(target, arguments), arguments)
+        requests = [TraceRequest(str(target.file), target.function, dict(arguments), **how) for arguments in each]
+        with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
+            answers = trace_targets(requests, timeout_s=_LONGEST_S, folder=Path(folder))
+        for answer in answers:
+            if isinstance(answer, UsageError):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, Trace)]
+
+    def calibrate(
+        self,
+        targets: Sequence[str] = (),
+        *,
+        for_s: float = 120.0,
+        device_name: str = "cuda",
+        gpu: str = "",
+        file: Path | None = None,
+        dry_run: bool = False,
+    ) -> Calibrated:
+        """Measure operators on a device of this machine; predictions for that kind of GPU then go by them first.
+
+        Those of the targets come first, then a general list. `gpu` names the kind where the machine cannot.
+        """
+        begun = time.monotonic()
+        if file is None and device_name.startswith("cpu"):
+            raise UsageError("times of a CPU are no table of a GPU", hint="name a file for them: -o FILE.csv")
+        if file is None and not dry_run:
+            file = self.table_file(gpu or _own_gpu())
+        wanted = [each for name in targets for each in candidates_of(self.trace(name), name)]
+        wanted += generic_candidates()
+        if file is None or dry_run:
+            return Calibrated(0, 0, 0, len(merged(wanted)))
+        return calibrate(wanted, file, for_s=for_s, since=begun, device=device_name)
+
+    def learn(self, gpu: str, steps: Sequence[tuple[Foreseen, float, str]], *, dry_run: bool = False) -> Correction:
+        """Correct the table of a GPU by steps of runs: what was foreseen, the seconds it took, and which run it was.
+
+        Steps are foreseen `as_shipped`. What was learnt before is forgotten: `steps` are all that count. With `dry_run`
+        nothing is kept.
+        """
+        seen = [MeasuredStep(took_s, each.step_s[0], each.by_kind, run) for each, took_s, run in steps]
+        return self._measured.learn(device(gpu), seen, dry_run=dry_run)
+
+    def table_file(self, gpu: str) -> Path:
+        """Return where the operator times of a GPU that were measured here are kept."""
+        return self._measured.table_file(device(gpu))
+
+
+def _device_in(partition: Partition) -> Device:
+    """Return the kind of GPU that a partition has; NotFound where it is none of the known ones."""
+    if partition.gpu is None:
+        raise NotFound("the partition has no GPUs", hint="name one that has some: SYSTEM:PARTITION")
+    return device_of_partition(partition) or device(partition.gpu.model)
+
+
+def _own_gpu() -> str:
+    models = [str(each.get("model") or "") for each in hardware().get("gpus") or ()]
+    if not models:
+        raise NotFound("this machine has no GPU to measure", hint=_NO_GPU)
+    return models[0]
+
+
+def _one_gpu(found: StepTime, trace: Trace, how: Mapping[str, Any]) -> OneGpuStep:
+    return OneGpuStep.of_phases(found.step_time_s, _samples(trace, how), found.by_phase)
+
+
+def _samples(trace: Trace, how: Mapping[str, Any]) -> int:
+    """Return how many samples a step of the optimizer takes."""
+    return batch_of(trace) * int(how.get("accumulate") or 1)
+
+
+def _fed(found: Loading) -> dict[str, Any]:
+    """Return what is known of the input; JSON has no infinity."""
+    known = math.isfinite(found.delivered_per_s)
+    return asdict(found) | {"delivered_per_s": found.delivered_per_s if known else None}
+
+
+def _spread(
+    found: MemoryPrediction, footprint: ModelFootprint, layout: Layout | None, *, is_transformer: bool = False
+) -> MemoryPrediction:
+    """Return what the fullest rank needs, too, where there is a layout."""
+    if layout is None:
+        return found
+    if layout.zero and layout.data == 1 and layout.optimizer_on == layout.parameters_on == "device":
+        raise UsageError("ZeRO shares out over replicas, and there is only one", hint="name how many: --data 8")
+    if found.batch % layout.micro_batches:
+        raise UsageError(
+            f"a batch of {found.batch} cannot be cut into {layout.micro_batches} micro-batches of the same size",
+            hint=f"the batch is that of one replica: ask for {_listed(divisors(found.batch))}, or another batch",
+        )
+    layout = replace(layout, micro_batch=found.batch // layout.micro_batches)
+    notes = (_TENSOR_NOTE,) if layout.tensor > 1 and not is_transformer else ()
+    return replace(found, layout=layout, rank=rank_memory(footprint, layout), more_notes=notes)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *first, last = (str(each) for each in numbers)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _is_squeezed(found: MemoryPrediction) -> bool:
+    """Tell whether a rank has room for what it uses, but not for all that its allocator would hold."""
+    room = found.gpu.memory_bytes
+    return found.rank is not None and found.rank.least_device_bytes <= room < found.rank.device_bytes
+
+
+def _squeezed(found: MemoryPrediction) -> MemoryPrediction:
+    """Return a rank whose allocator gives back what it does not use: it fills the device."""
+    assert found.rank is not None
+    left = found.gpu.memory_bytes - found.rank.least_device_bytes
+    wanted = round(found.rank.device_bytes)
+    return replace(found, rank=replace(found.rank, slack_bytes=left), wanted_bytes=wanted)
+
+
+def _refuse_allocator(target: str, allocator: str) -> None:
+    if allocator:
+        raise UsageError(
+            f"{target} is a description: what its allocator does is not followed", hint="give FILE.py:FUNCTION"
+        )
+
+
+def _as_account(found: ClosedForm, on: Device) -> MemoryAccount:
+    """Return what is known of a description as of a traced step: no time line, no modules."""
+    used, fits = found.device_used_bytes, found.device_used_bytes <= on.memory_bytes
+    low, high = (round(found.peak_allocated_bytes * (1 + sign * _FORM_ERROR)) for sign in (-1, 1))
+    outside = used - found.peak_allocated_bytes
+    return MemoryAccount(
+        peak_allocated_bytes=found.peak_allocated_bytes,
+        peak_reserved_bytes=found.peak_reserved_bytes,
+        device_used_bytes=used,
+        allocated_span=Span(low, high),
+        reserved_span=Span(low, high + found.breakdown["slack"]),
+        device_span=Span(low + found.breakdown["context"], high + outside),
+        context_bytes=found.breakdown["context"],
+        breakdown=found.breakdown,
+        by_module={},
+        peak=Moment(0, "", found.moment, ""),
+        timeline=(),
+        device=on.name,
+        device_bytes=on.memory_bytes,
+        fits=fits,
+        out_of_memory=None if fits else f"{format_size(used)} of {format_size(on.memory_bytes)} would be needed",
+        retries=0,
+        verified=False,
+        notes=found.notes,
+        wanted_bytes=used,
+    )
+
+
+def _of_description(
+    described: Transformer | Cnn | Rnn | Gnn, target: str, on: Device, layout: Layout | None
+) -> MemoryPrediction:
+    found = closed_form(described, on)
+    whole = MemoryPrediction(target, on, described.batch, found)
+    if layout is None:
+        return _doubting(whole, found.least_device_bytes)
+    if isinstance(described, Transformer) and described.heads % layout.tensor:
+        raise UsageError(
+            f"{described.heads} heads cannot be shared by {layout.tensor} ranks",
+            hint=f"ask for {_listed(divisors(described.heads))}: --tensor {divisors(described.heads)[-1]}",
+        )
+    if layout.recompute == "none":
+        layout = replace(layout, recompute=described.recompute)
+    spread = _spread(whole, found.footprint, layout, is_transformer=isinstance(described, Transformer))
+    return _doubting(spread, spread.rank.least_device_bytes if spread.rank is not None else 0.0)
+
+
+def _doubting(found: MemoryPrediction, least_bytes: float) -> MemoryPrediction:
+    """Say of a description where the estimate of slack alone decides that it does not fit."""
+    if found.fits or least_bytes > found.gpu.memory_bytes:
+        return found
+    return replace(found, more_notes=(*found.more_notes, f"without slack it would fit: {_FOLLOWED}"))
+
+
+def _doubting_next(found: LargestBatch, more: ClosedForm) -> LargestBatch:
+    """Say of the largest batch of a description where the estimate of slack alone rules out one more."""
+    if found.too_large is None or more.least_device_bytes > found.account.device_bytes:
+        return found
+    notes = (*found.account.notes, f"without slack one more would fit: {_FOLLOWED}")
+    return replace(found, account=replace(found.account, notes=notes))
+
+
+def _footprint(trace: Trace, taken: MemoryAccount) -> ModelFootprint:
+    return footprint_of(
+        trace,
+        batch=batch_of(trace),
+        peak_bytes=taken.peak_allocated_bytes,
+        reserved_bytes=max(taken.device_used_bytes, taken.wanted_bytes) - taken.context_bytes,
+        workspace_bytes=taken.breakdown.get("workspace", 0),
+        context_bytes=taken.breakdown.get("context", 0),
+    )
+
+
+def _check_batch(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a batch that no step can have, which a model would tell only by how it breaks."""
+    value = arguments.get(name)
+    if isinstance(value, (str, float)) or (isinstance(value, int) and value < 0):
+        raise UsageError(f"{name}={value} is no number of samples", hint=f"give a whole number: -a {name}=64")
+
+
+def _refuse_stopped(target: str, trace: Trace) -> None:
+    """Refuse what needs a step that was followed to its end."""
+    if trace.stopped:
+        raise UsageError(
+            f"{target} cannot be followed to the end of its step: {trace.stopped}",
+            hint="`fairmile predict memory` without further options tells the least that it takes",
+        )
+
+
+def _batch_name(target: Target, given: Mapping[str, Any]) -> str:
+    """Return which argument is the batch by its name, given or not; nothing where that cannot be told."""
+    named = [*given, *([target.batch_argument] if target.batch_argument else parameters_of(target))]
+    by_name = {each.casefold(): each for each in reversed(named)}
+    return next((by_name[each] for each in BATCH_NAMES if each in by_name), target.batch_argument)
+
+
+def _changed(target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Any:
+    """Return a description with other values; UsageError where it cannot say what `how` asks for."""
+    described = target.description
+    if described is None:
+        raise NotFound(f"{target.name} is no description")
+    said = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments}
+    for name, value in how.items():
+        if value is None or (name, value) == ("accumulate", 1):
+            continue
+        if name == "checkpointing":
+            said["recompute"] = "full" if value else "none"
+        elif name in _OF_DESCRIPTIONS:
+            said[_OF_DESCRIPTIONS[name]] = value
+        else:
+            raise UsageError(
+                f"{target.name} is a description: it cannot be told {name.replace('_', ' ')}",
+                hint="give FILE.py:FUNCTION, whose operators are followed",
+            )
+    return parse_description(said, file=target.name)
+
+
+def _described(found: ClosedForm) -> dict[str, Any]:
+    return {
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "parameters": found.parameters,
+        "flops_per_step": found.flops_per_step,
+        "breakdown": dict(found.breakdown),
+        "moment": found.moment,
+    }

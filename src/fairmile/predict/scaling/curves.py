@@ -1,0 +1,336 @@
+"""Time, efficiency, cost and energy over the number of GPUs, and up to where more of them are worth it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from fairmile.base.errors import UsageError
+from fairmile.base.units import format_size
+from fairmile.costs.collectives.links import Topology
+from fairmile.costs.collectives.times import CollectiveModel
+from fairmile.costs.devices import device as known_device
+from fairmile.predict.memory.closed_forms import closed_form
+from fairmile.predict.memory.descriptions import Transformer
+from fairmile.predict.memory.sharding import ModelFootprint
+from fairmile.predict.scaling.data_parallel import DataParallelModel, Effects, Input, StepTimeLike
+from fairmile.predict.scaling.plans import Choices, Plan, Planner, TracedPlanner, TransformerPlanner
+from fairmile.predict.scaling.step import Collectives, Machine, Remembered, device_of_partition, machine_of
+from fairmile.predict.scaling.transformer import Constants, TransformerModel
+
+if TYPE_CHECKING:
+    from fairmile.costs.devices import Device
+    from fairmile.systems.model import Partition
+
+Mode = Literal["strong", "weak"]
+WORTH_EFFICIENCY = 0.7
+_CLEARLY_ABOVE = 1.005  # as an efficiency that is shown as more than 100 %
+MOST_GPUS = 1_000_000
+SPREAD = 0.16  # nine of ten published runs lie so near to what is predicted (speed/accuracy_scaling.py)
+TRANSFORMER_STRAGGLING = 0.01  # large steps even out what small ones show
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """One number of GPUs; where nothing fits, `plan` is None and `reason` says why."""
+
+    gpus: int
+    nodes: int
+    global_batch: int
+    plan: Plan | None = None
+    reason: str = ""
+    spread: float = SPREAD
+    efficiency: float | None = None  # throughput of one GPU, against that on the fewest GPUs of the curve
+    gpu_hours: float | None = None  # to the samples asked for
+    wall_s: float | None = None
+    energy_j: float | None = None
+    energy_per_sample_j: float | None = None
+    cost: float | None = None
+
+    @property
+    def step_time_s(self) -> float | None:
+        return self.plan.step_time_s if self.plan else None
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """Where nine of ten steps should lie."""
+        if self.plan is None:
+            return None
+        return self.plan.step_time_s / (1 + self.spread), self.plan.step_time_s * (1 + self.spread)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return self.global_batch / self.plan.step_time_s if self.plan else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for tables and plots."""
+        plan = self.plan
+        figures: dict[str, Any] = {"gpus": self.gpus, "nodes": self.nodes, "global_batch": self.global_batch}
+        figures["reason"] = self.reason
+        names = ("efficiency", "gpu_hours", "wall_s", "energy_j", "energy_per_sample_j", "cost")
+        figures |= {name: getattr(self, name) for name in ("step_time_s", "samples_per_s", *names)}
+        low_s, high_s = self.interval_s or (None, None)
+        figures |= {
+            "low_s": low_s,
+            "high_s": high_s,
+            "communication_s": plan.time.communication_s if plan else None,
+            "communication_share": plan.time.communication_s / plan.step_time_s if plan else None,
+            "memory_bytes": round(plan.memory.device_bytes) if plan else None,
+            "host_bytes": round(plan.memory.host_bytes) if plan else None,
+            "parts_s": asdict(plan.time) if plan else None,
+            "plan": asdict(plan.layout) if plan else None,
+            "memory": asdict(plan.memory) if plan else None,
+        }
+        return figures
+
+
+@dataclass(frozen=True)
+class ScalingPrediction:
+    """A scaling curve, and the largest number of GPUs up to which efficiency stays at `threshold` or above."""
+
+    mode: Mode
+    rows: Sequence[ScalingRow]
+    worth_up_to: int | None
+    threshold: float = WORTH_EFFICIENCY
+    notes: Sequence[str] = field(default_factory=tuple)
+    memory_bytes: float | None = None  # of one device
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for `--json`, tables and plots."""
+        return {
+            "mode": self.mode,
+            "worth_up_to": self.worth_up_to,
+            "threshold": self.threshold,
+            "device_memory_bytes": self.memory_bytes,
+            "notes": list(self.notes),
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a curve counts beside time: samples to train on, price of a GPU-hour, power of a GPU."""
+
+    samples: float | None = None
+    price_per_gpu_hour: float | None = None
+    power_w: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("samples", self.samples), ("power of a GPU", self.power_w)):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{value:g} cannot be the {name}, expected a number above 0")
+        price = self.price_per_gpu_hour
+        if price is not None and not (math.isfinite(price) and price >= 0):
+            raise UsageError(f"{price:g} cannot be the price of a GPU-hour, expected a number that is not negative")
+        if price is not None and self.samples is None:
+            raise UsageError("a price tells nothing without the samples to train on", hint="name them: --samples 1e6")
+
+
+def parse_gpus(text: str) -> list[int]:
+    """Return the numbers of GPUs that a text names: `8`, `1,4,16`, or `1..4096`, which doubles from the first on."""
+    counts: set[int] = set()
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        if not (first.isascii() and first.isdigit() and (not dots or (last.isascii() and last.isdigit()))):
+            raise UsageError(f"{part.strip()!r} names no number of GPUs", hint="write 8, 1,4,16 or 1..4096")
+        low, high = int(first), int(last or first)
+        if not 1 <= low <= high <= MOST_GPUS:
+            raise UsageError(f"{part.strip()!r} names no number of GPUs from 1 to {MOST_GPUS}, smaller ones first")
+        while low < high:
+            counts.add(low)
+            low *= 2
+        counts.add(high)
+    return sorted(counts)
+
+
+def scaling_curve(
+    planner: Planner,
+    machine: Machine,
+    gpus: Sequence[int],
+    *,
+    mode: Mode = "strong",
+    batch: int,
+    goal: Goal | None = None,
+    threshold: float = WORTH_EFFICIENCY,
+    spread: float = SPREAD,
+    notes: Sequence[str] = (),
+) -> ScalingPrediction:
+    """Return the best plan for each number of GPUs; `batch` is of the whole step (strong) or of one GPU (weak)."""
+    counts = sorted(set(gpus))
+    if not counts or counts[0] < 1:
+        raise UsageError(f"the numbers of GPUs {list(gpus)} cannot be used, expected whole numbers from 1 on")
+    if batch < 1:
+        raise UsageError(f"a batch of {batch} samples cannot be trained on, expected at least 1")
+    goal = goal or Goal()
+    if goal.power_w is None:
+        goal = replace(goal, power_w=machine.power_w)
+    rows: list[ScalingRow] = []
+    base: float | None = None  # samples per second and GPU
+    for count in counts:
+        row = _row(planner, machine, count, batch if mode == "strong" else batch * count)
+        if row.plan is not None:
+            rate = row.global_batch / row.plan.step_time_s / count
+            base = base or rate
+            row = _counted(replace(row, spread=spread), rate / base, goal)
+        rows.append(row)
+    told = (*_explained(rows), *notes)
+    return ScalingPrediction(mode, rows, _worth(rows, threshold), threshold, told, machine.memory_bytes)
+
+
+def _row(planner: Planner, machine: Machine, count: int, global_batch: int) -> ScalingRow:
+    found = planner.search(count, global_batch)
+    reason = ""
+    if found.best is None:
+        reason = f"{global_batch} samples of a step cannot be shared evenly by {count} GPUs in any plan"
+        if found.tried:
+            reason = f"no plan fits: the smallest of {found.tried} needs {format_size(round(found.least_bytes))}"
+            if machine.memory_bytes is not None:
+                reason += f", a GPU has {format_size(round(machine.memory_bytes))}"
+    return ScalingRow(count, machine.nodes(count), global_batch, found.best, reason)
+
+
+def _counted(row: ScalingRow, efficiency: float, goal: Goal) -> ScalingRow:
+    step_s = row.step_time_s or 0.0
+    per_sample_j = None if goal.power_w is None else goal.power_w * row.gpus * step_s / row.global_batch
+    extra: dict[str, Any] = {"efficiency": efficiency, "energy_per_sample_j": per_sample_j}
+    if goal.samples is not None:
+        wall_s = goal.samples / row.global_batch * step_s
+        hours = wall_s * row.gpus / 3600
+        extra |= {"wall_s": wall_s, "gpu_hours": hours}
+        extra["energy_j"] = None if per_sample_j is None else per_sample_j * goal.samples
+        extra["cost"] = None if goal.price_per_gpu_hour is None else hours * goal.price_per_gpu_hour
+    return replace(row, **extra)
+
+
+def _explained(rows: Sequence[ScalingRow]) -> list[str]:
+    """Return why efficiency is above 100 %, where it is."""
+    known = [row for row in rows if row.efficiency is not None]
+    if not any(row.efficiency is not None and row.efficiency > _CLEARLY_ABOVE for row in known):
+        return []
+    fewest = f"{known[0].gpus:,} GPU{'s' if known[0].gpus > 1 else ''}"
+    return [f"efficiency above 100 % is counted against {fewest}, where memory leaves only slower plans"]
+
+
+def _worth(rows: Sequence[ScalingRow], threshold: float) -> int | None:
+    """Return the last number of GPUs before efficiency falls below the threshold for the first time."""
+    reached: int | None = None
+    for row in rows:
+        if row.efficiency is None:
+            continue
+        if row.efficiency < threshold:
+            break
+        reached = row.gpus
+    return reached
+
+
+def predict_scaling(
+    footprint: ModelFootprint,
+    one_gpu: StepTimeLike | Sequence[StepTimeLike],
+    where: Partition | Topology | Machine,
+    gpus: Sequence[int],
+    *,
+    mode: Mode = "strong",
+    batch: int | None = None,
+    collectives: Collectives | None = None,
+    effects: Effects | None = None,
+    choices: Choices | None = None,
+    goal: Goal | None = None,
+    device: Device | None = None,
+    arriving: Input | None = None,
+) -> ScalingPrediction:
+    """Predict how a traced model scales.
+
+    `batch` is that of the whole step (strong; by default one GPU's batch times the fewest GPUs) or of one GPU (weak).
+    A machine given as such needs `collectives`; a partition or a topology brings its own. `device` adds what the
+    device can do and draws, `arriving` how fast samples come in.
+    """
+    machine, collectives, notes = _place(where, collectives, device, gpus)
+    model = DataParallelModel(footprint, one_gpu, collectives, machine, effects or Effects(), arriving or Input())
+    steps = list(one_gpu) if isinstance(one_gpu, Sequence) else [one_gpu]
+    usual = max(step.batch for step in steps)
+    if mode == "strong":
+        usual *= min(gpus, default=1)
+    planner = TracedPlanner(model, machine.memory_bytes)
+    if choices is not None:
+        planner.choices = choices
+    return scaling_curve(planner, machine, gpus, mode=mode, batch=batch or usual, goal=goal, notes=notes)
+
+
+def predict_transformer_scaling(
+    described: Transformer,
+    where: Partition | Topology | Machine,
+    gpus: Sequence[int],
+    *,
+    mode: Mode = "strong",
+    batch: int | None = None,
+    collectives: Collectives | None = None,
+    constants: Constants | None = None,
+    overlap: float = 0.7,
+    straggling: float = TRANSFORMER_STRAGGLING,
+    choices: Choices | None = None,
+    goal: Goal | None = None,
+    device: Device | None = None,
+) -> ScalingPrediction:
+    """Predict how a described transformer scales, with every way to spread it tried; `batch` as for traced models.
+
+    A description that asks for full recomputation gets it in every plan.
+    """
+    if not described.training:
+        raise UsageError("only training is spread over GPUs by a description", hint="leave out inference")
+    machine, collectives, notes = _place(where, collectives, device, gpus)
+    if device is None and not isinstance(where, (Machine, Topology)):
+        device = device_of_partition(where)
+    if constants is None and device is not None:
+        constants = Constants.of_device(device.bandwidth_bytes_per_s)
+    if device is not None and "bf16" in described.precision and "bfloat16" not in device.peak_flops_per_s:
+        notes = (*notes, f"{device.name} has no units for bf16: taken to be as fast as with fp16")
+    if described.compute_bytes == 4 and not isinstance(where, Machine):
+        peak = (device or known_device("a100")).peak("float32", tf32=described.precision == "tf32")
+        machine = replace(machine, peak_flops=peak)
+    if choices is None and described.recompute == "full":
+        choices = Choices(recompute=("full",))
+    model = TransformerModel(
+        constants, machine, collectives=Remembered(collectives), overlap=overlap, straggling=straggling
+    )
+    planner = TransformerPlanner(described, model, machine.memory_bytes, choices or Choices(), device)
+    notes = (*notes, *closed_form(described, device).notes)
+    usual = described.batch * described.accumulate * (min(gpus, default=1) if mode == "strong" else 1)
+    return scaling_curve(planner, machine, gpus, mode=mode, batch=batch or usual, goal=goal, notes=notes)
+
+
+def _place(
+    where: Partition | Topology | Machine,
+    collectives: Collectives | None,
+    device: Device | None,
+    gpus: Sequence[int],
+) -> tuple[Machine, Collectives, Sequence[str]]:
+    if isinstance(where, Machine):
+        if collectives is None:
+            raise UsageError("a machine without a partition needs a model of its collectives")
+        return where if device is None else where.with_device(device), collectives, ()
+    if isinstance(where, Topology):
+        machine = Machine(gpus_per_node=where.ranks_per_node, rails=where.rails)
+        machine = machine if device is None else machine.with_device(device)
+        return machine, collectives or CollectiveModel.from_fit({}, where), ()
+    device = device or device_of_partition(where)
+    machine = machine_of(where, device)
+    notes = [f"device: {device.name}" if device else "the device is not in the table: taken to be as fast as an A100"]
+    notes += _too_many(where, machine, max(gpus, default=1))
+    if collectives is None:
+        model = CollectiveModel.from_partition(where)
+        return machine, model, (*notes, *model.notes)
+    return machine, collectives, notes
+
+
+def _too_many(partition: Partition, machine: Machine, gpus: int) -> list[str]:
+    """Say where more GPUs are asked for than there are, or than one job gets."""
+    nodes = machine.nodes(gpus)
+    if partition.nodes is not None and nodes > partition.nodes:
+        there = partition.nodes * machine.gpus_per_node
+        return [f"{gpus:,} GPUs are more than the {there:,} of the partition: what lies beyond is only arithmetic"]
+    if partition.max_nodes is not None and nodes > partition.max_nodes:
+        given = partition.max_nodes * machine.gpus_per_node
+        return [f"{gpus:,} GPUs are more than the {given:,} that one job gets in the partition"]
+    return []

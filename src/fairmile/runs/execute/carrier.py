@@ -1,0 +1,312 @@
+"""A run carried by a job: how it is handed over, and how its record comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import rfc8785
+
+from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.files import safe_join, write_atomic, write_failure
+from fairmile.jobs.queue import Jobs, JobStatus
+from fairmile.jobs.spec import JobSpec
+from fairmile.jobs.states import State
+from fairmile.runs.execute.recorder import Ending, finish
+from fairmile.runs.record.crate import INPUTS
+from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, WORK, read_record
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import RunSpec
+
+_FOLDER = "run"  # of the run in the folder of its job
+RECORDER = "fairmile-recorder.pyz"
+PYTHON = "python3"  # where no environment says which
+_BENCHMARKS = "fairmile.benchmarks"  # as a module that a command starts
+_START = "record.sh"
+TRAVEL = "work.tar.gz"  # what goes along, until it has arrived
+_MOST_BYTES = 1 << 30
+# What the recorder consists of when it travels: pure Python, and two packages besides that are so, too.
+# Of a package without names all modules go.
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    "": ("__init__",),
+    "base": (),
+    "meter": (),
+    "meter/sources": (),
+    "systems": ("__init__", "hardware"),
+    "runs": ("__init__", "coverage"),
+    "runs/record": ("__init__", "crate", "layout", "values"),
+    "runs/execute": ("__init__", "capture", "ending", "processes", "recorder", "worker"),
+}
+_MAIN = """\
+import sys
+
+from fairmile.runs.execute import recorder
+from fairmile.runs.execute import worker
+
+try:
+    if sys.argv[1] == "worker":
+        sys.exit(worker.start(sys.argv[2:]))
+    sys.exit(recorder.start(sys.argv[1:]))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+# Lines of a shell that become the first Python which is new enough; what it is given stands for ARGUMENTS.
+AS_PYTHON = """\
+for python in python3 python3.13 python3.12 python3.11; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        exec "$python" ARGUMENTS
+    fi
+done
+"""
+_RECORDING = f'"$FAIRMILE_JOB_FOLDER/{RECORDER}" "$FAIRMILE_JOB_FOLDER/{_FOLDER}" --pack -- "$@"'
+# A machine whose Python is too old runs the program all the same; its scheduler then tells how that ended.
+_START_TEXT = f"""\
+#!/bin/sh
+cd "$FAIRMILE_JOB_FOLDER" || exit 3
+if [ -f {TRAVEL} ]; then tar -xzf {TRAVEL} && rm -f {TRAVEL} || exit 3; fi
+{AS_PYTHON.replace("ARGUMENTS", _RECORDING)}\
+echo "fairmile: there is no Python 3.11 or later here, so nothing is measured" >&2
+mkdir -p "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && cd "$FAIRMILE_JOB_FOLDER/{_FOLDER}/{WORK}" && exec "$@"
+"""
+_STATES = {
+    State.DONE: "done",
+    State.CANCELLED: "cancelled",
+    State.TIMED_OUT: "timeout",
+    State.LOST: "interrupted",
+    State.NODE_FAILED: "interrupted",
+    State.PREEMPTED: "interrupted",
+}
+
+
+def near_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> JobSpec:
+    """Return the job that executes a run on a machine which sees the files of this one."""
+    recorder = (sys.executable, "-P", "-m", "fairmile.runs.execute.recorder", str(folder), "--")
+    return _job(spec, argv, key, around=recorder, folder=spec.folder)
+
+
+def far_job(
+    spec: RunSpec, argv: Sequence[str], document: Mapping[str, Any], recorder: Path, key: str, folder: Path
+) -> JobSpec:
+    """Return the job that executes a run elsewhere: record, recorder, the folder it works in and inputs travel."""
+    going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in travelling_inputs(document)}
+    inputs = {name: path for name, path in going.items() if not os.path.isdir(path)}
+    folders = {name: path for name, path in going.items() if name not in inputs}
+    if (folder / WORK).is_dir():
+        folders[f"{_FOLDER}/{WORK}"] = str(folder / WORK)
+    links = placed_inputs(document, folder / WORK, f"{_FOLDER}/{WORK}", f"{_FOLDER}/{INPUTS}")
+    if folders or links:  # as one file, since each that is sent takes a call of its own
+        inputs[TRAVEL] = str(tied(folder / TRAVEL, folders, links))
+    texts = {f"{_FOLDER}/{RECORD}": json.dumps(document), _START: _START_TEXT}
+    made = _job(spec, argv, key, around=("sh", _START), folder="")
+    given = {"inputs": {**inputs, RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
+    return made.model_copy(update=given)
+
+
+def lay_benchmarks(argv: Sequence[str], work: Path) -> None:
+    """Put what the programs of benchmarks need of Fairmile beside them, for a machine that has none."""
+    if _BENCHMARKS not in argv:
+        return
+    own = Path(str(files("fairmile")))
+    try:
+        for part in ("base", "meter", "benchmarks"):
+            ignored = shutil.ignore_patterns("__pycache__", "templates")
+            shutil.copytree(own / part, work / "fairmile" / part, ignore=ignored, dirs_exist_ok=True)
+        shutil.copy(own / "__init__.py", work / "fairmile")
+    except OSError as error:
+        raise write_failure(str(work), error) from error
+
+
+def tied(file: Path, folders: Mapping[str, str], links: Mapping[str, str]) -> Path:
+    """Put folders into one file, each under a name, and links, each with where it leads; return that file."""
+    try:
+        with tarfile.open(file, "w:gz", dereference=True) as archive:
+            for name, path in folders.items():
+                archive.add(path, name)
+            for name, path in links.items():
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, path
+                archive.addfile(link)
+    except OSError as error:
+        raise write_failure(str(file), error) from error
+    return file
+
+
+def far_values(document: dict[str, Any]) -> dict[str, str]:
+    """Return what placeholders stand for elsewhere, as seen from where the program starts; the record notes inputs."""
+    up = os.path.relpath(WORK, os.path.join(WORK, document["spec"].get("subfolder", "")))
+    values = {"source": up, "run": os.path.join(up, ".."), "python": PYTHON}
+    for name, _ in travelling_inputs(document):
+        there = os.path.join(up, "..", INPUTS, name)
+        document["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"] = there
+    return values
+
+
+def placed_inputs(document: Mapping[str, Any], here: Path, work: str, inputs: str) -> dict[str, str]:
+    """Return links by which a program elsewhere finds inputs where they are in the folder that it was started from.
+
+    `here` is what goes along as its folder: what lies in it already needs no link.
+    """
+    found = {}
+    for name, _ in travelling_inputs(document):
+        at = document["captured"]["inputs"][name].get("at")
+        if at and not os.path.lexists(here / at):
+            found[f"{work}/{at}"] = os.path.relpath(f"{inputs}/{name}", os.path.dirname(f"{work}/{at}"))
+    return found
+
+
+def travelling_inputs(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the inputs that a program elsewhere must be given, by name, with where each is here."""
+    found = document["captured"].get("inputs") or {}
+    return [(name, each["path"]) for name, each in found.items() if each.get("path") and "place" not in each]
+
+
+def _job(spec: RunSpec, argv: Sequence[str], key: str, *, around: tuple[str, ...], folder: str) -> JobSpec:
+    return JobSpec(
+        argv=tuple(argv),
+        name=spec.name,
+        env=spec.env,
+        resources=spec.resources,
+        software=spec.software,
+        launch=spec.launch,
+        around=around,
+        folder=folder,
+        key=key,
+    )
+
+
+@cache
+def recorder_bytes() -> bytes:
+    """Return the recorder as one file that any Python from 3.11 on executes."""
+    target = io.BytesIO()
+    own = files("fairmile")
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package, modules in _PACKAGES.items():
+            folder = own.joinpath(package) if package else own
+            for entry in folder.iterdir():
+                stem, _, suffix = entry.name.partition(".")
+                if suffix == "py" and (not modules or stem in modules):
+                    archive.writestr(f"fairmile/{package}/{entry.name}".replace("//", "/"), entry.read_bytes())
+        archive.writestr("__main__.py", _MAIN)
+        archive.writestr("pynvml.py", Path(pynvml.__file__).read_bytes())  # to measure NVIDIA GPUs, where there are any
+        for file in sorted(Path(rfc8785.__file__).parent.glob("*.py")):  # to give members of a batch their identities
+            archive.writestr(f"rfc8785/{file.name}", file.read_bytes())
+    return target.getvalue()
+
+
+def collect(run: Run, jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
+    """Return a run that a job carries as it stands now; where it has ended, its record is here and complete.
+
+    `arrays` are the job arrays that were asked for before, by their keys.
+    """
+    said = run.document["job"]
+    if "task" in said:
+        return _of_array(run, said, jobs, arrays)
+    job = jobs.find(said["key"])
+    is_far = bool(jobs.machines[said["system"]].reach.host)
+    if job is None:
+        state = "interrupted" if time.time() - run.created > 60 else run.document["state"]
+        return Run({**run.document, "state": state}, run.folder)
+    if is_far and job.is_over:
+        _bring(run.folder, job, jobs)
+    document = read_record(run.folder)
+    if document.get("result"):
+        return Run(document, run.folder)
+    if not job.is_over:
+        state = "running" if job.state is State.RUNNING else "queued"
+        return Run({**document, "state": state}, run.folder)
+    _complete(run.folder, document, job, jobs)
+    return Run(document, run.folder)
+
+
+def _of_array(run: Run, said: Mapping[str, Any], jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
+    """Return a run that a task of a job array executes: its recorder wrote its end, or died with the task."""
+    if said["key"] not in arrays:
+        arrays[said["key"]] = jobs.find(said["key"])
+    job = arrays[said["key"]]
+    standing = job.tasks.get(said["task"], job.standing) if job is not None else None
+    if standing is not None and not standing.state.is_end:
+        return run
+    document = read_record(run.folder)  # it may have ended since it was read
+    if document.get("result"):
+        return Run(document, run.folder)
+    state = run_state(standing.state, "interrupted") if standing is not None else "interrupted"
+    state = "interrupted" if state == "done" else state  # the task went on without it
+    reason = "the job that carried it is gone" if standing is None else f"its task ended: {standing.sentence}"
+    began = document["attempts"][-1]["started"] if document.get("attempts") else document["created"]
+    ended = standing.ended if standing is not None and standing.ended else began
+    document.setdefault("attempts", [{"started": began, "host": said["system"], "pid": 0}])
+    ending = Ending(state, standing.exit_code if standing is not None else None, "", reason)
+    finish(run.folder, document, ending, max(ended - began, 0.0), {"watch": "the recorder did not live to its end"})
+    return Run(document, run.folder)
+
+
+def run_state(state: State, otherwise: str = "failed") -> str:
+    """Return the state of a run whose job, or task, ended so."""
+    return _STATES.get(state, otherwise)
+
+
+def _bring(folder: Path, job: JobStatus, jobs: Jobs) -> None:
+    """Copy what the recorder left on another machine into the run's folder."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".bring-") as temporary:
+        try:
+            (packed,) = jobs.bring(job.id, Path(temporary))
+            with zipfile.ZipFile(packed) as archive:
+                members = archive.infolist()
+                if sum(each.file_size for each in members) > _MOST_BYTES:
+                    raise UsageError(f"run {folder.name} left more than {_MOST_BYTES:,} bytes on {job.system}")
+                for each in sorted(members, key=lambda each: each.filename == RECORD):  # the record comes last
+                    if not each.is_dir():
+                        write_atomic(safe_join(folder, each.filename), archive.read(each))
+        except (FairmileError, zipfile.BadZipFile, ValueError):
+            return  # it never got so far: its scheduler knows how it ended
+
+
+def _complete(folder: Path, document: dict[str, Any], job: JobStatus, jobs: Jobs) -> None:
+    """Write the end of a run whose recorder could not, from what is known of its job."""
+    standing = job.standing
+    why = jobs.explain(job.id)
+    reason = why.what if why is not None else standing.sentence
+    usage = standing.usage
+    used = {"cpu_s": usage.cpu_s, "max_rss_bytes": usage.max_rss_bytes} if usage is not None else {}
+    began = standing.started or document["created"]
+    if not document.get("attempts"):
+        document["attempts"] = [{"started": began, "host": standing.nodes or job.system, "pid": 0}]
+    state = run_state(job.state)
+    exit_code = standing.exit_code if standing.exit_code is not None else 0 if state == "done" else None
+    hint = why.advice if why is not None else ""
+    with contextlib.suppress(FairmileError):
+        if not (folder / OUTPUT).exists() and (printed := jobs.log(job.id)):
+            write_atomic(folder / OUTPUT, printed)
+    ending = Ending(state, exit_code, standing.signal, reason, hint, {k: v for k, v in used.items() if v is not None})
+    elapsed_s = max((standing.ended or began) - document["attempts"][-1]["started"], 0.0)
+    document.setdefault("captured", {})["recorded_by"] = f"the scheduler of {job.system}"
+    finish(folder, document, ending, elapsed_s, {"watch": "the recorder did not live to the end of the run"})
+
+
+def recorder_file(folder: Path) -> Path:
+    """Return the travelling recorder as a file below a folder, written where it is not there."""
+    data = recorder_bytes()
+    file = folder / RECORDER
+    try:
+        if file.read_bytes() == data:
+            return file
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SystemFailure(f"cannot read {file}: {error}") from error
+    write_atomic(file, data)
+    return file

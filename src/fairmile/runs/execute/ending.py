@@ -1,0 +1,128 @@
+"""What the end of a program shows: the files that it made, those that it left undeclared, and why it failed.
+
+It needs nothing but the standard library and `base`, as the recorder does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.digest import sha256_file
+from fairmile.base.digest_cache import Stamp
+from fairmile.base.errors import FairmileError
+from fairmile.base.files import describe_room
+from fairmile.base.symptoms import DISK, GPU_MEMORY, MEMORY, QUOTA, find_line
+from fairmile.runs.coverage import find_left
+from fairmile.runs.record.layout import OUTPUT
+
+_MOST_OUTPUTS = 10_000
+_FULL_BYTES = 64 << 10
+_TAIL_BYTES = 64 << 10
+_OUTSIDE = (DISK, QUOTA, GPU_MEMORY, MEMORY)
+
+
+def find_outputs(
+    work: Path, patterns: Sequence[str], before: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, Any], list[str], str]:
+    """Return the digests of the files that a run made or changed, the others that its patterns match, and what failed.
+
+    A link that leads out of the folder is not followed. `before` are the stamps of files that were there when it began.
+    """
+    found: dict[str, Any] = {}
+    untouched: list[str] = []
+    if patterns and not work.is_dir():
+        return found, untouched, f"its folder {work} is gone, and its outputs with it"
+    root, outside = work.resolve(), ""
+    try:
+        for name, file in _matching(work, patterns):
+            if not _is_below(file, root):
+                outside = outside or name
+                continue
+            if len(found) >= _MOST_OUTPUTS:
+                return found, untouched, f"only the first {_MOST_OUTPUTS} outputs are listed"
+            with contextlib.suppress(OSError):  # removed meanwhile
+                status = file.stat()
+                if name in before and Stamp(*before[name]) == Stamp.of(status):
+                    untouched.append(name)
+                else:
+                    found[name] = {"sha256": sha256_file(file), "size_bytes": status.st_size}
+    except (ValueError, NotImplementedError, OSError) as error:
+        return found, untouched, f"outputs: {error}"
+    left_out = f"outputs that a link leads to outside of {work} are left out, such as {outside}" if outside else ""
+    return found, untouched, left_out
+
+
+def _is_below(file: Path, root: Path) -> bool:
+    try:
+        return file.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links that lead in a circle
+        return False
+
+
+def _matching(work: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder that patterns match, each once, with their names."""
+    seen: set[str] = set()
+    for pattern in patterns:
+        try:
+            paths = sorted(work.glob(pattern))
+        except (ValueError, NotImplementedError, OSError) as error:
+            raise ValueError(f"{pattern!r}: {error}") from error
+        for path in paths:
+            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                name = str(file.relative_to(work))
+                if name not in seen and file.is_file() and not file.is_symlink():
+                    seen.add(name)
+                    yield name, file
+
+
+def stamp_outputs(work: Path, patterns: Sequence[str]) -> dict[str, Sequence[int]]:
+    """Return what tells later whether files that patterns match now were touched."""
+    found: dict[str, Sequence[int]] = {}
+    with contextlib.suppress(ValueError, OSError):  # which is said when it ends
+        for name, file in islice(_matching(work, patterns), _MOST_OUTPUTS):
+            found[name] = Stamp.of(file.stat())
+    return found
+
+
+def find_undeclared(folder: Path, document: Mapping[str, Any]) -> list[str]:
+    """Return files that a program left in its user's folder without declaring them."""
+    if not document["spec"].get("folder"):
+        return []
+    try:
+        return find_left(document["spec"], document["captured"], folder.parent)
+    except (FairmileError, OSError) as error:
+        return [str(error)]
+
+
+def find_cause(folder: Path, work: Path, state: str, *, out_of_memory: bool = False) -> tuple[str, str]:
+    """Return what outside of a program let it fail, and what to do: a full disk, or memory that ran out.
+
+    `out_of_memory` tells whether the kernel ended it for that. Of a program that did not fail only a full disk is told.
+    """
+    output = ""
+    if state == "failed":
+        with contextlib.suppress(OSError), open(folder / OUTPUT, "rb") as stream:
+            stream.seek(max(os.fstat(stream.fileno()).st_size - _TAIL_BYTES, 0))
+            output = stream.read().decode(errors="replace")
+    symptom = next((each for each in _OUTSIDE if find_line(each, output) is not None), None)
+    rooms = {describe_room(place): None for place in (work, folder) if _is_full(place)}
+    if symptom in (None, DISK, QUOTA) and rooms:
+        return f"{(symptom or DISK).what}: {'; '.join(rooms)}", (symptom or DISK).advice
+    if symptom in (DISK, QUOTA):  # whatever filled it was removed, or it is another one
+        return f"{symptom.what}: {find_line(symptom, output)}", symptom.advice
+    if symptom is None and out_of_memory:
+        symptom = MEMORY
+    return (symptom.what, symptom.advice) if symptom is not None else ("", "")
+
+
+def _is_full(place: Path) -> bool:
+    try:
+        status = os.statvfs(place)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < _FULL_BYTES or (status.f_files > 0 and status.f_favail == 0)

@@ -1,0 +1,81 @@
+"""Job arrays whose tasks execute members of a batch, on systems near and far."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import FairmileError
+from fairmile.envs.envs import Envs
+from fairmile.jobs.queue import Jobs
+from fairmile.jobs.spec import Resources
+from fairmile.runs.execute.batches import ArrayState, Frozen, array_job
+from fairmile.runs.execute.remote_batches import FarBatches
+
+
+class Arrays:
+    """The job arrays of one workspace; whoever submits one chooses its key, which never becomes two."""
+
+    def __init__(self, root: Path, jobs: Jobs, envs: Callable[[], Envs]) -> None:
+        self._jobs = jobs
+        self._envs = envs
+        self._far = FarBatches(root, jobs)
+
+    def submit(
+        self,
+        frozen: Frozen,
+        worker: Sequence[str],
+        count: int,
+        key: str,
+        *,
+        at_once: int | None = None,
+        resources: Mapping[str, Any] | None = None,
+    ) -> ArrayState:
+        """Submit a job array, so many tasks of which run together.
+
+        `worker` are the words that make Python the worker of a task, `resources` what a task needs where that is not
+        what the specification says.
+        """
+        spec = frozen.spec
+        needs = spec.resources if resources is None else Resources.model_validate(resources)
+        if self.is_far(spec.system):
+            return self._submit_far(frozen, worker, key, count=count, at_once=at_once, resources=needs)
+        words = (sys.executable, "-P", *worker)
+        job = array_job(spec, words, count=count, at_once=at_once, resources=needs, key=key)
+        if spec.environment:
+            digest = self._envs().build(spec.environment).digest
+            job = self._jobs.equipped(job, self._envs(), digest, on=spec.system)
+        return ArrayState.of(self._jobs.submit(job, on=spec.system))
+
+    def _submit_far(self, frozen: Frozen, worker: Sequence[str], key: str, **asked: Any) -> ArrayState:
+        job = self._far.job(frozen, worker, key=key, **asked)
+        try:
+            return ArrayState.of(self._jobs.submit(job, on=frozen.spec.system))
+        except FairmileError:
+            if self._jobs.find(key) is None:  # else it may have arrived
+                self._far.forget(key)
+            raise
+
+    def get(self, key: str) -> ArrayState | None:
+        """Return where the job array with a key stands; None where it was never submitted.
+
+        The records of tasks that have ended elsewhere are here then.
+        """
+        job = self._jobs.find(key)
+        return None if job is None else self._far.state(key, job)
+
+    def cancel(self, key: str) -> None:
+        """End a job array, where there is one."""
+        job = self.get(key)
+        if job is not None and not job.is_over:
+            self._jobs.cancel([job.job])
+
+    def is_far(self, system: str) -> bool:
+        """Tell whether a system is reached over ssh, and sees no file of this machine."""
+        return bool(self._jobs.machines[system].reach.host)
+
+    def limit_s(self, system: str, partition: str = "") -> float | None:
+        """Return the longest time that a system gives a job; None where nobody knows."""
+        return self._jobs.machines[system].limit_s(partition)

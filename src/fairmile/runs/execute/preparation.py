@@ -1,0 +1,256 @@
+"""What goes into a run: brought, digested, and laid where its program looks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.digest_cache import DigestCache
+from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
+from fairmile.base.views import View, describe_left_behind, show_folder
+from fairmile.catalog.assets import Assets
+from fairmile.envs.envs import Envs
+from fairmile.envs.records import Environment
+from fairmile.envs.spec import parse_spec
+from fairmile.runs import sabath
+from fairmile.runs.coverage import find_uncovered, variables_digest
+from fairmile.runs.execute import capture
+from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
+from fairmile.runs.parameters import program_files
+from fairmile.runs.record.layout import WORK
+from fairmile.runs.record.ledger import recorded_spec
+from fairmile.runs.record.run import Run
+from fairmile.runs.record.spec import Input, RunSpec
+from fairmile.runs.rerun import rerun_spec
+from fairmile.runs.review import environment_definition, harmless_definition, is_foreign
+from fairmile.runs.targets import filled, python_of, value_texts
+from fairmile.store.store import Store
+from fairmile.systems.hardware import passed_on
+
+_DIGESTS = ".digests.json"  # among the runs: those of files that need not be read again
+_LINK_MODE = 0o120000
+
+
+class Preparation:
+    """Brings what the runs of a workspace, whose folder is `root`, need, and lays it out for them."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        assets: Callable[[], Assets],
+        store: Callable[[], Store],
+        envs: Callable[[], Envs],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._root = root
+        self._assets, self._store, self._envs = assets, store, envs
+        self._environ = environ
+
+    def bring(
+        self,
+        spec: RunSpec,
+        *,
+        sources: Sequence[str],
+        model: sabath.SabathPlan | None,
+        original: Run | None,
+    ) -> dict[str, Any]:
+        """Bring what a run needs and return what goes in, with digests.
+
+        `sources` are the assets whose files it works on, `model` is the one of SABATH that it executes, `original` the
+        run that it does again.
+        """
+        inputs: dict[str, Any] = {}
+        for name, each in spec.inputs.items():
+            if each.asset:
+                laid = self._assets().laid(each.asset)
+                self._check_content(laid.name, laid.root, laid.path)
+                inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
+                inputs[name] |= {"path": str(laid.path), "files": laid.files}
+        if model is not None:
+            inputs |= sabath.bring(model, self._assets())
+        if original is not None:  # what the commands of a model expect at a place of their own
+            before = original.captured.get("inputs") or {}
+            inputs |= {name: each for name, each in before.items() if "place" in each}
+        here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
+        inputs |= capture.inputs(here, self._root / _DIGESTS) if here else {}
+        fetched = [(name, self._assets().fetch(name)[0].root) for name in sources]
+        lock: Sequence[str] | None = None
+        digest = ""
+        definition: Mapping[str, Any] = {}
+        if spec.environment:
+            environment = self._build_environment(spec, original)
+            lock, digest, definition = _lock_lines(environment), environment.digest, environment.spec
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        work = Path(spec.folder) if spec.folder else None
+        if original is not None and is_foreign(original, self._root):
+            code = self._compared_code(original)
+        elif original is not None:
+            code = dict(original.captured.get("code") or {"files": []})
+        else:
+            code = capture.code(argv, work or Path.cwd(), spec.code) if work or spec.code else {"files": []}
+        if fetched:
+            code["sources"] = [{"asset": name, "sha256": root} for name, root in fetched]
+        if original is None and (code.get("git") or code["files"]):
+            code["snapshot"], trouble = keep_code(self._store(), code)
+            if trouble:
+                code["trouble"] = trouble
+        captured: dict[str, Any] = {
+            "code": code,
+            "inputs": inputs,
+            "environment": {
+                **capture.environment(argv, self._environ, lock),
+                "name": spec.environment,
+                "digest": digest,
+                **({"definition": dict(definition)} if definition else {}),
+            },
+            "agent": capture.agent(),
+        }
+        program = program_files(argv, work, spec.code, self._environ) if work is not None else ()
+        captured["coverage"] = {
+            "uncovered": find_uncovered(recorded_spec(spec), captured, argv, self._root, work, program),
+            "variables_sha256": variables_digest({**self._environ, **spec.env}),
+        }
+        return captured
+
+    def lay(self, document: Mapping[str, Any], folder: Path, *, code: bool) -> dict[str, str]:
+        """Put the files that a run works on into its folder, and return what placeholders stand for.
+
+        With `code` that means also the snapshot of a program which is not where it was, or not what it was.
+        """
+        given, captured = document["spec"].get("folder"), document["captured"]
+        work = Path(given or folder / WORK)
+        for each in captured["code"].get("sources", ()):
+            self._store().lay(each["sha256"], work)
+            self._check_content(each["asset"], each["sha256"], work)
+        if code and not given and captured["code"].get("snapshot"):
+            lay_code(self._store(), captured["code"]["snapshot"], work)
+        placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
+        values = sabath.lay(placed, self._assets(), work) if placed else {}
+        values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
+        values["python"] = python_of(bool(document["spec"].get("environment")))
+        return {**values, "run": str(folder), "source": str(work)}
+
+    def _check_content(self, name: str, root: str, place: Path) -> None:
+        """Raise Integrity where files that were laid out from the store do not have the digests their record claims.
+
+        What is laid out may be the stored file itself, whose bytes somebody or a disk may have changed since.
+        """
+        digests = DigestCache(self._root / _DIGESTS)
+        for entry in self._store().tree(root):
+            path = place / entry.path if place.is_dir() else place
+            try:
+                is_same = entry.mode == _LINK_MODE or digests.of(str(path), path.stat()) == entry.sha256
+            except OSError as error:
+                raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
+            if not is_same:
+                raise Integrity(
+                    f"{path} of {name} was changed: its sha256 is not {entry.sha256}",
+                    hint="`fairmile store verify` puts damaged files aside, `fairmile store repair` fetches them again",
+                )
+        digests.save()
+
+    def travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
+        """Return a specification for a machine that sees no file of this one; the record gets it, too."""
+        if not spec.folder:
+            return spec
+        code = document["captured"]["code"]
+        if (code.get("git") or code["files"]) and not code.get("snapshot"):
+            why = code.get("trouble") or "it was not kept"
+            raise UsageError(f"the program cannot run anywhere else than in {spec.folder}: {why}")
+        kept = {entry.path for entry in self._store().tree(code["snapshot"])} if code.get("snapshot") else set()
+        moved = rerun_spec(Run(document, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
+        document["spec"] = recorded_spec(moved)
+        document["captured"]["start"] = spec.folder
+        top = top_of(code, Path(spec.folder))
+        for each in document["captured"]["inputs"].values():  # what lies in that folder lies at the same place there
+            if each.get("path") and Path(each["path"]).is_relative_to(top) and each["path"] != str(top):
+                each["at"] = str(Path(each["path"]).relative_to(top))
+        return moved
+
+    def _build_environment(self, spec: RunSpec, original: Run | None) -> Environment:
+        """Build an environment as it was described for the original, unless a person named another one."""
+        envs = self._envs()
+        definition = environment_definition(original) if original is not None else None
+        if original is None or definition is None or spec.environment != original.spec.environment:
+            return envs.build(spec.environment)
+        if not is_foreign(original, self._root):
+            return envs.build(parse_spec(definition))
+        return envs.seeing(passed_on(self._environ)).build(parse_spec(harmless_definition(definition)))
+
+    def _compared_code(self, original: Run) -> dict[str, Any]:
+        """Return what the program of a run from elsewhere is by its bytes; what else its record states is not taken."""
+        snapshot = (original.captured.get("code") or {}).get("snapshot") or ""
+        entries = self._store().tree(snapshot) if snapshot else ()
+        files = [{"name": e.path, "path": e.path, "sha256": e.sha256, "size_bytes": e.size_bytes} for e in entries]
+        return {"files": files, **({"snapshot": snapshot} if snapshot else {})}
+
+    def left_behind(self, spec: RunSpec) -> str:
+        """Say what of the folder that a run was started from a machine which sees no file of this one will not see."""
+        if not spec.folder or not Path(spec.folder).is_dir():
+            return ""
+        argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
+        kept = code_files(capture.code(argv, Path(spec.folder), spec.code))
+        inputs = [os.path.abspath(each.path) for each in spec.inputs.values() if each.path]
+        return describe_left_behind(Path(spec.folder), [*map(str, kept.values()), *inputs])
+
+    def show(self, document: Mapping[str, Any], start: Path, folder: Path, spec: RunSpec) -> View:
+        """Show what the folder holds that runs were started from, beside their code, for many of them."""
+        top = top_of(document["captured"]["code"], start)
+        if not start.is_dir():
+            return View()
+        return show_folder(top, folder / WORK, outputs=_below(spec), real=spec.subfolder, is_code=capture.is_source)
+
+    def inputs_again(self, original: Run, *, foreign: bool = False) -> dict[str, Input]:
+        """Return where what went into a run can be had now: where it was, or in the store.
+
+        Of a run from elsewhere a path outside of its folder is taken only where the bytes are those of the record.
+        """
+        found = {}
+        for name, each in (original.captured.get("inputs") or {}).items():
+            if "place" in each:
+                continue
+            given = original.spec.inputs.get(name, Input())
+            if not each.get("asset"):
+                given = self._input_again(original, name, each, foreign=foreign)
+            found[name] = given
+        return found
+
+    def _input_again(self, original: Run, name: str, each: Mapping[str, Any], *, foreign: bool) -> Input:
+        id, path, digest = original.id, Path(each.get("path") or "/-"), each.get("sha256", "")
+        is_own = not foreign or Path(os.path.normpath(path)).is_relative_to(original.folder)
+        if path.exists() and (is_own or _has_digest(path, digest, each.get("size_bytes"))):
+            return Input(path=str(path), sha256=digest)
+        store = self._store()
+        kept = self._root / ".inputs" / digest
+        if digest and store.complete(digest):
+            store.lay(digest, kept)
+            return Input(path=str(kept))
+        raise NotFound(f"input {name} of run {id} is gone: {path}", hint=f"bring it back; its sha256 is {digest}")
+
+
+def _has_digest(path: Path, digest: str, size_bytes: int | None) -> bool:
+    """Tell whether a file or folder is what a record from elsewhere states; one of another size is not read."""
+    if path.is_file() and size_bytes not in (None, path.stat().st_size):
+        return False
+    is_plain = path.is_file() or path.is_dir()
+    return is_plain and capture.inputs({"it": {"path": str(path)}})["it"]["sha256"] == digest
+
+
+def top_of(code: Mapping[str, Any], start: Path) -> Path:
+    """Return the folder that the snapshot of a program shows: its repository, or where it was started from."""
+    root = (code.get("git") or {}).get("root")
+    return Path(root) if root and start.is_relative_to(root) else start
+
+
+def _below(spec: RunSpec) -> list[str]:
+    """Return the patterns of a run's outputs as seen from the top of its code."""
+    return [f"{spec.subfolder}/{each}" if spec.subfolder else each for each in spec.outputs]
+
+
+def _lock_lines(environment: Environment) -> list[str]:
+    """Return the packages of an environment as `name==version`."""
+    parts = (environment.lock.get(kind, {}).get("packages", []) for kind in ("python", "conda"))
+    return sorted(f"{each['name']}=={each['version']}" for packages in parts for each in packages)

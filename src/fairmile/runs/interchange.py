@@ -1,0 +1,105 @@
+"""Runs that leave the house in another form, and runs of others that come in."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.files import safe_join, write_failure
+from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.execute.snapshot import keep_folder
+from fairmile.runs.record.crate import CODE, INPUTS
+from fairmile.runs.record.layout import write_record
+from fairmile.runs.record.ledger import Ledger
+from fairmile.runs.record.run import Run
+from fairmile.store.store import Store
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def export_run(run: Run, store: Store, format: str, target: Path, *, with_inputs: bool) -> list[Path]:
+    """Write a run in another form, with its code where the form has a place for it, and return the files."""
+    snapshot = (run.captured.get("code") or {}).get("snapshot")
+    most_bytes = sys.maxsize if with_inputs else 0
+    with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
+        code = Path(scratch) / "code"
+        if snapshot:
+            store.lay(snapshot, code)
+        names = [(str(path.relative_to(code)), path) for path in sorted(code.rglob("*")) if path.is_file()]
+        return EXCHANGES[format].export(run, target, code=lambda: names, most_input_bytes=most_bytes)
+
+
+def import_runs(ledger: Ledger, store: Callable[[], Store], source: Path, format: str, *, dry_run: bool) -> list[Run]:
+    """Take in the runs that a file or folder of another form holds; one that is here already is left as it is."""
+    found = []
+    for each in EXCHANGES[format].read(source):
+        known = known_run(ledger, each, source)
+        if known is None and not dry_run:
+            known = _taken_in(each, ledger, store)
+        elif known is not None and not dry_run:
+            known = _with_inputs(known, each, ledger)
+        found.append(known or Run(each.document, Path()))
+    return found
+
+
+def known_run(ledger: Ledger, imported: ImportedRun, source: Path) -> Run | None:
+    """Return the run that is here already under the id of one that comes in; another of that id raises Conflict."""
+    id = imported.id
+    if not _ID.fullmatch(id):
+        raise UsageError(f"{source}: {id!r} is no id of a run")
+    known = ledger.find(id)
+    if known is not None and any(
+        known.document.get(part) != imported.document.get(part) for part in ("spec", "result")
+    ):
+        raise Conflict(f"there is another run {id} already", hint=f"`fairmile runs rm {id}` makes room for it")
+    return known
+
+
+def _taken_in(imported: ImportedRun, ledger: Ledger, store: Callable[[], Store]) -> Run:
+    """Lay an imported run among ours; its code goes to the store, and its inputs are where they came with it."""
+    folder = safe_join(ledger.root, imported.id)
+    try:
+        ledger.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failure(str(ledger.root), error) from error
+    with tempfile.TemporaryDirectory(dir=ledger.root, prefix=".import-") as scratch:
+        fresh = Path(scratch) / folder.name
+        document = copy.deepcopy(dict(imported.lay(fresh).document))
+        captured = document.setdefault("captured", {})
+        if (fresh / CODE).is_dir():
+            captured.setdefault("code", {"files": []})["snapshot"] = keep_folder(store(), fresh / CODE)
+        for name, each in (captured.get("inputs") or {}).items():
+            if safe_join(fresh, f"{INPUTS}/{name}").exists():
+                each["path"] = str(folder / INPUTS / name)
+        document["imported"] = {"from": imported.source, "time": time.time()}
+        document["job"] = None
+        write_record(fresh, document)
+        fresh.chmod(0o700)  # as every run's
+        fresh.rename(folder)
+    return ledger.get(imported.id)
+
+
+def _with_inputs(known: Run, imported: ImportedRun, ledger: Ledger) -> Run:
+    """Take the inputs that came with a run that is here without them; all else of it stays as it is."""
+    names = {each.split("/")[1] for each in imported.files if each.startswith(f"{INPUTS}/")}
+    document = copy.deepcopy(dict(known.document))
+    inputs = document.get("captured", {}).get("inputs") or {}
+    missing = [name for name in inputs if name in names and not Path(inputs[name].get("path") or "/-").exists()]
+    if not missing or known.packed:
+        return known
+    with tempfile.TemporaryDirectory(dir=ledger.root, prefix=".import-") as scratch:
+        imported.lay(fresh := Path(scratch) / known.id)
+        (known.folder / INPUTS).mkdir(exist_ok=True)
+        for name in missing:
+            target = safe_join(known.folder, f"{INPUTS}/{name}")
+            if not target.exists():
+                safe_join(fresh, f"{INPUTS}/{name}").rename(target)
+            inputs[name]["path"] = str(target)
+    write_record(known.folder, document)
+    return ledger.get(known.id)

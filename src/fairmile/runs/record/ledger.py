@@ -1,0 +1,468 @@
+"""All runs of one workspace: each a folder of its own, and an index that can be deleted and made again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sqlite3
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
+from fairmile.base.files import Holder, write_failure
+from fairmile.base.words import did_you_mean
+from fairmile.meter.lines import number_text
+from fairmile.runs.execute.processes import find_processes
+from fairmile.runs.record.layout import FORMAT, RECORD, read_record, write_record
+from fairmile.runs.record.packing import SUFFIX, pack, read_packed, unpack
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.values import Value
+from fairmile.systems.hardware import looks_secret
+
+if TYPE_CHECKING:
+    from fairmile.runs.record.spec import RunSpec
+
+_INDEX = ".index.sqlite"
+_NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
+_VERSION = 1
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+_LAST = "last"
+_COLUMNS = (
+    *("id", "stamp", "name", "state", "created", "elapsed_s", "energy_j", "identity", "run_group", "system"),
+    *("asset", "reason", "params", "metrics", "tags", "job"),
+)
+_SCHEMA = f"""
+CREATE TABLE runs ({", ".join(f"{name} PRIMARY KEY" if name == "id" else name for name in _COLUMNS)}) WITHOUT ROWID;
+CREATE INDEX by_time ON runs (created);
+CREATE INDEX by_identity ON runs (identity);
+CREATE INDEX by_group ON runs (run_group);
+CREATE INDEX by_name ON runs (name, created);
+CREATE INDEX by_state ON runs (state);
+PRAGMA user_version = {_VERSION};
+"""
+
+
+def _make_private(file: Path) -> None:
+    """Make a file that its owner alone can read, as the folders of runs are; SQLite's journals take over its mode."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:  # it is somebody else's, or cannot be written: SQLite tells what can be done with it
+        return
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a list of runs shows of each."""
+
+    id: str
+    name: str
+    state: RunState
+    created: float
+    elapsed_s: float | None
+    energy_j: float | None
+    identity: str
+    group: str
+    system: str
+    asset: str
+    reason: str
+    params: Mapping[str, Value]
+    metrics: Mapping[str, float]
+    tags: tuple[str, ...]
+
+
+class Ledger:
+    """The runs below one folder. Whoever executes a run writes only into its folder; the index is a cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self, spec: RunSpec, document: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+        """Make the folder of a new run and return it with its record, which is not written yet."""
+        while True:
+            id = f"{spec.name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
+            folder = self.root / id
+            if folder.with_name(id + SUFFIX).exists():
+                continue
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise write_failure(str(folder), error) from error
+            break
+        said = recorded_spec(spec)
+        return folder, {"format": FORMAT, "id": id, "created": time.time(), "spec": said, **document}
+
+    def write(self, folder: Path, document: Mapping[str, Any]) -> None:
+        """Keep the record of a run that does not run yet; of one that is new nothing stays where that fails."""
+        try:
+            write_record(folder, document)
+        except DiskFailure:
+            if not document.get("attempts"):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def get(self, reference: str) -> Run:
+        """Return the run that an id, the unique start or end of one, `last`, or the path of a folder or pack means."""
+        if "/" in reference or reference in (".", ".."):
+            return self._at(Path(reference))
+        if reference == _LAST:
+            newest = self.rows(limit=1)
+            if not newest:
+                raise NotFound("there is no run yet", hint="`fairmile run -- COMMAND…` records one")
+            reference = newest[0].id
+        found = self.find(reference)
+        return found if found is not None else self._at(self.root / self._complete(reference))
+
+    def find(self, id: str) -> Run | None:
+        """Return the run with exactly this id, or None."""
+        folder = self.root / id
+        try:
+            return Run(read_record(folder), folder)
+        except (FileNotFoundError, NotADirectoryError):
+            packed = folder.with_name(id + SUFFIX)
+            return Run(read_packed(packed), packed, packed=True) if packed.is_file() else None
+        except ValueError:  # a name that no file can have
+            return None
+
+    def select(self, reference: str) -> list[Run]:
+        """Return the runs that an id, a group or a name means, the oldest first; NotFound where there is none."""
+        if reference == _LAST or "/" in reference or reference in (".", "..") or self.find(reference) is not None:
+            return [self.get(reference)]
+        with self._index() as index:
+            rows = index.execute(
+                "SELECT id FROM runs WHERE run_group = ?1 OR name = ?1 ORDER BY created, id", [reference]
+            ).fetchall()
+        return [self.get(id) for (id,) in rows] or [self.get(reference)]
+
+    def rows(
+        self,
+        *,
+        name: str = "",
+        group: str = "",
+        states: Sequence[RunState] = (),
+        tag: str = "",
+        identity: str = "",
+        limit: int | None = None,
+    ) -> list[Row]:
+        """Return what is known of runs, the newest first."""
+        wanted = {"name": name, "run_group": group, "identity": identity}
+        clauses = [f"{column} = ?" for column, value in wanted.items() if value]
+        values: list[Any] = [value for value in wanted.values() if value]
+        if states:
+            clauses.append(f"state IN ({', '.join('?' * len(states))})")
+            values += [str(state) for state in states]
+        if tag:
+            clauses.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
+            values.append(tag)
+        where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
+        with self._index() as index:
+            question = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
+            found = index.execute(question, [*values, limit or -1]).fetchall()
+        return [_row(dict(zip(_COLUMNS, each, strict=True))) for each in found]
+
+    def counts(self, groups: Sequence[str] = ()) -> dict[str, dict[RunState, int]]:
+        """Return how many runs are in which state: of each of some groups, and of all runs under an empty name."""
+        found: dict[str, dict[RunState, int]] = {}
+        with self._index() as index:
+            for group in ("", *groups):
+                where, values = ("WHERE run_group = ?", [group]) if group else ("", [])
+                rows = index.execute(f"SELECT state, count(*) FROM runs {where} GROUP BY state", values)
+                found[group] = {RunState(state): number for state, number in rows}
+        return found
+
+    def alike(self, identity: str) -> Iterator[Run]:
+        """Yield the runs that succeeded with exactly this that went in, the newest first."""
+        for row in self.rows(identity=identity, states=[RunState.DONE]) if identity else ():
+            with contextlib.suppress(NotFound):  # removed meanwhile
+                yield self.get(row.id)
+
+    def with_jobs(self) -> list[str]:
+        """Return the ids of runs that have not ended and are carried by a job."""
+        with self._index() as index:
+            states = [str(RunState.QUEUED), str(RunState.RUNNING), str(RunState.INTERRUPTED)]
+            return [id for (id,) in index.execute("SELECT id FROM runs WHERE job AND state IN (?, ?, ?)", states)]
+
+    def reindex(self) -> int:
+        """Make the index anew from the folders and return how many runs there are."""
+        (self.root / _INDEX).unlink(missing_ok=True)
+        with self._index() as index:
+            return int(index.execute("SELECT count(*) FROM runs").fetchone()[0])
+
+    def pack(self, reference: str) -> Path:
+        """Put the folder of a run that has ended into one file."""
+        run = self.get(reference)
+        if run.packed:
+            return run.folder
+        if not self.standing(run).is_end:
+            raise Conflict(f"run {run.id} is {self.standing(run)}", hint="pack it when it has ended")
+        return pack(run.folder)
+
+    def unpack(self, reference: str) -> Path:
+        """Bring the folder of a packed run back."""
+        run = self.get(reference)
+        return unpack(run.folder) if run.packed else run.folder
+
+    def remove(self, references: Iterable[str]) -> list[str]:
+        """Forget runs that have ended."""
+        runs = list({run.id: run for run in map(self.get, references)}.values())
+        for run in runs:
+            if run.folder.parent != self.root:
+                raise UsageError(f"{run.folder} is not among the runs of this workspace", hint="remove it by hand")
+            if not self.standing(run).is_end:
+                raise Conflict(f"run {run.id} is {self.standing(run)}", hint="it can be removed when it has ended")
+        for run in runs:
+            try:
+                # It loses its name first, so that nobody ever finds half a run.
+                gone = self.root / f".{run.id}.removed-{secrets.token_hex(6)}"
+                run.folder.rename(gone)
+                if run.packed:
+                    gone.unlink()
+                else:
+                    shutil.rmtree(gone)
+            except FileNotFoundError:  # another process did it
+                continue
+            except OSError as error:
+                raise write_failure(str(run.folder), error) from error
+        return [run.id for run in runs]
+
+    def is_packed(self, path: Path) -> bool:
+        """Tell whether a file is a packed run of this workspace, and no crate."""
+        return path.absolute().parent == self.root and path.is_file()
+
+    def standing(self, run: Run) -> RunState:
+        """Return where a run stands: one whose recorder and program are gone without a word was interrupted."""
+        state = run.state
+        return _seen(state, run.document, run.folder) if not state.is_end else state
+
+    def is_orphaned(self, run: Run) -> bool:
+        """Tell whether the program of a run outlives its recorder."""
+        return run.state is RunState.RUNNING and _lost_its_recorder(run.document) and bool(find_processes(run.folder))
+
+    # Finding
+
+    def _at(self, path: Path) -> Run:
+        try:
+            if path.suffix == SUFFIX and path.is_file():
+                return Run(read_packed(path), path, packed=True)
+            return Run(read_record(path), path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"{path} is no run: there is no {RECORD} in it") from None
+
+    def _complete(self, reference: str) -> str:
+        if not reference:
+            raise UsageError("an empty name names no run", hint="`fairmile runs ls` lists them")
+        names = list(self._entries())
+        found = [name for name in names if name.startswith(reference) or name.endswith(f"-{reference}")]
+        if len(found) == 1:
+            return self._entries()[found[0]].name
+        if found:
+            raise NotFound(f"{reference!r} may be any of {', '.join(sorted(found)[:5])}", hint="write more of the id")
+        raise self._not_found(reference)
+
+    def _not_found(self, reference: str) -> NotFound:
+        near = did_you_mean(reference, [row.id for row in self.rows(limit=1000)])
+        return NotFound(
+            f"no run named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile runs ls` lists them"
+        )
+
+    def _entries(self) -> dict[str, os.DirEntry[str]]:
+        """Return the folders and packs of all runs by id; a folder goes before a pack of the same run."""
+        found: dict[str, os.DirEntry[str]] = {}
+        try:
+            with os.scandir(self.root) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name.startswith("."):
+                        continue
+                    if not name.endswith(SUFFIX):
+                        found[name] = entry
+                    else:
+                        found.setdefault(name.removesuffix(SUFFIX), entry)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise SystemFailure(f"cannot read {self.root}: {error.strerror}") from error
+        return found
+
+    # The index
+
+    @contextlib.contextmanager
+    def _index(self) -> Iterator[sqlite3.Connection]:
+        """Open the index, brought up to date; where it cannot be kept, one in memory serves."""
+        try:
+            connection = self._open(self.root / _INDEX)
+            self._refresh(connection)
+        except (sqlite3.Error, OSError) as error:
+            # Where others work with it, or it is somebody else's, it stays.
+            if getattr(error, "sqlite_errorname", "") not in _NOT_DAMAGED:
+                for name in (f"{_INDEX}-journal", _INDEX):
+                    with contextlib.suppress(OSError):
+                        (self.root / name).unlink()
+            connection = self._open(None)
+            self._refresh(connection)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def _open(self, file: Path | None) -> sqlite3.Connection:
+        if file is not None and not file.parent.is_dir():
+            file = None
+        if file is not None:
+            _make_private(file)
+        connection = sqlite3.connect(str(file) if file else ":memory:", timeout=10, isolation_level=None)
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != _VERSION:
+                connection.execute("BEGIN IMMEDIATE")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                if version != _VERSION:
+                    connection.execute("DROP TABLE IF EXISTS runs")
+                    for statement in filter(str.strip, _SCHEMA.split(";")):
+                        connection.execute(statement)
+                connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _refresh(self, connection: sqlite3.Connection) -> None:
+        """Read what changed since the last time."""
+        known = dict(connection.execute("SELECT id, stamp FROM runs"))
+        changed: list[tuple[Any, ...]] = []
+        there: set[str] = set()
+        for id, entry in self._entries().items():
+            stamp = _stamp(entry)
+            if not stamp:
+                continue
+            there.add(id)
+            if known.get(id) != stamp and (values := _values(id, stamp, entry)) is not None:
+                changed.append(values)
+        alive = {str(state) for state in (RunState.RUNNING, RunState.QUEUED)}
+        changed_ids = {values[0] for values in changed}
+        marks = ", ".join("?" * len(alive))
+        running = connection.execute(f"SELECT id FROM runs WHERE state IN ({marks})", sorted(alive)).fetchall()
+        for (id,) in running:
+            try:
+                run = self.find(id) if id in there and id not in changed_ids else None
+            except SystemFailure:  # it is just being replaced, and read the next time
+                continue
+            if run is not None and str(state := self.standing(run)) not in alive:
+                changed.append(_of_document(id, known[id], run.document, state))
+        gone = [(id,) for id in known.keys() - there]
+        if not changed and not gone:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("DELETE FROM runs WHERE id = ?", gone)
+        marks = ", ".join("?" * len(_COLUMNS))
+        connection.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", changed)
+        connection.execute("COMMIT")
+
+
+def recorded_spec(spec: RunSpec) -> dict[str, Any]:
+    """Return a specification as a record holds it: without variables that look like secrets."""
+    said = spec.model_dump(mode="json", exclude_defaults=True)
+    if said.get("env"):
+        said["env"] = {name: text for name, text in said["env"].items() if not looks_secret(name, text)}
+    return said
+
+
+def _stamp(entry: os.DirEntry[str]) -> str:
+    """Return what changes when the record does; empty for what is no run."""
+    try:
+        status = os.stat(f"{entry.path}/{RECORD}") if not entry.name.endswith(SUFFIX) else entry.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return f"{status.st_mtime_ns}-{status.st_ino}"
+
+
+def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | None:
+    path = Path(entry.path)
+    try:
+        document = read_packed(path) if path.suffix == SUFFIX else read_record(path)
+        state = RunState((document.get("result") or {}).get("state") or document.get("state") or RunState.RUNNING)
+        return _of_document(id, stamp, document, state if state.is_end else _seen(state, document, path))
+    except FileNotFoundError:
+        return None
+    except (SystemFailure, KeyError, TypeError, ValueError, AttributeError) as error:
+        said = f"its record cannot be read: {error}"
+        damaged = {"id": id, "stamp": stamp, "name": "", "state": "interrupted", "created": 0.0, "reason": said}
+        return tuple(damaged.get(column, _EMPTY.get(column, "")) for column in _COLUMNS)
+
+
+_EMPTY: dict[str, Any] = {"elapsed_s": None, "energy_j": None, "params": "{}", "metrics": "{}", "tags": "[]", "job": 0}
+
+
+def _of_document(id: str, stamp: str, document: Mapping[str, Any], state: RunState) -> tuple[Any, ...]:
+    run = Run(document, Path())
+    spec, result = document["spec"], run.result
+    metrics = {name: number_text(float(each["value"])) for name, each in (result.get("metrics") or {}).items()}
+    values = {
+        "id": id,
+        "stamp": stamp,
+        "name": run.name,
+        "state": str(state),
+        "created": run.created,
+        "elapsed_s": run.elapsed_s,
+        "energy_j": run.energy_j,
+        "identity": run.identity,
+        "run_group": run.group,
+        "system": run.system,
+        "asset": spec.get("asset", ""),
+        "reason": result.get("reason", ""),
+        "params": json.dumps(run.params),
+        "metrics": json.dumps(metrics),
+        "tags": json.dumps(spec.get("tags", [])),
+        "job": int(bool(document.get("job"))),
+    }
+    return tuple(values[column] for column in _COLUMNS)
+
+
+def _row(values: Mapping[str, Any]) -> Row:
+    return Row(
+        values["id"],
+        values["name"],
+        RunState(values["state"]),
+        values["created"],
+        values["elapsed_s"],
+        values["energy_j"],
+        values["identity"],
+        values["run_group"],
+        values["system"],
+        values["asset"],
+        values["reason"],
+        json.loads(values["params"]),
+        {name: float(value) for name, value in json.loads(values["metrics"]).items()},
+        tuple(json.loads(values["tags"])),
+    )
+
+
+def _seen(state: RunState, document: Mapping[str, Any], folder: Path) -> RunState:
+    """Return the state of a run that has not ended by its own word: one of a job is the scheduler's to tell.
+
+    A program that outlives its recorder still runs.
+    """
+    is_lost = state is RunState.RUNNING and _lost_its_recorder(document)
+    return RunState.INTERRUPTED if is_lost and not find_processes(folder) else state
+
+
+def _lost_its_recorder(document: Mapping[str, Any]) -> bool:
+    attempts = document.get("attempts") or []
+    if not attempts or document.get("job"):
+        return False
+    return Holder.parse(attempts[-1].get("holder", ""), 0).is_dead_here()

@@ -1,0 +1,110 @@
+"""What a run is asked to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fairmile.base.patterns import compile_linear
+from fairmile.jobs.spec import Launch, Resources
+from fairmile.runs.record.values import Better, Value
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MetricSpec(_Part):
+    """How a metric is found and judged."""
+
+    pattern: str = ""  # finds it in the output: the group named `value`, or the first one; `step` is optional
+    unit: str = ""
+    better: Better = ""
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = (
+        None  # relative; within it a rerun counts as the same
+    )
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        if value and not compile_linear(value.encode(errors="replace")).groups:
+            raise ValueError(f"{value!r} has no group that holds the value")
+        return value
+
+
+class Input(_Part):
+    """Something that goes in: a file or folder here, or an asset of the catalog."""
+
+    path: str = ""
+    asset: str = ""
+    sha256: str = ""  # of the file, or the root of the tree
+
+    @classmethod
+    def named(cls, text: str, folder: Path) -> Input:
+        """Return what a word means as input: a path that exists is a path, and so is what is written as one."""
+        is_path = text.startswith(("/", ".", "~")) or text.endswith("/") or (folder / text).exists()
+        return cls(path=text) if is_path else cls(asset=text)
+
+
+class RunSpec(_Part):
+    """One execution as it was asked for."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
+    argv: tuple[str, ...] = Field(min_length=1)
+    params: Mapping[str, Value] = {}
+    reads_params: bool = False  # the program reads FAIRMILE_PARAMS, although its files do not show it
+    seed: int | None = None
+    env: Mapping[str, str] = {}
+    folder: str = ""  # where it runs; empty: `work` in the folder of the run
+    subfolder: str = ""  # of its own folder, where the program starts
+    code: tuple[str, ...] = ()  # files and folders that are the program, beside those that the command names
+    inputs: Mapping[str, Input] = {}
+    outputs: tuple[str, ...] = ()  # patterns in the folder it runs in; what they match is kept by digest
+    metrics: Mapping[str, MetricSpec] = {}
+    environment: str = ""
+    system: str = ""  # empty: this machine, in this process
+    resources: Resources = Resources()
+    software: tuple[str, ...] = ()
+    launch: Launch | None = None
+    needs: tuple[str, ...] = ()  # hardware and frameworks that are declared, such as `NVIDIA GPU`, `horovod`
+    anyway: bool = False  # run although one of them is missing, or the prediction says that it does not fit
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    watch_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0  # period of the samples; 0: none
+    asset: str = ""  # handle of the benchmark, model or workflow it executes
+    dataset: str = ""
+    group: str = ""  # runs that belong together: repeats, the points of a sweep
+    tags: tuple[str, ...] = ()
+
+    @field_validator("outputs")
+    @classmethod
+    def _outputs_stay_inside(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not is_inside(pattern):
+                raise ValueError(
+                    f"{pattern!r} leads out of the folder of the run: write a pattern inside it, such as results/*.json"
+                )
+        return patterns
+
+    @field_validator("subfolder")
+    @classmethod
+    def _subfolder_stays_inside(cls, subfolder: str) -> str:
+        if subfolder and not is_inside(subfolder):
+            raise ValueError(f"{subfolder!r} leads out of the folder of the run")
+        return subfolder
+
+    @field_validator("params")
+    @classmethod
+    def _are_values_that_json_has(cls, params: Mapping[str, Value]) -> Mapping[str, Value]:
+        for name, value in params.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}, which a record cannot hold as a number: write it as a text")
+        return params
+
+
+def is_inside(path: str) -> bool:
+    """Tell whether a relative path or pattern stays in the folder it starts from."""
+    return bool(path) and not path.startswith(("/", "~")) and "\0" not in path and ".." not in path.split("/")

@@ -1,0 +1,117 @@
+"""What the folder of a sweep tells of it; light enough for every list."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairmile.base.errors import SystemFailure
+from fairmile.base.files import Holder, write_atomic
+from fairmile.runs.record.values import Better
+
+SWEEP = "sweep.json"
+COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep
+_MAKING = ".making"  # who makes a sweep, in its folder until that is done
+_REMOVED = ".removed"
+_ABANDONED_S = 86400.0  # where nobody can tell whether somebody is still at it
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as its folder tells."""
+
+    folder: Path
+    document: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self.document["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.document["name"])
+
+    @property
+    def created(self) -> float:
+        return float(self.document["created"])
+
+    @property
+    def count(self) -> int:
+        return int(self.document["count"])
+
+    @property
+    def system(self) -> str:
+        return str(self.document["system"])
+
+    @property
+    def is_study(self) -> bool:
+        return "study" in self.document
+
+    @property
+    def objectives(self) -> list[tuple[str, Better]]:
+        """The metrics that its file names, each with its direction where the file tells it."""
+        if self.is_study:
+            return [(each["metric"], each["better"]) for each in self.document["study"]["objectives"]]
+        best = str(self.document.get("best") or "")
+        return [(best, "")] if best else []
+
+
+def list_sweeps(root: Path) -> list[Sweep]:
+    """Return all sweeps below a folder, the newest first; a damaged one is left out."""
+    found = []
+    for file in root.glob(f"[!.]*/{SWEEP}"):
+        with contextlib.suppress(SystemFailure):
+            found.append(read_sweep(file.parent))
+    return sorted(found, key=lambda sweep: sweep.created, reverse=True)
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Return the sweep that a folder holds."""
+    try:
+        document = json.loads((folder / SWEEP).read_bytes())
+    except (OSError, ValueError) as error:
+        raise SystemFailure(f"cannot read {folder / SWEEP}: {error}") from error
+    if not isinstance(document, dict) or "id" not in document:
+        raise SystemFailure(f"{folder / SWEEP} is damaged: expected the record of a sweep")
+    return Sweep(folder, document)
+
+
+@contextlib.contextmanager
+def making(folder: Path) -> Iterator[None]:
+    """Make a sweep in a folder that is new; nothing stays of one that fails."""
+    try:
+        write_atomic(folder / _MAKING, Holder.me().text())
+        yield
+        (folder / _MAKING).unlink()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a sweep, which is not there any more from the first moment on."""
+    gone = folder.with_name(f".{folder.name}{_REMOVED}")
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def clear_leftovers(root: Path) -> None:
+    """Remove what processes that were killed left of sweeps that they made or removed."""
+    half_made = [file.parent for file in root.glob(f"[!.]*/{_MAKING}") if not (file.parent / SWEEP).exists()]
+    for folder in (*half_made, *root.glob(f".*{_REMOVED}")):
+        if _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    with contextlib.suppress(OSError):  # it is gone meanwhile, or nobody made it
+        if time.time() - folder.stat().st_mtime > _ABANDONED_S:
+            return True
+        return Holder.parse((folder / _MAKING).read_text(), 0).is_dead_here()
+    return False

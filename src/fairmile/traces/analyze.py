@@ -1,0 +1,228 @@
+"""All that a trace tells, in one call: where the time went, who waited for whom, what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fairmile.base.errors import NotFound
+from fairmile.traces.achieved import OperatorWork, operators
+from fairmile.traces.activity import PARTS, Activity, activities
+from fairmile.traces.breakdown import NS, Breakdown, breakdown
+from fairmile.traces.coupling import Coupling, coupling
+from fairmile.traces.critical import CriticalPath, critical_path, time_by_name
+from fairmile.traces.events import EventTable
+from fairmile.traces.findings import Finding, findings
+from fairmile.traces.intervals import Spans, one, spans
+from fairmile.traces.replay import Replay, WhatIf
+from fairmile.traces.waiting import Delay, TransferModel, Waiting, waiting
+
+_MOST_NAMES = 30
+_MOST_PIECES = 800  # of one part and rank in a drawing: about as many as a screen has pixels for them
+_MOST_PLACES = 500_000  # of a replay that is part of an analysis
+_MOST_PRICED = 6
+_WORTH_PRICING = 0.002
+
+
+@dataclass(frozen=True)
+class NameTime:
+    """How long one name ran, each moment counted for what ran innermost; sum over ranks."""
+
+    name: str
+    seconds: float
+    share: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """What one rank did in a window: the intervals of each part in seconds since its start."""
+
+    label: str
+    parts: dict[str, tuple[tuple[float, float], ...]]
+    steps: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A window of time over all ranks."""
+
+    title: str
+    start_ns: int
+    length_s: float
+    rows: tuple[TimelineRow, ...]
+
+
+@dataclass(frozen=True)
+class TraceAnalysis:
+    """What a trace tells; times are seconds, `total_s` the mean over ranks of all steps together."""
+
+    events: int
+    ranks: tuple[str, ...]
+    missing_ranks: tuple[int, ...]
+    devices: tuple[str, ...]
+    span_s: float
+    total_s: float
+    step_s: float
+    steps: int
+    breakdown: Breakdown
+    waiting: Waiting
+    critical: CriticalPath
+    findings: tuple[Finding, ...]
+    names: tuple[NameTime, ...]
+    timelines: tuple[Timeline, ...]
+    coupling: Coupling | None
+    operators: tuple[OperatorWork, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it; what only a drawing needs is left out."""
+        plain = replace(self, waiting=replace(self.waiting, calls=()), timelines=())
+        document = asdict(plain)
+        del document["timelines"]
+        del document["waiting"]["calls"]
+        if document["coupling"]:
+            del document["coupling"]["edges"]
+        return document
+
+
+def analyze(table: EventTable, *, model: TransferModel | None = None) -> TraceAnalysis:
+    """Return what a trace tells; `model` says how long collectives should take on that machine."""
+    found = activities(table)
+    if not found:
+        raise NotFound("the trace has no events", hint="record at least one step, and read the files of all ranks")
+    times = breakdown(found)
+    waits = waiting(table, found, model)
+    replay = Replay(table, found, waits) if any(len(each.meetings.members) > 1 for each in waits.calls) else None
+    if replay is not None and replay.places <= _MOST_PLACES:
+        waits = _priced(waits, replay, times.total_s)
+    else:
+        replay = None
+    coupled = coupling(table, found)
+    missing = tuple(table.missing_ranks)
+    return TraceAnalysis(
+        len(table),
+        tuple(each.label for each in found),
+        missing,
+        tuple(dict.fromkeys(each.device for each in table.processes if each.device)),
+        (max(each.end_ns for each in found) - min(each.start_ns for each in found)) * NS,
+        times.total_s,
+        times.step_s,
+        max(each.steps for each in times.ranks),
+        times,
+        waits,
+        critical_path(table, found, waits, coupled.edges if coupled else ()),
+        findings(table, found, times, waits, coupled, replay),
+        _names(table, found),
+        tuple(_timelines(found)),
+        coupled,
+        operators(table),
+        tuple(dict.fromkeys([*table.notes, *waits.notes, *_notes(found, missing)])),
+    )
+
+
+def _priced(waits: Waiting, replay: Replay, total_s: float) -> Waiting:
+    """Return the delays with what the job really lost: a rank that is late also moves transfers out of the overlap."""
+    late: dict[tuple[str, int], list[Delay]] = {}
+    for each in waits.delays:
+        late.setdefault((each.component, each.rank), []).append(each)
+    worst = sorted(late, key=lambda rank: -sum(each.lost_s for each in late[rank]))[:_MOST_PRICED]
+    factors = {}
+    for rank in worst:
+        lost = sum(each.lost_s for each in late[rank])
+        peers = any(other != rank and other[0] == rank[0] for other in _members(waits))
+        if peers and lost >= _WORTH_PRICING * total_s:
+            factors[rank] = replay.gain_s(WhatIf(without_straggler=rank)) / lost
+    delays = [
+        replace(each, lost_s=round(each.lost_s * factors.get((each.component, each.rank), 1.0), 12))
+        for each in waits.delays
+    ]
+    return replace(waits, delays=tuple(sorted(delays, key=lambda each: (-each.lost_s, -each.waiting_s, each.rank))))
+
+
+def _members(waits: Waiting) -> set[tuple[str, int]]:
+    return {(each.component, each.rank) for each in waits.states}
+
+
+def _notes(found: Sequence[Activity], missing: Sequence[int]) -> list[str]:
+    notes = []
+    if missing:
+        names = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
+        rank, it = ("rank", "it") if len(missing) == 1 else ("ranks", "them")
+        notes.append(f"there is no trace of {rank} {names}: waits for {it} look like slow transfers")
+    by = {each.steps.found_by for each in found}
+    without = [each.label for each in found if each.steps.found_by == "nothing"]
+    if without:
+        who = ["the trace"] if len(without) == len(found) else without
+        its = "its whole is one step" if len(who) == 1 else "their whole is one step each"
+        notes.append(f"{_without_steps(who)}, and none were found by loader or optimizer: {its}")
+    if others := by - {"the trace", "nothing"}:
+        who = ["the trace"] if len(by) == 1 else [each.label for each in found if each.steps.found_by in others]
+        notes.append(f"{_without_steps(who)}: they were found by {' and '.join(sorted(others))}")
+    return notes
+
+
+def _without_steps(labels: Sequence[str], most: int = 8) -> str:
+    listed = ", ".join(labels[:most]) + (", …" if len(labels) > most else "")
+    return f"{listed} {'marks' if len(labels) == 1 else 'mark'} no steps"
+
+
+def _names(table: EventTable, found: Sequence[Activity]) -> tuple[NameTime, ...]:
+    sums = np.zeros(len(table.names), np.int64)
+    for each in found:
+        sums += time_by_name(table, each, one(each.start_ns, each.end_ns))
+    calls = np.bincount(table.name, minlength=len(table.names))
+    total = max(1, int(sum(each.end_ns - each.start_ns for each in found)))
+    order = np.argsort(-sums, kind="stable")[:_MOST_NAMES]
+    return tuple(
+        NameTime(table.names[at], float(sums[at]) * NS, float(sums[at]) / total, int(calls[at]))
+        for at in order.tolist()
+        if sums[at]
+    )
+
+
+def _timelines(found: Sequence[Activity]) -> list[Timeline]:
+    """Return the whole trace, and two steps of usual length from its middle where it has more."""
+    first, last = min(each.start_ns for each in found), max(each.end_ns for each in found)
+    lines = [_timeline("All steps", found, first, last)]
+    steps = max(found, key=lambda each: len(each.steps)).steps
+    if len(steps) > 3:
+        lengths = steps.ends[1:] - steps.starts[:-1]
+        middle = 1 + int(np.abs(lengths[1:] - np.median(lengths)).argmin())
+        number = int(steps.numbers[middle])
+        begin, end = int(steps.starts[middle]), int(steps.ends[min(middle + 1, len(steps) - 1)])
+        lines.append(_timeline(f"Steps {number} and {number + 1}", found, begin, end))
+    return lines
+
+
+def _timeline(title: str, found: Sequence[Activity], first: int, last: int) -> Timeline:
+    return Timeline(title, first, (last - first) * NS, tuple(_timeline_row(each, first, last) for each in found))
+
+
+def _timeline_row(each: Activity, first: int, last: int) -> TimelineRow:
+    window = one(first, last)
+    parts = {part: each.parts[part] & window for part in PARTS}
+    if sum(map(len, parts.values())) > _MOST_PIECES:
+        parts = _rastered(parts, first, last)
+    edges = np.union1d(each.steps.starts, each.steps.ends)
+    edges = edges[(edges >= first) & (edges <= last)]
+    return TimelineRow(
+        each.label,
+        {
+            part: tuple(zip(((seen.starts - first) * NS).tolist(), ((seen.ends - first) * NS).tolist(), strict=True))
+            for part, seen in parts.items()
+        },
+        tuple(((edges - first) * NS).tolist()),
+    )
+
+
+def _rastered(parts: dict[str, Spans], first: int, last: int) -> dict[str, Spans]:
+    """Return the parts as a screen can show them: each pixel for what fills most of it."""
+    edges = np.linspace(first, last, _MOST_PIECES + 1).astype(np.int64)
+    filled = np.stack([each.within(edges[:-1], edges[1:]) for each in parts.values()])
+    idle = np.diff(edges) - filled.sum(axis=0)
+    most = np.concatenate((filled, idle[None])).argmax(axis=0)
+    return {part: spans(edges[:-1][most == at], edges[1:][most == at]) for at, part in enumerate(parts)}

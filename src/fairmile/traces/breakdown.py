@@ -1,0 +1,167 @@
+"""Where the time of each rank and step went: compute, exposed communication, copies, input, launch, idle.
+
+The parts add up to the step to the nanosecond. Beside them stand the totals that overlap: all communication, how much
+of it was hidden behind compute, and for devices what HolisticTraceAnalysis calls idle, compute and non-compute time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmile.traces.activity import PARTS, Activity
+from fairmile.traces.intervals import Spans
+
+NS = 1e-9
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of one rank; the seven parts and `idle_s` add up to `total_s`."""
+
+    component: str
+    rank: int
+    step: int
+    start_ns: int
+    total_s: float
+    compute_s: float
+    exposed_communication_s: float
+    exchange_s: float
+    copies_s: float
+    checkpoint_s: float
+    input_s: float
+    launch_s: float
+    idle_s: float
+    communication_s: float
+    overlap_s: float
+    sync_s: float
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """A device from its first kernel to the end of its last, as HolisticTraceAnalysis counts it."""
+
+    span_s: float
+    idle_s: float
+    compute_s: float
+    non_compute_s: float
+    communication_s: float
+    overlap_s: float
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """All steps of one rank together."""
+
+    component: str
+    rank: int
+    label: str
+    steps: int
+    steps_found_by: str
+    step_s: float  # the mean
+    total: StepTime
+    device: DeviceTime | None
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The steps of all ranks, and the sum of each rank."""
+
+    steps: tuple[StepTime, ...]
+    ranks: tuple[RankTime, ...]
+
+    @property
+    def step_s(self) -> float:
+        """The mean time of a step over steps and ranks; a rank without steps counts where no other has any."""
+        stepped = {(each.component, each.rank) for each in self.ranks if each.steps_found_by != "nothing"}
+        times = [each.total_s for each in self.steps if not stepped or (each.component, each.rank) in stepped]
+        return float(np.mean(times)) if times else 0.0
+
+    @property
+    def total_s(self) -> float:
+        """The mean over ranks of the time of all steps."""
+        return float(np.mean([each.total.total_s for each in self.ranks])) if self.ranks else 0.0
+
+
+def breakdown(found: Sequence[Activity]) -> Breakdown:
+    """Return where the time of each rank and step went."""
+    steps: list[StepTime] = []
+    ranks: list[RankTime] = []
+    for each in found:
+        mine = _steps(each)
+        steps += mine
+        total = _sum(each, mine)
+        count = len(mine)
+        ranks.append(
+            RankTime(
+                each.component,
+                each.rank,
+                each.label,
+                count,
+                each.steps.found_by,
+                total.total_s / count if count else 0.0,
+                total,
+                device_time(each),
+            )
+        )
+    return Breakdown(tuple(steps), tuple(ranks))
+
+
+def device_time(each: Activity) -> DeviceTime | None:
+    """Return how busy the device of a rank was, None where it used none."""
+    busy = each.device_busy
+    if not len(busy):
+        return None
+    span = int(busy.ends[-1] - busy.starts[0])
+    talk = each.communication & busy
+    idle = span - busy.length_ns
+    return DeviceTime(
+        span * NS,
+        idle * NS,
+        each.compute.length_ns * NS,
+        (span - idle - each.compute.length_ns) * NS,
+        talk.length_ns * NS,
+        (talk & each.compute).length_ns * NS,
+    )
+
+
+def _steps(each: Activity) -> list[StepTime]:
+    windows = each.steps
+    hidden = each.communication & each.compute
+
+    def within(found: Spans) -> NDArray[np.int64]:
+        return found.within(windows.starts, windows.ends)
+
+    total = windows.ends - windows.starts
+    parts = {part: within(each.parts[part]) for part in PARTS}
+    idle = total - np.sum(list(parts.values()), axis=0)
+    columns = [total, *parts.values(), idle, within(each.communication), within(hidden), within(each.sync)]
+    seconds = (np.stack(columns, axis=1) * NS).tolist()
+    return [
+        StepTime(each.component, each.rank, number, start, *values)
+        for number, start, values in zip(windows.numbers.tolist(), windows.starts.tolist(), seconds, strict=True)
+    ]
+
+
+_SUMMED = (
+    "total_s",
+    "compute_s",
+    "exposed_communication_s",
+    "exchange_s",
+    "copies_s",
+    "checkpoint_s",
+    "input_s",
+    "launch_s",
+    "idle_s",
+    "communication_s",
+    "overlap_s",
+    "sync_s",
+)
+
+
+def _sum(each: Activity, steps: Sequence[StepTime]) -> StepTime:
+    sums = {name: sum(getattr(step, name) for step in steps) for name in _SUMMED}
+    return StepTime(each.component, each.rank, -1, each.start_ns, **sums)

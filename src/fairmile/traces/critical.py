@@ -1,0 +1,182 @@
+"""The critical path over ranks: the chain of work and transfers without which the program would have ended earlier.
+
+It is walked backwards from the rank that ends last. Where that rank waited in a call, the path goes on at the rank it
+waited for, at the moment that one came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmile.traces.activity import PARTS, Activity, lanes_of
+from fairmile.traces.breakdown import NS
+from fairmile.traces.events import Array, EventTable, Kind
+from fairmile.traces.intervals import Spans, nothing, spans
+from fairmile.traces.waiting import Waiting
+
+Edge = tuple[int, int, int, int]
+_LEAST_WAIT_NS = 1000  # shorter ones are noise of the clocks
+_TIMED = (Kind.REGION, Kind.COLLECTIVE, Kind.P2P, Kind.EXCHANGE, Kind.IO, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+
+
+@dataclass(frozen=True)
+class PathPiece:
+    """A stretch of the path on one rank: its own work, or a transfer that it had to wait for."""
+
+    component: str
+    rank: int
+    start_ns: int
+    end_ns: int
+    transfer: bool
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The path in order of time, and its time by rank, by part and by the names of what ran."""
+
+    pieces: tuple[PathPiece, ...]
+    total_s: float
+    by_rank: tuple[tuple[str, float], ...]
+    by_part: tuple[tuple[str, float], ...]
+    by_name: tuple[tuple[str, float], ...]
+
+
+def critical_path(
+    table: EventTable, found: Sequence[Activity], waits: Waiting, edges: Sequence[Edge] = (), *, most_names: int = 20
+) -> CriticalPath:
+    """Return the critical path from the first event of the program to its last.
+
+    `edges` are further waits: place of who waited, until when, when the other came, place of the other.
+    """
+    if not found:
+        return CriticalPath((), 0.0, (), (), ())
+    walked = _walk(found, waits, edges)
+    local = [nothing() for _ in found]
+    talk = [nothing() for _ in found]
+    for member in range(len(found)):
+        for transfer, sets in ((False, local), (True, talk)):
+            mine = [(start, end) for at, start, end, moves in walked if at == member and moves == transfer]
+            if mine:
+                sets[member] = spans(*np.array(mine, np.int64).T)
+    by_rank = {each.label: (local[at].length_ns + talk[at].length_ns) * NS for at, each in enumerate(found)}
+    handed = sum((each.exchange & talk[at]).length_ns for at, each in enumerate(found))
+    parts: dict[str, int] = {"communication": sum(each.length_ns for each in talk) - handed, "exchange": handed}
+    names = np.zeros(len(table.names), np.int64)
+    for at, each in enumerate(found):
+        rest = local[at]
+        for part in PARTS:
+            taken = each.parts[part] & rest
+            parts[part] = parts.get(part, 0) + taken.length_ns
+        parts["idle"] = (
+            parts.get("idle", 0) + rest.length_ns - sum((each.parts[part] & rest).length_ns for part in PARTS)
+        )
+        names += time_by_name(table, each, rest | talk[at])
+    named = sorted(
+        ((table.names[at], int(names[at])) for at in np.flatnonzero(names)), key=lambda each: (-each[1], each)
+    )
+    return CriticalPath(
+        tuple(PathPiece(found[at].component, found[at].rank, start, end, moves) for at, start, end, moves in walked),
+        sum(end - start for _, start, end, _ in walked) * NS,
+        _listed(by_rank),
+        _listed({name: value * NS for name, value in parts.items()}),
+        tuple((name, value * NS) for name, value in named[:most_names]),
+    )
+
+
+def time_by_name(table: EventTable, each: Activity, windows: Spans) -> NDArray[np.int64]:
+    """Return for each name how long it ran within windows, each moment counted once, for what ran innermost.
+
+    A device comes before the host, a lane with more work before one with less.
+    """
+    sums = np.zeros(len(table.names), np.int64)
+    if not len(windows):
+        return sums
+    kinds = (*_TIMED, Kind.PHASE) if each.works_in_phases else _TIMED
+    rows = each.rows[np.isin(table.kind[each.rows], kinds)]
+    lanes = table.lane[rows]
+    order = []
+    for lane in lanes_of(lanes):
+        mine = rows[lanes == lane]
+        busy = spans(table.start_ns[mine], table.end_ns[mine])
+        computes = int((table.kind[mine] != Kind.COLLECTIVE).any())
+        order.append((-int(table.lanes[lane].on_device), -computes, -busy.length_ns, lane, mine, busy))
+    for *_, mine, busy in sorted(order, key=lambda entry: entry[:4]):
+        if not len(windows):
+            break
+        _add_self_times(table, mine, windows, sums)
+        windows = windows - busy
+    return sums
+
+
+def _add_self_times(table: EventTable, rows: Array, windows: Spans, sums: NDArray[np.int64]) -> None:
+    """Add for each name how long its events were the innermost of one lane."""
+    start, end = table.start_ns[rows], table.end_ns[rows]
+    order = np.lexsort((-end, start))
+    rows, start, end = rows[order], start[order], end[order]
+    own = windows.within(start, end)
+    # Sorted so, the depth of an event is how many began before it less how many of these have ended.
+    depth = np.arange(len(rows)) - np.searchsorted(np.sort(end), start, side="right")
+    depth = np.maximum(depth, 0)
+    for level in range(int(depth.max(initial=0))):
+        outer, inner = np.flatnonzero(depth == level), np.flatnonzero(depth == level + 1)
+        if not len(outer) or not len(inner):
+            continue
+        at = np.searchsorted(outer, inner) - 1
+        held = at >= 0
+        parent = outer[at[held]]
+        begin = start[inner[held]]  # what only overlaps may begin when the one above has ended
+        shared = windows.within(begin, np.maximum(begin, np.minimum(end[inner[held]], end[parent])))
+        np.subtract.at(own, parent, shared)
+    np.add.at(sums, table.name[rows], np.maximum(own, 0))
+
+
+def _walk(found: Sequence[Activity], waits: Waiting, edges: Sequence[Edge]) -> list[tuple[int, int, int, bool]]:
+    """Return (place of the rank, start, end, is transfer) in order of time."""
+    leaves, steps = _blocking(len(found), waits, edges)
+    member = max(range(len(found)), key=lambda at: found[at].end_ns)
+    moment, pieces = found[member].end_ns, []
+    while True:
+        at = int(np.searchsorted(leaves[member], moment, side="right")) - 1
+        while at >= 0 and steps[member][at][1] >= moment:  # the rank came while the path was here already
+            at -= 1
+        if at < 0:
+            begin = min(found[member].start_ns, moment)
+            pieces.append((member, begin, moment, False))
+            break
+        leave, come, culprit = int(leaves[member][at]), steps[member][at][1], steps[member][at][2]
+        if moment > leave:
+            pieces.append((member, leave, moment, False))
+        pieces.append((member, come, leave, True))
+        member, moment = culprit, come
+    return [piece for piece in reversed(pieces) if piece[2] > piece[1]]
+
+
+def _blocking(
+    ranks: int, waits: Waiting, edges: Sequence[Edge]
+) -> tuple[list[NDArray[np.int64]], list[list[tuple[int, int, int]]]]:
+    """Return for each rank the calls that held it up by their ends, with (end, when the last one came, its place)."""
+    found: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]
+    for each in waits.calls:
+        meetings = each.meetings
+        come = meetings.enter[np.arange(len(meetings)), each.last]
+        for column, member in enumerate(meetings.members):
+            real = np.flatnonzero((each.exposed[:, column] > _LEAST_WAIT_NS) & (each.last != column))
+            for call in real.tolist():
+                culprit = meetings.members[int(each.last[call])]
+                leave = int(meetings.leave[call, column])  # by clocks that differ, before the last one came
+                found[member].append((leave, min(int(come[call]), leave), culprit))
+    for member, until, given, giver in edges:
+        found[member].append((until, given, giver))
+    for entries in found:
+        entries.sort()
+    return [np.array([entry[0] for entry in entries], np.int64) for entries in found], found
+
+
+def _listed(sums: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(
+        sorted(((name, value) for name, value in sums.items() if value > 0), key=lambda each: (-each[1], each))
+    )

@@ -1,0 +1,101 @@
+"""The verbs over traces: record a program, explain where its time went, ask what would be if, write other formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fairmile.base.errors import Conflict, UsageError
+from fairmile.base.words import did_you_mean
+from fairmile.costs.collectives.formulas import algorithms as known_algorithms
+from fairmile.costs.collectives.formulas import collective_name
+from fairmile.costs.collectives.times import CollectiveModel
+from fairmile.systems.model import Partition
+from fairmile.traces.analyze import TraceAnalysis, analyze
+from fairmile.traces.export import write_chakra, write_chrome, write_otf2
+from fairmile.traces.reading import read_traces
+from fairmile.traces.record import record
+from fairmile.traces.replay import AlgorithmModel, Replay, Replayed, WhatIf
+
+Paths = str | Path | Iterable[str | Path]
+EXPORTS = ("chrome", "otf2", "chakra")
+
+
+class Traces:
+    """Traces of any framework; `partition_of` knows the machines whose network a trace is held against."""
+
+    record = staticmethod(record)
+    read = staticmethod(read_traces)
+
+    def __init__(self, partition_of: Callable[[str], Partition]) -> None:
+        self._partition_of = partition_of
+
+    def analyze(self, paths: Paths, *, format: str | None = None, on: str = "") -> TraceAnalysis:
+        """Return where the time of recorded ranks went; `on` names the system whose network they used."""
+        return analyze(read_traces(paths, format=format), model=self._model(on))
+
+    def replay(
+        self,
+        paths: Paths,
+        change: WhatIf,
+        *,
+        format: str | None = None,
+        on: str = "",
+        to: str = "",
+        algorithms: Mapping[str, str] | None = None,
+    ) -> Replayed:
+        """Return the time of a step if something had been different.
+
+        `on` is the system that was traced, `to` the one to move to; `algorithms` fix how collectives are done there.
+        """
+        named = {collective_name(name): _known(name, algorithm) for name, algorithm in (algorithms or {}).items()}
+        measured_by, wanted = self._model(on), self._model(to or on)
+        if named:
+            if wanted is None:
+                raise UsageError(
+                    "an algorithm's time depends on the network", hint="name the system that was traced: --on SYSTEM"
+                )
+            change = replace(change, model=AlgorithmModel(wanted.topology, named), measured_by=measured_by)
+        elif to:
+            change = replace(change, model=wanted, measured_by=measured_by)
+        return Replay(read_traces(paths, format=format)).run(change)
+
+    def export(
+        self,
+        paths: Paths,
+        target: str | Path,
+        *,
+        to: str = "chrome",
+        format: str | None = None,
+        dry_run: bool = False,
+    ) -> list[Path]:
+        """Write traces of all ranks as one Chrome (Perfetto) file, an OTF2 archive or Chakra files in a folder.
+
+        With `dry_run` nothing is read or written.
+        """
+        target = Path(target)
+        if to not in EXPORTS:
+            raise UsageError(f"there is no format {to!r} to write", hint=f"there are {', '.join(EXPORTS)}")
+        if target.exists():
+            raise Conflict(f"{target} is there already", hint="choose another name")
+        if dry_run:
+            return [target]
+        table = read_traces(paths, format=format)
+        if to == "chakra":
+            return write_chakra(table, target)
+        if to == "otf2":
+            return [write_otf2(table, target)]
+        write_chrome(table, target)
+        return [target]
+
+    def _model(self, system: str) -> CollectiveModel | None:
+        return CollectiveModel.from_partition(self._partition_of(system)) if system else None
+
+
+def _known(collective: str, algorithm: str) -> str:
+    known = known_algorithms(collective)
+    if algorithm not in known:
+        hint = did_you_mean(algorithm, known) or f"known: {', '.join(known)}"
+        raise UsageError(f"there is no algorithm named {algorithm!r} for {collective}", hint=hint)
+    return algorithm

@@ -1,0 +1,118 @@
+"""Calibration as it really runs, with the processor as the device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairmile.costs.operators.calibrate import calibrate, main, time_left_s
+from fairmile.costs.operators.signatures import Candidate, signature, tensor, write_candidates
+from fairmile.costs.operators.table import read_rows
+from fairmile.costs.steps import Op
+
+torch = pytest.importorskip("torch")
+
+
+def at(place: int) -> dict[str, int]:
+    return {"tensor": place}
+
+
+MM = Op(
+    "aten.mm.default",
+    "",
+    "",
+    (tensor((32, 64)), tensor((64, 16), strides=(1, 64))),
+    (tensor((32, 16)),),
+    (at(0), at(1)),
+)
+ADD = Op("aten._foreach_add_.List", "", "", (tensor((50,)),) * 4, (), ({"tensors": [0, 1]}, {"tensors": [2, 3]}))
+INDEX = Op(
+    "aten.index.Tensor", "", "", (tensor((9, 4)), tensor((30,), "int64")), (tensor((30, 4)),), (at(0), {"tensors": [1]})
+)
+REPEATED = Op(
+    "aten.embedding.default",
+    "",
+    "",
+    (tensor((2, 4)), tensor((8, 5), "int64", (0, 1))),
+    (tensor((8, 5, 4)),),
+    (at(0), at(1)),
+)
+POOL = Op(
+    "aten.max_pool2d_with_indices_backward.default",
+    "",
+    "",
+    (tensor((1, 2, 4, 4)), tensor((1, 2, 8, 8)), tensor((1, 2, 4, 4), "int64")),
+    (tensor((1, 2, 8, 8)),),
+    (at(0), at(1), [2, 2], [2, 2], [0, 0], [1, 1], False, at(2)),
+)
+FULL = Op("aten.full.default", "", "", (), (tensor((5,)),), ([5], "-inf"), (("dtype", {"dtype": "float32"}),))
+UNKNOWN = Op("aten.no_such_thing.default", "", "", (tensor((3,)),), (), (at(0),))
+ALL = [Candidate(op, ("grid",)) for op in (MM, ADD, INDEX, REPEATED, POOL, FULL, UNKNOWN)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("calibration") / "cpu.csv.gz"
+    done = calibrate([*ALL, Candidate(MM, ("unet",))], out, for_s=300, device="cpu")
+    assert (done.rows, done.measured, done.failed, done.left) == (7, 7, 1, 0)
+    return out
+
+
+@pytest.mark.thorough
+def test_each_call_gets_its_times_and_the_one_that_torch_lacks_a_reason(table: Path) -> None:
+    about, rows = read_rows(table)
+    assert (about.device, about.torch) == ("cpu", torch.__version__)
+    found = {row.signature: row for row in rows}
+    for op in (MM, ADD, INDEX, REPEATED, POOL, FULL):
+        row = found[signature(op)]
+        assert row.device_us > 0 and row.host_us > 0 and not row.problem
+    assert "no operator aten.no_such_thing" in found[signature(UNKNOWN)].problem
+    assert found[signature(MM)].origins == ("grid", "unet")
+    assert not list(table.parent.glob("*.part")) and not list(table.parent.glob("*.now"))
+
+
+def test_a_second_call_measures_only_what_is_missing(table: Path, tmp_path: Path) -> None:
+    again = tmp_path / "cpu.csv.gz"
+    again.write_bytes(table.read_bytes())
+    before = {row.signature: row.device_us for row in read_rows(table)[1]}
+    more = Op("aten.relu.default", "", "", (tensor((10,)),), (tensor((10,)),), (at(0),))
+    done = calibrate([*ALL, Candidate(more, ("x",))], again, for_s=300, device="cpu")
+    assert (done.rows, done.measured) == (8, 1)
+    assert {row.signature: row.device_us for row in read_rows(again)[1] if row.signature in before} == before
+
+
+@pytest.mark.thorough
+def test_what_a_list_leaves_out_of_a_call_is_in_the_table(tmp_path: Path) -> None:
+    calibrate([Candidate(replace(op, outputs=()), ("grid",)) for op in (MM, POOL)], tmp_path / "cpu.csv", device="cpu")
+    found = {row.signature: row.outputs for row in read_rows(tmp_path / "cpu.csv")[1]}
+    assert found == {signature(MM): "f32[32,16]", signature(POOL): "f32[1,2,8,8]"}
+
+
+def test_when_the_time_is_over_the_rest_is_counted(tmp_path: Path) -> None:
+    done = calibrate(ALL, tmp_path / "cpu.csv", for_s=0, device="cpu")
+    assert (done.rows, done.left) == (0, 7)
+
+
+@pytest.mark.thorough
+def test_the_program_reads_a_list_and_says_what_came_of_it(tmp_path: Path) -> None:
+    write_candidates([Candidate(MM, ("grid",))], tmp_path / "list.jsonl")
+    command = [sys.executable, "-m", "fairmile.costs.operators.calibrate", "list.jsonl", "out.csv", "--device", "cpu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "out.csv: 1 operators, 1 of them new, 0 that cannot be measured, 0 not reached\n"
+
+
+def test_a_list_that_is_missing_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nothing.jsonl"), str(tmp_path / "out.csv"), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no list of operators at")
+
+
+def test_half_of_the_time_is_kept_however_long_it_takes_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    assert time_left_s(25.0, since=96.0) == 21.0
+    assert time_left_s(25.0, since=10.0) == 12.5

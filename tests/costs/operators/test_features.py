@@ -1,0 +1,169 @@
+"""What calls are compared by: how tensors lie to one another, what a reduction takes away, which way a network runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairmile.costs.operators.features import bias_bytes, features_of, idling, recurrence, strain
+from fairmile.costs.operators.samples import call
+from fairmile.costs.operators.signatures import tensor
+from fairmile.costs.operators.work import work_of
+from fairmile.costs.steps import Op, TensorSpec
+
+
+def marks(op: Op) -> tuple[str, ...]:
+    return features_of(op, work_of(op)).marks
+
+
+def pattern(*tensors: TensorSpec) -> str:
+    return marks(call("aten.add.Tensor", *tensors))[1]
+
+
+def test_tensors_without_gaps_in_one_order_are_dense() -> None:
+    turned = tensor((8, 4, 6, 6), strides=(144, 1, 24, 4))
+    assert pattern(tensor((8, 16)), tensor((8, 16))) == "dense"
+    assert pattern(turned, turned) == "dense"
+
+
+def test_parts_of_rows_are_not_what_is_turned_round() -> None:
+    whole = tensor((8, 4, 6, 6))
+    assert pattern(whole, tensor((8, 4, 6, 6), strides=(288, 36, 6, 1))) == "rows"
+    assert pattern(whole, tensor((8, 4, 6, 6), strides=(144, 1, 24, 4))) == "crossed"
+
+
+def test_what_is_repeated_inside_is_told_from_what_is_repeated_outside() -> None:
+    assert pattern(tensor((64, 32)), tensor((64, 1))) == "inner"
+    assert pattern(tensor((64, 32)), tensor((32,))) == "outer"
+
+
+def test_sums_over_rows_and_over_columns_are_two_things() -> None:
+    x = tensor((64, 32))
+    assert marks(call("aten.sum.dim_IntList", x, [1]))[3] == "inner"
+    assert marks(call("aten.sum.dim_IntList", x, [0], True))[3] == "outer"
+
+
+def test_pools_of_two_sizes_are_two_things() -> None:
+    x, rest = tensor((1, 2, 8, 8)), ([2, 2], [0, 0], [1, 1], False)
+    small, large = (call("aten.max_pool2d_with_indices.default", x, [k, k], *rest) for k in (2, 3))
+    assert marks(small)[3] != marks(large)[3]
+
+
+def test_a_transform_of_a_prime_length_is_another_thing() -> None:
+    smooth, odd = (call("aten._fft_c2c.default", tensor((4, n), "complex64"), [1], 0, True) for n in (60, 61))
+    assert marks(smooth) == ("1", "", "inner") and marks(odd) == ("1", "odd", "inner")
+    assert features_of(smooth, work_of(smooth)).family == "_fft_c2c complex64"
+
+
+def test_a_transform_along_an_outer_side_is_another_thing() -> None:
+    inner, outer = (call("aten._fft_c2c.default", tensor((8, 8, 8), "complex64"), [axis], 0, True) for axis in (2, 1))
+    assert marks(inner)[2] == "inner" and marks(outer)[2] == "outer"
+
+
+def test_channels_of_one_group_are_what_is_aligned() -> None:
+    def last_numbers(width: int, groups: int) -> tuple[float, ...]:
+        x, w = tensor((2, width, 8, 8)), tensor((width, width // groups, 3, 3))
+        op = call("aten.convolution.default", x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+        op = replace(op, outputs=(x,))
+        return features_of(op, work_of(op)).numbers[8:10]
+
+    assert last_numbers(192, 8) == last_numbers(24, 1) != last_numbers(192, 1)
+
+
+def norm(name: str, x: TensorSpec, *rest: Any) -> float:
+    op = replace(call(f"aten.{name}.default", x, *rest), outputs=(x,))
+    return idling(op, work_of(op), 132)
+
+
+def test_a_batch_of_few_channels_that_lie_apart_leaves_multiprocessors_idle() -> None:
+    each, shape = tensor((16,)), (8, 16, 32, 32)
+    rest = (each, each, each, each, True, 0.1, 1e-5)
+    assert norm("native_batch_norm", tensor(shape), *rest) == 132 / 16
+    assert norm("native_batch_norm", tensor(shape, strides=(16384, 1, 512, 16)), *rest) == 1.0
+    assert norm("native_batch_norm", tensor(shape), *rest[:4], False, 0.1, 1e-5) == 1.0
+    assert norm("native_batch_norm", tensor((8, 256, 4, 4)), *[tensor((256,))] * 4, True, 0.1, 1e-5) == 1.0
+
+
+def test_few_groups_and_few_rows_leave_multiprocessors_idle() -> None:
+    x, each = tensor((3, 64, 1000)), tensor((64,))
+    assert norm("native_group_norm", x, each, each, 3, 64, 1000, 2, 1e-5) == 132 / 6
+    assert norm("native_layer_norm", tensor((11, 5000)), [5000], None, None, 1e-5) == 12.0
+    assert norm("native_layer_norm", tensor((4096, 50)), [50], None, None, 1e-5) == 1.0
+
+
+def network(mode: int, dtype: str, hidden: int, layers: int = 1, wide: int = 128, is_batch_first: bool = False) -> Op:
+    gates = {2: 4, 3: 3}.get(mode, 1)
+    weights = [tensor((gates * hidden, wide), dtype), tensor((gates * hidden, hidden), dtype)]
+    state = tensor((layers, 64, hidden), dtype)
+    x = tensor((64, 30, wide) if is_batch_first else (30, 64, wide), dtype)
+    rest: tuple[Any, ...] = (mode, hidden, 0, layers, is_batch_first, 0.0, True, False, [], None)
+    return call("aten._cudnn_rnn.default", x, weights, 4, None, state, state, *rest)
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "hidden", "layers", "way"),
+    [
+        (2, "float32", 192, 2, "small"),
+        (2, "float32", 256, 1, "standard"),
+        (1, "float32", 384, 1, "small"),
+        (2, "bfloat16", 64, 1, "standard"),
+        (2, "float16", 512, 1, "static"),
+        (2, "float16", 512, 2, "standard"),
+        (3, "float16", 512, 1, "standard"),
+    ],
+)
+def test_the_way_a_recurrent_network_runs_follows_type_kind_and_width(
+    mode: int, dtype: str, hidden: int, layers: int, way: str
+) -> None:
+    found = recurrence(network(mode, dtype, hidden, layers))
+    assert found is not None and found.way == way
+
+
+def test_batch_and_length_change_places_where_the_batch_comes_first() -> None:
+    for is_batch_first in (False, True):
+        found = recurrence(network(2, "float32", 256, is_batch_first=is_batch_first))
+        assert found is not None and (found.length, found.batch, found.hidden) == (30, 64, 256)
+
+
+def test_another_operator_is_no_recurrent_network() -> None:
+    assert recurrence(call("aten.relu.default", tensor((3,)))) is None
+
+
+def test_a_projection_of_a_recurrent_network_is_seen() -> None:
+    plain = network(2, "float32", 256)
+    projected = replace(plain, arguments=(*plain.arguments[:8], 64, *plain.arguments[9:]))
+    told = [recurrence(op) for op in (plain, projected)]
+    assert [each is not None and each.is_projected for each in told] == [False, True]
+
+
+def convolved(bias: TensorSpec | None) -> Op:
+    x, w, y = tensor((2, 8, 6, 6)), tensor((16, 8, 3, 3)), tensor((2, 16, 4, 4))
+    rest: tuple[Any, ...] = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    return replace(call("aten.convolution.default", x, w, bias, *rest), outputs=(y,))
+
+
+def test_a_bias_is_added_by_reading_and_writing_the_whole_output() -> None:
+    assert bias_bytes(convolved(tensor((16,)))) == 2 * (2 * 16 * 4 * 4) * 4
+    assert bias_bytes(convolved(None)) == 0
+    assert bias_bytes(call("aten.relu.default", tensor((3,)))) == 0
+
+
+def strained(op: Op) -> float:
+    return strain(op, work_of(op), 132)
+
+
+def test_a_batch_of_few_tiles_leaves_most_of_a_device_idle_and_a_single_product_does_not() -> None:
+    few, many = (call("aten.bmm.default", tensor((n, 48, 8448)), tensor((n, 8448, 48))) for n in (11, 400))
+    assert (strained(few), strained(many)) == (12, 1)
+    assert strained(call("aten.mm.default", tensor((48, 8448)), tensor((8448, 48)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "length", "width", "times"),
+    [("cudnn", 256, 64, 1), ("cudnn", 64, 64, 4), ("cudnn", 256, 8, 8), ("flash", 256, 8, 4), ("efficient", 64, 8, 1)],
+)
+def test_fused_attention_fills_up_its_blocks(kernel: str, length: int, width: int, times: float) -> None:
+    q = tensor((2, 4, length, width), "bfloat16")
+    assert strained(call(f"aten._scaled_dot_product_{kernel}_attention.default", q, q, q)) == times

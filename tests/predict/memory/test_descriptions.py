@@ -1,0 +1,73 @@
+"""Descriptions: what is wrong with one is named, with its line and what mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairmile.base.errors import InvalidDocument, NotFound
+from fairmile.predict.memory.descriptions import Rnn, Transformer, parse_description, read_description
+
+GPT2: dict[str, Any] = {
+    **{"kind": "transformer", "layers": 12, "hidden": 768, "heads": 12, "vocab": 50257},
+    **{"positions": 1024, "seq": 1024, "batch": 4},
+}
+RESNET: dict[str, Any] = {
+    **{"kind": "cnn", "side": [224, 224], "form": "resnet", "depths": [3, 4, 6, 3], "dense": [1000], "batch": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({**GPT2, "hiden": 3}, "hiden: Extra inputs"),
+        ({**GPT2, "heads": 7}, "hidden, 768, is no multiple of heads, 7"),
+        ({**GPT2, "kv_heads": 5}, "no multiple of kv_heads"),
+        ({**GPT2, "optimizer": "adan"}, "no optimizer named 'adan'"),
+        ({**GPT2, "batch": 0}, "batch: Input should be greater"),
+        ({"kind": "tree"}, "tree"),
+        ({**RESNET, "side": [224]}, "side has 1 lengths, expected 2"),
+        ({**RESNET, "depths": []}, "a resnet needs depths"),
+        ({"kind": "cnn", "side": [8, 8], "batch": 1}, "a chain needs stages"),
+    ],
+)
+def test_a_wrong_description_is_named_in_a_sentence(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidDocument, match=words) as caught:
+        parse_description(said)
+    assert caught.value.hint
+
+
+def test_a_file_with_a_wrong_description_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: none\n", encoding="utf-8")
+    with pytest.raises(InvalidDocument, match=r"model\.yaml:6 inputs: "):
+        read_description(file)
+    file.write_text("kind: rnn\nbatch: 1\nlayers: 2\nhidden: 8\nseq: 3\ninputs: 4\n", encoding="utf-8")
+    assert read_description(file) == Rnn(batch=1, layers=2, hidden=8, seq=3, inputs=4)
+    with pytest.raises(NotFound, match="cannot read the description"):
+        read_description(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ({"kind": "tree"}, "kind is one of transformer, cnn, rnn, gnn"),
+        ({**GPT2, "hiden": 3}, "did you mean hidden?"),
+        ({**GPT2, "colour": 3}, "a transformer is described by batch, "),
+        ({**GPT2, "batch": -4}, "change it in the file, or with -a batch=VALUE"),
+        ({each: GPT2[each] for each in GPT2 if each != "hidden"}, "say it in the file, or with -a hidden=VALUE"),
+    ],
+)
+def test_the_hint_fits_what_is_wrong(said: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InvalidDocument) as caught:
+        parse_description(said)
+    assert (caught.value.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("tf32", 4), ("bf16", 2), ("fp16", 2), ("pure_bf16", 2)])
+def test_a_precision_says_how_large_an_activation_is(precision: str, size: int) -> None:
+    said = parse_description({**GPT2, "precision": precision})
+    assert isinstance(said, Transformer)
+    assert said.compute_bytes == size
