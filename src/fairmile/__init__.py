@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from fairmile.runs.record.run import Run
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
-    from fairmile.sweeps.sweeps import Standing, Sweeps
+    from fairmile.sweeps.sweeps import PointStatus, Sweeps
     from fairmile.sweeps.tuning.engine import TrialRecord
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
@@ -152,7 +152,7 @@ def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **
 
 def sweep(
     what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, at_once: int = 1, **fields: Any
-) -> list[Standing]:
+) -> list[PointStatus]:
     """Run a file, an asset or a command over all combinations of values, to the end; tell how each point ended.
 
     `params` are axes, as `{"lr": [0.1, 0.01]}`; `fields` are those of a run, as `system`, where it then runs.

@@ -444,9 +444,9 @@ class Workspace:
 
     @cached_property
     def runs(self) -> Runs:
-        from fairmile.runs.runs import Around, Runs
+        from fairmile.runs.runs import Runs, Services
 
-        around = Around(
+        around = Services(
             catalog=lambda: self.catalog,
             assets=lambda: self.assets,
             store=lambda: self.store,

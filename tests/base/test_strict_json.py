@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairmile.base.errors import InvalidDocument
-from fairmile.base.line_numbers import Place
+from fairmile.base.line_numbers import Position
 from fairmile.base.strict_json import load_json, scan
 
 values = st.recursive(
@@ -28,7 +28,7 @@ def test_valid_json_gives_its_value(value: Any, indent: int | str | None, ascii_
     assert load_json(text) == value
 
 
-def lines_of(value: Any, place: Place) -> None:
+def lines_of(value: Any, place: Position) -> None:
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     assert len(place.inside) == (len(value) if isinstance(value, (dict, list)) else 0)
     for key, inner in parts:

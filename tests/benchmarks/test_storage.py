@@ -15,7 +15,7 @@ import pytest
 
 from fairmile.base.errors import DiskFailure, NotFound, UsageError
 from fairmile.benchmarks import storage as module
-from fairmile.benchmarks.storage import METRICS, Measured, Place, advise, evaluate, metric_specs, plan
+from fairmile.benchmarks.storage import METRICS, Measured, StorageFolder, advise, evaluate, metric_specs, plan
 from fairmile.store import speed
 from fairmile.store.quota import Mount, Quota
 
@@ -106,7 +106,7 @@ def test_a_folder_that_vanishes_says_so_and_the_others_are_measured(tmp_path: Pa
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 
-    def vanish(place: Place, step: str) -> None:
+    def vanish(place: StorageFolder, step: str) -> None:
         if place.path.endswith("/a") and step == "handling small files":
             shutil.rmtree(tmp_path / "a")
 
@@ -117,7 +117,7 @@ def test_a_folder_that_vanishes_says_so_and_the_others_are_measured(tmp_path: Pa
 
 
 def test_files_that_somebody_removes_are_told(tmp_path: Path) -> None:
-    def sweep(place: Place, step: str) -> None:
+    def sweep(place: StorageFolder, step: str) -> None:
         if step == "reading it":
             for each in tmp_path.glob(".fairmile-storage-*"):
                 shutil.rmtree(each)
@@ -138,7 +138,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_left(tmp_path: Path, monkey
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
-    def interrupt(place: Place, step: str) -> None:
+    def interrupt(place: StorageFolder, step: str) -> None:
         if step == "reading at random":
             raise KeyboardInterrupt
 
@@ -168,7 +168,7 @@ def test_what_a_killed_measurement_left_is_removed_by_the_next(tmp_path: Path) -
 def test_what_another_measurement_is_using_stays(tmp_path: Path) -> None:
     beside: list[list[str]] = []
 
-    def second(place: Place, step: str) -> None:
+    def second(place: StorageFolder, step: str) -> None:
         if step == "reading it":
             evaluate(plan([tmp_path], size_bytes=MB))
             beside.append(os.listdir(tmp_path))
@@ -279,7 +279,7 @@ def made(
     device: str = "",
     file_system: str = "ext4",
 ) -> Measured:
-    place = Place(label, f"/{label}", "", file_system, device or f"/dev/{label}", free, GB, lifetime, memory)
+    place = StorageFolder(label, f"/{label}", "", file_system, device or f"/dev/{label}", free, GB, lifetime, memory)
     values = (
         {}
         if problem

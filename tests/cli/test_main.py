@@ -17,7 +17,7 @@ import pytest
 
 from fairmile import __version__
 from fairmile.catalog import OWN_IDS
-from fairmile.cli.main import _dial_ahead, _group, run
+from fairmile.cli.main import _dial_ahead, command_group, run
 from fairmile.transfer.ahead import taken
 from fairmile.workspace import Workspace
 
@@ -74,7 +74,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[s
             yield " ".join((*path, name)), command
 
 
-ALL = dict(commands(_group()))
+ALL = dict(commands(command_group()))
 
 
 def examples(command: click.Command) -> list[str]:
@@ -141,7 +141,7 @@ def test_every_command_that_takes_something_shows_an_example(name: str) -> None:
 
 
 def test_the_examples_of_the_first_page_work(lake: Callable[..., Any]) -> None:
-    found = examples(_group())
+    found = examples(command_group())
     assert len(found) == 4
     for line in found:
         assert lake(*shlex.split(line)).code == 0

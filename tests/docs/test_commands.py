@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fairmile.cli.main import _group, run
+from fairmile.cli.main import command_group, run
 from fairmile.jobs.machines import Reach
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ def names(group: click.Group, path: str = "") -> Iterator[str]:
 
 def test_every_command_is_in_the_documentation() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert [name for name in names(_group()) if f"fairmile {name}" not in text] == []
+    assert [name for name in names(command_group()) if f"fairmile {name}" not in text] == []
 
 
 def test_every_setting_of_a_system_is_in_the_documentation() -> None:

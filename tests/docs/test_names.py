@@ -10,7 +10,7 @@ import click
 import pytest
 
 import fairmile
-from fairmile.cli.main import _group
+from fairmile.cli.main import command_group
 from fairmile.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def commands(group: click.Group, path: str = "fairmile") -> Iterator[tuple[str, 
 
 def test_usage_lines_put_in_brackets_what_may_be_left_out() -> None:
     wrong = []
-    for name, command in commands(_group()):
+    for name, command in commands(command_group()):
         for each in command.params:
             if isinstance(each, click.Argument):
                 shown = each.make_metavar(click.Context(command))

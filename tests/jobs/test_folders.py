@@ -11,7 +11,7 @@ import pytest
 
 from fairmile.base.commands import Result, Ssh
 from fairmile.base.errors import FairmileError, NotFound
-from fairmile.jobs.folders import FarPlace, NearPlace, Place
+from fairmile.jobs.folders import FarPlace, JobFolders, NearPlace
 from fairmile.jobs.machines import connections_folder
 
 
@@ -33,7 +33,7 @@ def far(sshd: Any) -> Counting:
 
 
 @pytest.fixture(params=["near", "far"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> JobFolders:
     root = tmp_path / "the jobs"
     if request.param == "near":
         return NearPlace(root)
@@ -51,7 +51,7 @@ def given(tmp_path: Path) -> Callable[[str, bytes], Path]:
     return make
 
 
-def test_a_job_gets_a_folder_with_its_files(place: Place, given: Callable[[str, bytes], Path]) -> None:
+def test_a_job_gets_a_folder_with_its_files(place: JobFolders, given: Callable[[str, bytes], Path]) -> None:
     folder = Path(place.make("a-1", {"script.sh": "echo ü\n", "deep/er/x": ""}, {"in put.bin": given("i", b"\0\xff")}))
     assert folder == Path(place.root, "a-1")
     assert (folder / "script.sh").read_text() == "echo ü\n"
@@ -59,14 +59,14 @@ def test_a_job_gets_a_folder_with_its_files(place: Place, given: Callable[[str, 
     assert (folder / "in put.bin").read_bytes() == b"\0\xff"
 
 
-def test_a_program_among_the_inputs_can_be_run(place: Place, given: Callable[[str, bytes], Path]) -> None:
+def test_a_program_among_the_inputs_can_be_run(place: JobFolders, given: Callable[[str, bytes], Path]) -> None:
     program = given("run.sh", b"#!/bin/sh\n")
     program.chmod(0o755)
     folder = Path(place.make("a-1", {}, {"run.sh": program}))
     assert os.access(folder / "run.sh", os.X_OK)
 
 
-def test_a_folder_among_the_inputs_comes_whole(place: Place, given: Callable[[str, bytes], Path]) -> None:
+def test_a_folder_among_the_inputs_comes_whole(place: JobFolders, given: Callable[[str, bytes], Path]) -> None:
     given("code/pkg/a.py", b"a")
     given("code/b.py", b"b")
     folder = Path(place.make("a-1", {}, {"code": given("code/b.py", b"b").parent}))
@@ -74,7 +74,7 @@ def test_a_folder_among_the_inputs_comes_whole(place: Place, given: Callable[[st
 
 
 def test_a_job_may_write_into_its_input_without_changing_the_original(
-    place: Place, given: Callable[[str, bytes], Path]
+    place: JobFolders, given: Callable[[str, bytes], Path]
 ) -> None:
     original = given("i", b"original")
     folder = Path(place.make("a-1", {}, {"i": original}))
@@ -89,7 +89,7 @@ def test_nothing_is_written_outside_a_near_folder(name: str, tmp_path: Path) -> 
         NearPlace(tmp_path / "jobs").make("a-1", {name: "x"}, {})
 
 
-def test_notes_of_many_jobs_are_read_at_once(place: Place) -> None:
+def test_notes_of_many_jobs_are_read_at_once(place: JobFolders) -> None:
     for job in ("a-1", "a-2"):
         place.make(job, {"script.sh": "", "started": f'{{"host": "{job}"}}\n', "ended.3": "{}"}, {})
     found = place.look(["a-1", "a-2", "a-3"])
@@ -98,7 +98,7 @@ def test_notes_of_many_jobs_are_read_at_once(place: Place) -> None:
     assert not found.get("a-3")
 
 
-def test_a_log_is_read_in_pieces_and_from_its_end(place: Place) -> None:
+def test_a_log_is_read_in_pieces_and_from_its_end(place: JobFolders) -> None:
     folder = Path(place.make("a-1", {}, {}))
     (folder / "out.log").write_bytes(b"\xff0123456789")
     assert place.read("a-1", "out.log", 0, 4) == b"\xff012"
@@ -108,7 +108,7 @@ def test_a_log_is_read_in_pieces_and_from_its_end(place: Place) -> None:
     assert place.read("a-1", "none.log", 0, 100) == b""
 
 
-def test_outputs_come_back_byte_for_byte(place: Place, tmp_path: Path) -> None:
+def test_outputs_come_back_byte_for_byte(place: JobFolders, tmp_path: Path) -> None:
     folder = Path(place.make("a-1", {}, {}))
     data = os.urandom(100_000)
     (folder / "out").mkdir()
@@ -117,21 +117,21 @@ def test_outputs_come_back_byte_for_byte(place: Place, tmp_path: Path) -> None:
     assert (tmp_path / "here" / "m.bin").read_bytes() == data
 
 
-def test_an_output_that_is_not_there_is_named(place: Place, tmp_path: Path) -> None:
+def test_an_output_that_is_not_there_is_named(place: JobFolders, tmp_path: Path) -> None:
     place.make("a-1", {}, {})
     with pytest.raises(NotFound, match=r"model\.bin"):
         place.bring("a-1", "model.bin", tmp_path / "m.bin")
     assert not (tmp_path / "m.bin").exists()
 
 
-def test_a_folder_of_outputs_comes_back_whole(place: Place, tmp_path: Path) -> None:
+def test_a_folder_of_outputs_comes_back_whole(place: JobFolders, tmp_path: Path) -> None:
     folder = Path(place.make("a-1", {"out/a": "1", "out/deep/b c": "2"}, {}))
     assert folder.exists()
     place.bring("a-1", "out", tmp_path / "here")
     assert sorted(p.read_text() for p in (tmp_path / "here").rglob("*") if p.is_file()) == ["1", "2"]
 
 
-def test_files_of_the_program_are_no_notes_and_stay(place: Place) -> None:
+def test_files_of_the_program_are_no_notes_and_stay(place: JobFolders) -> None:
     folder = Path(place.make("a-1", {"started_well": "x", "ended.1.ckpt": "x", "ended.1": "{}"}, {}))
     (folder / "started.d").mkdir()
     (folder / "ended").mkdir()
@@ -141,12 +141,12 @@ def test_files_of_the_program_are_no_notes_and_stay(place: Place) -> None:
     assert sorted(os.listdir(folder)) == ["ended.1.ckpt", "started.d", "started_well"]
 
 
-def test_nobody_else_can_look_into_the_folder_of_a_job(place: Place) -> None:
+def test_nobody_else_can_look_into_the_folder_of_a_job(place: JobFolders) -> None:
     assert os.stat(place.make("a-1", {"script.sh": "export TOKEN=x"}, {})).st_mode & 0o077 == 0
 
 
 def test_scripts_and_texts_stay_private_where_the_folder_is_copied_or_opened(
-    place: Place, given: Callable[[str, bytes], Path]
+    place: JobFolders, given: Callable[[str, bytes], Path]
 ) -> None:
     program = given("tool", b"#!/bin/sh\n")
     program.chmod(0o755)
@@ -158,13 +158,13 @@ def test_scripts_and_texts_stay_private_where_the_folder_is_copied_or_opened(
         (folder / "script.sh").chmod(0o644)
 
 
-def test_notes_of_an_earlier_attempt_are_forgotten_and_nothing_else(place: Place) -> None:
+def test_notes_of_an_earlier_attempt_are_forgotten_and_nothing_else(place: JobFolders) -> None:
     folder = Path(place.make("a-1", {"started": "{}", "ended": "{}", "out.log": "x"}, {}))
     place.forget("a-1")
     assert sorted(os.listdir(folder)) == ["out.log"]
 
 
-def test_a_removed_job_leaves_nothing(place: Place) -> None:
+def test_a_removed_job_leaves_nothing(place: JobFolders) -> None:
     folder = Path(place.make("a-1", {"x": ""}, {}))
     place.remove("a-1")
     assert not folder.exists()

@@ -12,7 +12,7 @@ from fairmile.costs.devices import Device, device
 from fairmile.costs.operators.op_times import OpTimes, shipped_op_times
 from fairmile.costs.operators.refine import MeasuredStep
 from fairmile.costs.operators.signatures import candidates_of, read_signature, signature, tensor, write_tensors
-from fairmile.costs.operators.table import About, Row, write_table
+from fairmile.costs.operators.table import About, OperatorTiming, write_table
 from fairmile.costs.steps import Op
 from fairmile.predict.measured import Measured
 from fairmile.predict.step_time import StepTime, step_time
@@ -24,8 +24,8 @@ OWN_US = 40.0
 Calibrated = Callable[..., Measured]
 
 
-def own_row(op: Op, *, problem: str = "", host_us: float = 10.0) -> Row:
-    return Row(signature(op), write_tensors(op.outputs), ("mine",), OWN_US, OWN_US, host_us, problem=problem)
+def own_row(op: Op, *, problem: str = "", host_us: float = 10.0) -> OperatorTiming:
+    return OperatorTiming(signature(op), write_tensors(op.outputs), ("mine",), OWN_US, OWN_US, host_us, problem=problem)
 
 
 def plain(op: Op) -> bool:
@@ -39,7 +39,7 @@ RELUS = [op for op in STEP.values() if plain(op)]
 def calibrated(tmp_path: Path) -> Calibrated:
     """Keep rows as a calibration does, by default of the H200 and with the PyTorch of the table that comes along."""
 
-    def keep(*rows: Row, on: Device = H200, torch: str = "2.11.0+cu130") -> Measured:
+    def keep(*rows: OperatorTiming, on: Device = H200, torch: str = "2.11.0+cu130") -> Measured:
         found = Measured(tmp_path / "perf")
         found.table_file(on).parent.mkdir(parents=True, exist_ok=True)
         write_table(found.table_file(on), rows, About(on.name, "580", torch, "2026-11-16"))
@@ -80,7 +80,7 @@ def test_own_rows_answer_for_their_calls_and_the_others_stay_as_they_were(calibr
 def test_a_call_of_both_tables_is_told_by_the_own_one() -> None:
     both = next(row for row in shipped().rows if row.signature.startswith("aten.mm.default|bf16") and row.device_us > 9)
     op = read_signature(both.signature, both.outputs)
-    own = OpTimes([Row(both.signature, both.outputs, (), OWN_US, OWN_US, 3.0)], H200, shipped().about)
+    own = OpTimes([OperatorTiming(both.signature, both.outputs, (), OWN_US, OWN_US, 3.0)], H200, shipped().about)
     joined = shipped().joined(own)
     assert (shipped().time_of(op).how, joined.time_of(op).how) == ("exact", "here")
     assert joined.time_of(op).device_s == pytest.approx(OWN_US * 1e-6)

@@ -16,7 +16,7 @@ from fairmile.base.errors import FairmileError, Integrity, NotFound, RunFailed, 
 from fairmile.base.units import format_size
 from fairmile.costs.devices import device
 from fairmile.costs.operators.signatures import candidates_of, signature, write_tensors
-from fairmile.costs.operators.table import About, Row, write_table
+from fairmile.costs.operators.table import About, OperatorTiming, write_table
 from fairmile.costs.steps import Op, Trace
 from fairmile.jobs.machines import Machines
 from fairmile.predict import predict as predictions
@@ -571,7 +571,7 @@ def test_operators_measured_here_go_before_those_of_the_table_that_comes_along(
     ops = [each.op for each in candidates_of(traces["whole"], "step") if "convolution" in each.op.name]
     table = predict.table_file("NVIDIA H200")
     table.parent.mkdir(parents=True)
-    rows = [Row(signature(op), write_tensors(op.outputs), ("step",), 900.0, 900.0, 20.0) for op in ops]
+    rows = [OperatorTiming(signature(op), write_tensors(op.outputs), ("step",), 900.0, 900.0, 20.0) for op in ops]
     write_table(table, rows, About("NVIDIA H200", "", "2.11.0", "2026-11-16"))
     after = predict.time(TARGET).step
     assert after.by_how["here"] == after.by_kind["conv"] == pytest.approx(sum(_calls(before, op) for op in ops) * 9e-4)

@@ -10,7 +10,7 @@ from fairmile.costs.devices import device
 from fairmile.costs.operators.op_times import OpTimes
 from fairmile.costs.operators.roofline import least_bytes, roofline
 from fairmile.costs.operators.signatures import signature, tensor, write_tensors
-from fairmile.costs.operators.table import About, Row
+from fairmile.costs.operators.table import About, OperatorTiming
 from fairmile.costs.steps import Kind, Op, Storage, TensorSpec, Trace
 from fairmile.predict.step_time import Host, step_time
 
@@ -46,7 +46,7 @@ def trace(ops: list[Op], storages: int = 8, category: str = "activation") -> Tra
 
 def table(device_us: float, host_us: float, op: Op | None = None) -> OpTimes:
     one = op or relu(0, 1)
-    row = Row(signature(one), write_tensors(one.outputs), ("grid",), device_us, device_us, host_us)
+    row = OperatorTiming(signature(one), write_tensors(one.outputs), ("grid",), device_us, device_us, host_us)
     return OpTimes([row], H200, About("NVIDIA H200", "", "", ""))
 
 
@@ -82,7 +82,7 @@ def test_a_gradient_scaler_waits_for_its_answer() -> None:
         ({"tensors": [0]}, {"tensor": 1}, {"tensor": 2}),
     )
     ops = [relu(0, 1)] * 3 + [check] + [relu(0, 1, "optimizer")]
-    row = Row(signature(check), "", ("grid",), 10.0, 10.0, 5.0)
+    row = OperatorTiming(signature(check), "", ("grid",), 10.0, 10.0, 5.0)
     both = OpTimes([*table(100.0, 50.0).rows, row], H200, About("NVIDIA H200", "", "", ""))
     # Three calls, the check, then the wait: the last call begins when the device is done, 50 µs too late to be hidden.
     assert step_time(trace(ops), H200, both, HOST).step_time_s == pytest.approx((50 + 300 + 10 + 100) * 1e-6)

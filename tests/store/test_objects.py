@@ -509,7 +509,7 @@ def test_removing_goes_on_when_another_process_writes_the_packs_anew(
     other_did: list[int] = []
     read = packs_module.Pack.read
 
-    def read_late(pack: packs_module.Pack, place: packs_module.Place) -> bytes:
+    def read_late(pack: packs_module.Pack, place: packs_module.PackEntry) -> bytes:
         if not other_did:
             other_did.append(1)
             other.remove(digests[:1])

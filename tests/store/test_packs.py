@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairmile.base.errors import Integrity, SystemFailure
 from fairmile.store import packs as module
-from fairmile.store.packs import Pack, Packs, PackWriter, Place
+from fairmile.store.packs import Pack, PackEntry, Packs, PackWriter
 
 
 def written(folder: Path, objects: dict[bytes, bytes], keep: int = 0) -> Pack:
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_whole_pack_is_refused(tmp_path: Path, change: object,
 
 def test_a_place_outside_of_the_data_is_refused(tmp_path: Path) -> None:
     pack = written(tmp_path, by_digest(b"one"))
-    for place in (Place(b"x" * 32, 2, 2), Place(b"x" * 32, 10_000, 1)):
+    for place in (PackEntry(b"x" * 32, 2, 2), PackEntry(b"x" * 32, 10_000, 1)):
         with pytest.raises(Integrity, match="ends within the object 7878"):
             pack.read(place)
 

@@ -19,7 +19,7 @@ from fairmile.base.errors import Conflict
 from fairmile.runs.execute.worker import Ended
 from fairmile.runs.record.run import RunState
 from fairmile.sweeps.folder import Sweep
-from fairmile.sweeps.sweeps import Standing, Sweeps
+from fairmile.sweeps.sweeps import PointStatus, Sweeps
 from fairmile.workspace import Workspace
 
 FAIRMILE = "from fairmile.cli.main import main; main()"
@@ -37,7 +37,7 @@ def made(sweeps: Sweeps, text: str, folder: Path, **fields: Any) -> Sweep:
     return sweeps.create(definition, source, **fields)
 
 
-def states(found: list[Standing]) -> dict[str, int]:
+def states(found: list[PointStatus]) -> dict[str, int]:
     return dict(Counter(each.state for each in found))
 
 
@@ -55,7 +55,7 @@ def test_what_workers_of_a_killed_controller_are_at_is_waited_for(
     assert states(sweeps.points(sweep)) == {"running": 2}
     look = sweeps.points
 
-    def look_and_let_go(sweep: Sweep) -> list[Standing]:
+    def look_and_let_go(sweep: Sweep) -> list[PointStatus]:
         found = look(sweep)
         flag.touch()  # only now: what has ended before it looks, nobody needs to wait for
         return found

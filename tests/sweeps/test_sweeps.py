@@ -19,7 +19,7 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import Holder
 from fairmile.runs.execute.worker import Ended
 from fairmile.sweeps.folder import Sweep
-from fairmile.sweeps.sweeps import Standing, Sweeps
+from fairmile.sweeps.sweeps import PointStatus, Sweeps
 from fairmile.workspace import Workspace
 
 FAIRMILE = "from fairmile.cli.main import main; main()"
@@ -51,7 +51,7 @@ def made(sweeps: Sweeps, text: str, folder: Path, params: dict[str, Any] | None 
     return sweeps.create(definition, source, **fields)
 
 
-def states(found: list[Standing]) -> dict[str, int]:
+def states(found: list[PointStatus]) -> dict[str, int]:
     return dict(Counter(each.state for each in found))
 
 

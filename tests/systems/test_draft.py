@@ -12,22 +12,22 @@ from fairmile.systems.draft import draft
 from fairmile.systems.model import System
 from fairmile.systems.probe_result import (
     Accelerator,
-    Found,
     Modules,
     Network,
     Nodes,
-    Place,
+    ProbeResult,
     Processor,
     Program,
     Queue,
     Slurm,
+    StoragePlace,
 )
 
 TODAY = date(2026, 11, 15)
 
 
 def drafted(**found: Any) -> tuple[System, str]:
-    text = draft(Found("box", TODAY, **found), "box")
+    text = draft(ProbeResult("box", TODAY, **found), "box")
     document = read_document(text, "box.yaml")
     assert document.errors == []
     return document.need(), text
@@ -60,9 +60,9 @@ def test_what_the_file_must_have_and_nobody_saw_is_called_unverified() -> None:
         slurm=Slurm("23.11"),
         queues=(Queue("gpu", (Nodes(2, gpus=4),)),),
         places=(
-            Place("$HOME", "/h", "nfs", 1024, 1),
-            Place("$WORK", "/w", "nfs"),
-            Place("$GONE", "/g", problem="gone"),
+            StoragePlace("$HOME", "/h", "nfs", 1024, 1),
+            StoragePlace("$WORK", "/w", "nfs"),
+            StoragePlace("$GONE", "/g", problem="gone"),
         ),
     )
     assert set(system.file_systems) == {"home", "work"}

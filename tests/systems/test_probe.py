@@ -18,7 +18,7 @@ from fairmile.systems.check import read_document
 from fairmile.systems.draft import draft
 from fairmile.systems.model import System
 from fairmile.systems.probe import probe
-from fairmile.systems.probe_result import Found
+from fairmile.systems.probe_result import ProbeResult
 
 __all__ = ["slurm_cluster"]
 
@@ -40,11 +40,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     return call
 
 
-def here(**wanted: Any) -> Found:
+def here(**wanted: Any) -> ProbeResult:
     return probe(Here(), today=TODAY, **wanted)
 
 
-def loaded(found: Found, name: str = "drafted") -> System:
+def loaded(found: ProbeResult, name: str = "drafted") -> System:
     document = read_document(draft(found, name), "draft.yaml")
     assert document.errors == []
     return document.need()

@@ -15,22 +15,22 @@ from fairmile.systems.model import System
 from fairmile.systems.probe import probe
 from fairmile.systems.probe_result import (
     Accelerator,
-    Found,
     Modules,
     Network,
     Nodes,
-    Place,
+    ProbeResult,
     Processor,
     Program,
     Queue,
     Slurm,
+    StoragePlace,
 )
 from fairmile.systems.registry import Systems
-from fairmile.systems.survey import Row, compare
+from fairmile.systems.survey import SurveyRow, compare
 
 TODAY = date(2026, 11, 15)
 GPU = Nodes(4, 128, 2, 64, 2, 503.2, 4, "a100")
-FOUND = Found(
+FOUND = ProbeResult(
     host="login1",
     day=TODAY,
     architecture="x86_64",
@@ -40,7 +40,7 @@ FOUND = Found(
     modules=Modules(
         "lmod", "8.7", ("Stages/2024", "GCC/12.3.0"), ("GCC/12.3.0", "OpenMPI/4.1.5", "HDF5/1.14"), ("2024",)
     ),
-    places=(Place("$HOME", "/home/u", "nfs", 1, 1), Place("/scratch", "/scratch", "lustre", 1, 1)),
+    places=(StoragePlace("$HOME", "/home/u", "nfs", 1, 1), StoragePlace("/scratch", "/scratch", "lustre", 1, 1)),
     programs={"srun": Program("/usr/bin/srun", "23.11.4")},
     python="3.9.18",
     components={"ray": "2.9.0", "jax": "0.4"},
@@ -68,11 +68,11 @@ def system(**facts: Any) -> System:
     return System.model_validate(base | facts)
 
 
-def rows(found: Found = FOUND, **facts: Any) -> dict[str, Row]:
+def rows(found: ProbeResult = FOUND, **facts: Any) -> dict[str, SurveyRow]:
     return {row.component: row for row in compare(found, system(**facts)).rows}
 
 
-def verdict(component: str, found: Found = FOUND, **facts: Any) -> tuple[str, str]:
+def verdict(component: str, found: ProbeResult = FOUND, **facts: Any) -> tuple[str, str]:
     row = rows(found, **facts)[component]
     return row.verdict, row.found
 
@@ -112,7 +112,7 @@ class TestHardware:
         assert verdict("scheduler", alone) == ("missing", "none answers")
 
     def test_of_a_machine_alone_is_its_own(self) -> None:
-        found = Found(
+        found = ProbeResult(
             "box",
             TODAY,
             "x86_64",
@@ -164,7 +164,7 @@ class TestFileSystems:
             "work": {"path": "$WORK", "purpose": "project"},
             "project": {"path": "/project_<number>", "purpose": "project"},
         }
-        found = replace(FOUND, places=(*FOUND.places, Place("/fast", "/fast", "xfs")))
+        found = replace(FOUND, places=(*FOUND.places, StoragePlace("/fast", "/fast", "xfs")))
         told = {
             name: row.verdict for name, row in rows(found, file_systems=registered).items() if "file system" in name
         }
@@ -177,7 +177,7 @@ class TestFileSystems:
         }
 
     def test_that_cannot_be_read_are_missing(self) -> None:
-        found = replace(FOUND, places=(Place("/x", "/x", problem="Permission denied"),))
+        found = replace(FOUND, places=(StoragePlace("/x", "/x", problem="Permission denied"),))
         registered = {"x": {"path": "/x", "purpose": "scratch"}}
         assert verdict("file system x", found, file_systems=registered) == ("missing", "/x: Permission denied")
 
@@ -187,10 +187,10 @@ class TestModules:
         lines = ["ml --force purge", "ml Stages/2024 GCC/12.3.0 OpenMPI/4.1.5", "ml HDF5 Lost/1 GCC -Old"]
         told = rows(software={"x": {"lines": lines}, "y": {"lines": ["ml GCC/11.2.0"]}, "z": {}})
         assert told["module OpenMPI/4.1.5"].verdict == "same"
-        assert told["module HDF5"] == Row("module HDF5", "for x", "HDF5/1.14", "same")
+        assert told["module HDF5"] == SurveyRow("module HDF5", "for x", "HDF5/1.14", "same")
         assert told["module Lost/1"].verdict == "missing"
-        assert told["module GCC/11.2.0"] == Row("module GCC/11.2.0", "for y", "GCC/12.3.0", "differs")
-        assert told["software x"] == Row("software x", "6 modules", "5 of them there", "missing")
+        assert told["module GCC/11.2.0"] == SurveyRow("module GCC/11.2.0", "for y", "GCC/12.3.0", "differs")
+        assert told["software x"] == SurveyRow("software x", "6 modules", "5 of them there", "missing")
         assert told["software y"].verdict == "differs"
         assert told["software z"].verdict == "unknown"
 
@@ -224,7 +224,7 @@ class TestComponentsOfFrameworks:
     def test_are_looked_for_in_the_default_python(self) -> None:
         software = {"raytune": {"lines": ["ml A/1"]}, "ddp": {"lines": ["ml A/1"]}, "heat": {}}
         told = rows(software=software)
-        assert told["component ray"] == Row("component ray", "for raytune", "2.9.0 in python3 3.9.18", "same")
+        assert told["component ray"] == SurveyRow("component ray", "for raytune", "2.9.0 in python3 3.9.18", "same")
         assert told["component torch"].verdict == "unknown"  # its modules may bring it
         assert told["component heat"].verdict == "missing"
         assert told["component jax"].verdict == "new"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class Place:
+class Position:
     """The line (from 1) of a key or item, and the places of what is inside it."""
 
     __slots__ = ("inside", "line")
 
-    def __init__(self, line: int, inside: dict[str | int | float, Place] | None = None) -> None:
+    def __init__(self, line: int, inside: dict[str | int | float, Position] | None = None) -> None:
         self.line = line
         self.inside = {} if inside is None else inside
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from fairmile.base.errors import InvalidDocument, Problem
-from fairmile.base.line_numbers import Place
+from fairmile.base.line_numbers import Position
 
 DEEPEST = 100
 
@@ -58,7 +58,7 @@ def load_json(text: str, *, file: str = "") -> Any:
     return value
 
 
-def scan(text: str) -> Place:
+def scan(text: str) -> Position:
     """Return the places of a valid JSON text."""
     return _Scanner(text).places
 
@@ -68,9 +68,9 @@ class _Scanner:
 
     def __init__(self, text: str, *, strict: bool = False) -> None:
         self._strict = strict
-        self.places = Place(1)
+        self.places = Position(1)
         self.refused: tuple[int, str] | None = None  # line and, for a repeated key, the key
-        self._stack: list[Place] = []
+        self._stack: list[Position] = []
         self._objects: list[bool] = []
         self._key: str | None = None
         line, at = 1, 0
@@ -107,20 +107,20 @@ class _Scanner:
         if key in self._stack[-1].inside:
             self._refuse(line, key)
         self._key = key
-        self._stack[-1].inside[key] = Place(line)
+        self._stack[-1].inside[key] = Position(line)
         if self._strict and not _is_plain(token):
             self._refuse(line, "")
 
-    def _value(self, line: int) -> Place:
+    def _value(self, line: int) -> Position:
         if not self._stack:
             self.places.line = line
             return self.places
         top = self._stack[-1]
         if self._objects[-1]:
-            place = top.inside.setdefault(self._key or "", Place(line))
+            place = top.inside.setdefault(self._key or "", Position(line))
             self._key = None
         else:
-            place = top.inside[len(top.inside)] = Place(line)
+            place = top.inside[len(top.inside)] = Position(line)
         return place
 
     def _refuse(self, line: int, key: str) -> None:

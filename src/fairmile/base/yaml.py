@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from fairmile.base import strict_json
 from fairmile.base.errors import InvalidDocument, Problem, SystemFailure
 from fairmile.base.files import Lock, write_atomic
-from fairmile.base.line_numbers import Place
+from fairmile.base.line_numbers import Position
 from fairmile.base.yaml_text import dump
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ _PLAIN_WORDS = (
 class Located:
     """Plain data together with the lines that its parts stand on."""
 
-    def __init__(self, data: Any, places: Callable[[], Place]) -> None:
+    def __init__(self, data: Any, places: Callable[[], Position]) -> None:
         self.data = data
         self._find_places = places
-        self._places: Place | None = None
+        self._places: Position | None = None
 
     def line(self, path: Sequence[str | int]) -> int | None:
         """Return the line of a key or item, or of the nearest part that holds it; None for an empty document."""
@@ -150,7 +150,7 @@ def _indents(text: str) -> dict[str, int]:
 class _Open:
     """A mapping or list whose end is not read yet."""
 
-    def __init__(self, value: dict[Any, Any] | list[Any], place: Place, anchor: str | None) -> None:
+    def __init__(self, value: dict[Any, Any] | list[Any], place: Position, anchor: str | None) -> None:
         self.value = value
         self.place = place
         self.anchor = anchor
@@ -165,7 +165,7 @@ class _Open:
 
 class _Anchored(NamedTuple):
     value: Any
-    place: Place
+    place: Position
     size: int
     depth: int
 
@@ -176,7 +176,7 @@ class _Builder:
     def __init__(self, file: str) -> None:
         self.file = file
         self.data: Any = None
-        self.places = Place(1)
+        self.places = Position(1)
         self._stack: list[_Open] = []
         self._anchors: dict[str, _Anchored] = {}
         self._copied = 0
@@ -201,7 +201,7 @@ class _Builder:
         kind = type(event).__name__
         if kind == "ScalarEvent":
             size = 1 + len(event.value) // _TEXT_PER_NODE
-            self._add(self._scalar(event, line), Place(line), line, event.anchor, size=size, plain=event.implicit[0])
+            self._add(self._scalar(event, line), Position(line), line, event.anchor, size=size, plain=event.implicit[0])
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
             self._start(event, {} if kind == "MappingStartEvent" else [], line)
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
@@ -221,7 +221,7 @@ class _Builder:
             self._fail("a key must be a single word or text", line)
         if len(self._stack) >= _DEEPEST:
             self._fail(f"the document is nested more than {_DEEPEST} deep", line)
-        self._stack.append(_Open(value, Place(line), event.anchor))
+        self._stack.append(_Open(value, Position(line), event.anchor))
 
     def _end(self, line: int) -> None:
         done = self._stack.pop()
@@ -249,7 +249,7 @@ class _Builder:
     def _add(
         self,
         value: Any,
-        place: Place,
+        place: Position,
         line: int,
         anchor: str | None,
         *,
@@ -264,7 +264,7 @@ class _Builder:
             return
         top = self._stack[-1]
         if isinstance(top.value, list):
-            top.place.inside[len(top.value)] = Place(line, place.inside)
+            top.place.inside[len(top.value)] = Position(line, place.inside)
             top.value.append(value)
         elif not top.has_key:
             self._set_key(top, value, line, plain)
@@ -273,7 +273,7 @@ class _Builder:
             self._merge(top, value, line)
         else:
             top.value[top.key] = value
-            top.place.inside[top.key] = Place(top.key_line, place.inside)
+            top.place.inside[top.key] = Position(top.key_line, place.inside)
         top.has_key = False
         top.size += size
         top.depth = max(top.depth, depth + 1)

@@ -48,7 +48,7 @@ _JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
 
 
 @dataclass(frozen=True)
-class Place:
+class StorageFolder:
     """A folder that is to be measured: what it lies on, what room there is and how long files stay."""
 
     label: str
@@ -61,7 +61,7 @@ class Place:
     lifetime: str  # in words; empty: files stay
     is_memory: bool
 
-    def shares(self, other: Place) -> bool:
+    def shares(self, other: StorageFolder) -> bool:
         """Tell whether both lie on one disk or export, so that their speeds differ by chance only."""
         # Others than these are called `tmpfs` or `overlay`, however many there are.
         is_one = ("/" in self.device or ":" in self.device) and not speed.is_parallel(self.file_system)
@@ -76,7 +76,7 @@ class Place:
 class Measured:
     """What was found in a folder; `problem` says why there are no numbers. `method` says how it was measured."""
 
-    place: Place
+    place: StorageFolder
     values: Mapping[str, float] = field(default_factory=dict)
     read_from: speed.ReadFrom = "unknown"
     method: str = ""
@@ -120,7 +120,7 @@ def plan(
     purged: Mapping[str, str] | None = None,
     quotas: Quotas | None = None,
     environ: Mapping[str, str] | None = None,
-) -> tuple[Place, ...]:
+) -> tuple[StorageFolder, ...]:
     """Look at folders without writing; DiskFailure says, with numbers, where there is no room to measure.
 
     `purged` says in words, for a folder and all below it, when files are removed.
@@ -129,7 +129,7 @@ def plan(
         raise UsageError("there is no folder to measure", hint="name one, such as $SCRATCH or /tmp")
     if size_bytes is not None and size_bytes < speed.SMALLEST_BYTES:
         raise UsageError(f"{size_bytes} bytes are too few to measure with", hint=f"at least {speed.SMALLEST_BYTES}")
-    found: dict[str, Place] = {}
+    found: dict[str, StorageFolder] = {}
     for path in paths:
         real = _folder(path)
         if real not in found:
@@ -137,7 +137,7 @@ def plan(
     return tuple(_told_apart(list(found.values())))
 
 
-def metric_specs(places: Sequence[Place]) -> dict[str, MetricSpec]:
+def metric_specs(places: Sequence[StorageFolder]) -> dict[str, MetricSpec]:
     """Return unit and direction of every number that measuring these folders gives."""
     return {
         f"storage.{place.label}.{name}": MetricSpec(unit=unit, better=better)
@@ -147,7 +147,10 @@ def metric_specs(places: Sequence[Place]) -> dict[str, MetricSpec]:
 
 
 def evaluate(
-    places: Sequence[Place], *, need_bytes: int = 0, on_step: Callable[[Place, str], None] = lambda *_: None
+    places: Sequence[StorageFolder],
+    *,
+    need_bytes: int = 0,
+    on_step: Callable[[StorageFolder, str], None] = lambda *_: None,
 ) -> StorageReport:
     """Measure folders one after the other and say where `need_bytes` of data should lie.
 
@@ -177,7 +180,7 @@ def _folder(path: str | Path) -> str:
 
 def _place(
     real: str, size_bytes: int | None, purged: Mapping[str, str], quotas: Quotas | None, environ: Mapping[str, str]
-) -> Place:
+) -> StorageFolder:
     mount = mount_of(Path(real))
     free_bytes, limit = _free(real, mount, quotas)
     size = size_bytes or max(min(DEFAULT_BYTES, free_bytes // _SHARE), speed.SMALLEST_BYTES)
@@ -188,7 +191,7 @@ def _place(
             f"measuring {real} needs {format_size(need)}, and it has {format_size(free_bytes)} free ({limit})",
             hint="free some room, or measure with a smaller file: --size",
         )
-    return Place(
+    return StorageFolder(
         _label(real),
         real,
         speed.kind_of(mount),
@@ -259,7 +262,7 @@ def _is_below(real: str, folder: str) -> bool:
     return real == top or real.startswith(top.rstrip("/") + "/")
 
 
-def _told_apart(places: Sequence[Place]) -> Iterator[Place]:
+def _told_apart(places: Sequence[StorageFolder]) -> Iterator[StorageFolder]:
     """Give each a label of its own: `/a/b` and `/a-b` would have the same."""
     taken: Counter[str] = Counter()
     for place in places:
@@ -275,7 +278,7 @@ def _label(real: str) -> str:
 # Measuring
 
 
-def _measure(place: Place, on_step: Callable[[Place, str], None]) -> Measured:
+def _measure(place: StorageFolder, on_step: Callable[[StorageFolder, str], None]) -> Measured:
     try:
         with _own_folder(Path(place.path)) as folder:
             return _exercise(place, folder, lambda step: on_step(place, step))
@@ -289,7 +292,7 @@ def _measure(place: Place, on_step: Callable[[Place, str], None]) -> Measured:
         return Measured(place, problem=problem)
 
 
-def _exercise(place: Place, folder: Path, on_step: Callable[[str], None]) -> Measured:
+def _exercise(place: StorageFolder, folder: Path, on_step: Callable[[str], None]) -> Measured:
     direct = speed.takes_direct(folder)
     large = folder / "large"
     on_step("writing a large file")
@@ -325,7 +328,7 @@ def _exercise(place: Place, folder: Path, on_step: Callable[[str], None]) -> Mea
     return Measured(place, values, read_from, _method(place, direct, read_from, written, small.files))
 
 
-def _method(place: Place, direct: bool, read_from: speed.ReadFrom, written: int, files: int) -> str:
+def _method(place: StorageFolder, direct: bool, read_from: speed.ReadFrom, written: int, files: int) -> str:
     if place.is_memory:
         way = "in memory"
     elif direct:

@@ -17,7 +17,7 @@ from fairmile.base.words import slug
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
-from fairmile.catalog.row import Row
+from fairmile.catalog.row import CatalogRow
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.files import total_bytes
 from fairmile.store.refs import Ref
@@ -87,7 +87,7 @@ class _Target:
     limit: int | None
     address: Wanted | None = None
     own_id: str | None = None
-    row: Row | None = None
+    row: CatalogRow | None = None
     card_sha256: str = ""
     read_card: Callable[[], Card] | None = None
     # The card that states the address, where one does: its conditions hold for the address, too.
@@ -301,7 +301,7 @@ class Assets:
             raise UsageError("--sha256 and --unpack are for addresses; the card of an asset tells both")
         return target
 
-    def _card_target(self, row: Row, limit: int | None) -> _Target:
+    def _card_target(self, row: CatalogRow, limit: int | None) -> _Target:
         """Return what a card stands for; the card stays unread where its file is that of an earlier fetch."""
         digest = self._card_sha256(row)
 
@@ -316,7 +316,7 @@ class Assets:
         card = self._catalog.read(row)
         return target(str(card.handle), card.iri, lambda: card)
 
-    def _card_sha256(self, row: Row) -> str:
+    def _card_sha256(self, row: CatalogRow) -> str:
         """Return the digest of a card's file as it is now, which the index need not know yet."""
         folder = next((folder for folder in self._catalog.folders() if folder.name == row.catalog), None)
         try:

@@ -28,7 +28,7 @@ from fairmile.catalog.kinds import CONTEXT_IRI, KINDS
 from fairmile.catalog.machines import Described, asks_for_systems, system_hits
 from fairmile.catalog.query import FIELDS, Query, kind_named, parse_query
 from fairmile.catalog.results import Added, Checked, Hit, SearchResult
-from fairmile.catalog.row import Row, target_names
+from fairmile.catalog.row import CatalogRow, target_names
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
@@ -197,7 +197,9 @@ class Catalog:
         seen = {hit.row.name for hit in hits}
         return [hit for hit in system_hits(self._systems(), query) if hit.row.name not in seen]
 
-    def _merge(self, index: Index, rows: Sequence[Row], query: Query, fits: Callable[[Row], bool]) -> list[Hit]:
+    def _merge(
+        self, index: Index, rows: Sequence[CatalogRow], query: Query, fits: Callable[[CatalogRow], bool]
+    ) -> list[Hit]:
         """Return one hit for each asset: its card of highest precedence that fits."""
         rank = {folder.name: place for place, folder in enumerate(self.folders())}
         rows = [row for row in rows if row.catalog in rank]
@@ -246,7 +248,7 @@ class Catalog:
             return self._linked(index, query, links)[:limit] if links else self._hits(index, query, limit)
 
     def _linked(self, index: Index, query: Query, links: Mapping[str, Any]) -> list[Hit]:
-        rows: dict[int, Row] = {}
+        rows: dict[int, CatalogRow] = {}
         linked: list[set[int]] = []
         for relation, targets in links.items():
             found = {row.id: row for _, row in index.linking_to(_target_texts(targets), relation)}
@@ -256,12 +258,12 @@ class Catalog:
         ordered = sorted((rows[number] for number in fitting), key=lambda row: (row.gone, -row.uses, row.name))
         return self._merge(index, ordered, query, lambda row: row.id in fitting)
 
-    def resolve(self, name: str, *, kind: str | None = None) -> tuple[Row, list[Row]]:
+    def resolve(self, name: str, *, kind: str | None = None) -> tuple[CatalogRow, list[CatalogRow]]:
         """Return the card a name means and the others it could mean; NotFound with the nearest names."""
         with self.open_index() as index:
             return self._resolve(index, name, kind)
 
-    def _resolve(self, index: Index, name: str, kind: str | None) -> tuple[Row, list[Row]]:
+    def _resolve(self, index: Index, name: str, kind: str | None) -> tuple[CatalogRow, list[CatalogRow]]:
         kinds, rank = list(KINDS), {folder.name: place for place, folder in enumerate(self.folders())}
         rows = [row for row in self._candidates(index, name, kind) if row.catalog in rank]
         if not rows:
@@ -273,7 +275,7 @@ class Catalog:
         return best, list({(row.kind, row.name, row.catalog): row for row in reversed(others)}.values())[::-1]
 
     @staticmethod
-    def _candidates(index: Index, name: str, kind: str | None) -> list[Row]:
+    def _candidates(index: Index, name: str, kind: str | None) -> list[CatalogRow]:
         text = name.strip().encode("utf-8", "replace").decode()  # half a surrogate pair names nothing
         wanted = kind_named(kind) if kind else None
         parts = text.split("/")
@@ -318,7 +320,7 @@ class Catalog:
         self.count_use(card)
         return card
 
-    def read(self, row: Row) -> Card:
+    def read(self, row: CatalogRow) -> Card:
         """Return the card of an index row."""
         return self._folder(row.catalog).read(row.path)
 
@@ -328,7 +330,7 @@ class Catalog:
         sha256 = source.get("sha256") if isinstance(source, Mapping) else None
         return self._folder(card.catalog).raw(sha256) if isinstance(sha256, str) and valid_sha256(sha256) else None
 
-    def versions(self, name: str, *, kind: str | None = None) -> list[Row]:
+    def versions(self, name: str, *, kind: str | None = None) -> list[CatalogRow]:
         """Return every version of an asset, newest first, removed ones last."""
         with self.open_index() as index:
             row, _ = self._resolve(index, name, kind)
@@ -501,7 +503,7 @@ class Catalog:
         return "", ""
 
     @staticmethod
-    def _strangers(card: Card, rows: Iterable[Row]) -> list[Row]:
+    def _strangers(card: Card, rows: Iterable[CatalogRow]) -> list[CatalogRow]:
         """Return the cards that are neither removed nor another version of this one."""
         own = (LOCAL, card.kind, card.name)
         return [row for row in rows if not row.gone and (row.catalog, row.kind, row.name) != own]
@@ -545,7 +547,7 @@ class Catalog:
         if index.writable:
             index.put(self.local, card, generation)
 
-    def _only(self, index: Index, name: str, kind: str | None) -> Row:
+    def _only(self, index: Index, name: str, kind: str | None) -> CatalogRow:
         row, others = self._resolve(index, name, kind)
         kinds = {each.kind for each in others} - {row.kind}
         if kinds and row.iri != name and "/" not in name:
@@ -719,7 +721,7 @@ class Catalog:
 
 
 def _target_texts(targets: Any) -> list[str]:
-    many = [targets] if isinstance(targets, (str, Card, Hit, Row)) else list(targets)
+    many = [targets] if isinstance(targets, (str, Card, Hit, CatalogRow)) else list(targets)
     texts: list[str] = []
     for target in many:
         texts += (

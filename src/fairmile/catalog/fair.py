@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 from fairmile.catalog.card import Card
 from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, quoted, rules
 
-__all__ = ["Assessment", "Finding", "Indicator", "Part", "Richness", "Row", "Surroundings", "assess"]
+__all__ = ["Assessment", "FairRow", "Finding", "Indicator", "Part", "Richness", "Surroundings", "assess"]
 
 Outcome = Literal["pass", "partial", "fail", "not applicable"]
 LETTERS = {"F": "Findable", "A": "Accessible", "I": "Interoperable", "R": "Reusable"}
@@ -79,7 +79,7 @@ class Indicator:
     tests: tuple[str, ...]
 
 
-class Row(NamedTuple):
+class FairRow(NamedTuple):
     """One line of HPCFAIR's Table I; the percentage is None where no test applies."""
 
     title: str
@@ -124,12 +124,12 @@ class Assessment:
         return {letter: _percent(f for f in self.findings if f.letter == letter) or 0.0 for letter in LETTERS}
 
     @property
-    def table_one(self) -> dict[str, Row]:
+    def table_one(self) -> dict[str, FairRow]:
         """HPCFAIR's Table I: each requirement with its percentage and the tests behind it."""
         rows = {}
         for key, title in rules()["table_one"].items():
             behind = [finding for finding in self.findings if key in finding.table_one]
-            rows[key] = Row(title, _percent(behind), tuple(finding.id for finding in behind))
+            rows[key] = FairRow(title, _percent(behind), tuple(finding.id for finding in behind))
         return rows
 
     @property

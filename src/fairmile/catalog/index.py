@@ -47,7 +47,7 @@ from fairmile.catalog.query import (
     fts_expression,
     normal,
 )
-from fairmile.catalog.row import Row
+from fairmile.catalog.row import CatalogRow
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -364,10 +364,10 @@ class Index:
 
     # Reading
 
-    def _rows(self, where: str, values: Sequence[Any] = ()) -> list[Row]:
+    def _rows(self, where: str, values: Sequence[Any] = ()) -> list[CatalogRow]:
         found = self._db.execute(f"SELECT {_COLUMNS} FROM card WHERE {where}", values)
         return [
-            Row._make((*row[:10], bool(row[10]), bool(row[11]), *row[12:]))
+            CatalogRow._make((*row[:10], bool(row[10]), bool(row[11]), *row[12:]))
             for row in found
             if self.catalogs is None or row[1] in self.catalogs
         ]
@@ -389,7 +389,7 @@ class Index:
         strangers = tuple(("catalog", name) for name in self._strangers())
         return fts_expression(replace(query, not_facets=(*query.not_facets, *strangers)), mark=mark)
 
-    def rows(self, ids: Sequence[int]) -> list[Row]:
+    def rows(self, ids: Sequence[int]) -> list[CatalogRow]:
         """Return the cards with these row numbers, in their order."""
         found = {row.id: row for row in self._rows(f"id IN ({','.join(map(str, ids))})")} if ids else {}
         return [found[number] for number in ids if number in found]
@@ -399,7 +399,7 @@ class Index:
         found = self._db.execute("SELECT catalog, count(*) FROM card WHERE NOT gone GROUP BY catalog")
         return {name: cards for name, cards in found if self.catalogs is None or name in self.catalogs}
 
-    def named(self, reference: Reference) -> list[Row]:
+    def named(self, reference: Reference) -> list[CatalogRow]:
         """Return every card the reference may mean, newest version first."""
         where, values = ["name = ?"], [reference.name]
         for column in ("kind", "catalog", "version"):
@@ -409,25 +409,25 @@ class Index:
                 values.append(value)
         return self._rows(" AND ".join(where) + " ORDER BY gone, version_key DESC", values)
 
-    def twins(self, rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    def twins(self, rows: Sequence[CatalogRow]) -> dict[tuple[str, str], list[CatalogRow]]:
         """Return every card that shares kind and name with one of these, by (kind, name)."""
-        found: dict[tuple[str, str], list[Row]] = {}
+        found: dict[tuple[str, str], list[CatalogRow]] = {}
         for names in batches(dict.fromkeys(row.name for row in rows)):
             for row in self._rows(f"name IN ({','.join('?' * len(names))})", names):
                 found.setdefault((row.kind, row.name), []).append(row)
         return found
 
-    def aliased(self, value: str) -> list[Row]:
+    def aliased(self, value: str) -> list[CatalogRow]:
         """Return every card that answers to an id, a DOI, a digest or a source address."""
         names = id_names(value)
         where = f"id IN (SELECT card FROM alias WHERE value IN ({','.join('?' * len(names))}))"
         return self._rows(f"{where} ORDER BY gone, version_key DESC", names)
 
-    def same_content(self, content: str) -> list[Row]:
+    def same_content(self, content: str) -> list[CatalogRow]:
         """Return every card whose bytes are these."""
         return self._rows("id IN (SELECT card FROM alias WHERE value = ? AND what = 'content')", (digest_id(content),))
 
-    def same_source(self, url: str) -> list[Row]:
+    def same_source(self, url: str) -> list[CatalogRow]:
         """Return every card with a file from that address."""
         return self._rows("id IN (SELECT card FROM alias WHERE value = ? AND what = 'url')", (url,))
 
@@ -459,7 +459,7 @@ class Index:
         near = closest(text, known, n + _STEP_MATCHES)
         return list(islice((each for each in near if each != text and is_asked(each)), n))
 
-    def linking_to(self, targets: Iterable[str], relation: str | None = None) -> list[tuple[str, Row]]:
+    def linking_to(self, targets: Iterable[str], relation: str | None = None) -> list[tuple[str, CatalogRow]]:
         """Return every (relation, card) that names one of the targets."""
         found: list[tuple[int, str]] = []
         for names in batches(dict.fromkeys(targets)):
@@ -475,7 +475,7 @@ class Index:
         marks = ",".join(map(str, dict.fromkeys(numbers)))
         return self._db.execute(f"SELECT card, relation, target FROM link WHERE card IN ({marks})").fetchall()
 
-    def search(self, query: Query, *, limit: int = 20) -> list[Row]:
+    def search(self, query: Query, *, limit: int = 20) -> list[CatalogRow]:
         """Return the best matches: by where the words stand, then by use."""
         if query.regexes:
             return self.rows(self._ranked(dict.fromkeys(self._matching_names(query, limit), 0), "", limit))

@@ -9,7 +9,7 @@ from typing import Protocol
 from fairmile.catalog.patterns import compile_names
 from fairmile.catalog.query import Query
 from fairmile.catalog.results import Hit
-from fairmile.catalog.row import Row
+from fairmile.catalog.row import CatalogRow
 
 CATALOG = "systems"
 
@@ -77,11 +77,11 @@ def _words(text: str) -> str:
     return " ".join("".join(letter if letter.isalnum() else " " for letter in text.casefold()).split())
 
 
-def _row(system: Described) -> Row:
+def _row(system: Described) -> CatalogRow:
     about = ", ".join(filter(None, [system.centre, system.country]))
     described = f"{system.title} ({about})" if about else system.title
     summary = {"description": described, "gpu": list(system.gpus)}
-    return Row(
+    return CatalogRow(
         id=0, catalog=CATALOG, path="", kind="system", name=system.name, version="1", iri=system.name,
         title=system.name, digest="", content=None, gone=False, latest=True, uses=0, summary_json=json.dumps(summary),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from fairmile.catalog.identity import Reference, is_iri, parse_reference
 from fairmile.catalog.index import Index
 from fairmile.catalog.kinds import KINDS
 from fairmile.catalog.query import Query, normal
-from fairmile.catalog.row import Row, target_names
+from fairmile.catalog.row import CatalogRow, target_names
 
 # How much each kind of reason is worth; the first four are statements of somebody, the rest are likeness.
 WEIGHTS = {
@@ -87,7 +87,7 @@ class Cards(Protocol):
 
     def get(self, name: str, *, kind: str | None = None) -> Card: ...
 
-    def read(self, row: Row) -> Card: ...
+    def read(self, row: CatalogRow) -> Card: ...
 
 
 def match(catalog: Cards, *, model: str | None, dataset: str | None, domain: str | None, limit: int) -> list[Match]:
@@ -137,10 +137,10 @@ def _candidates(catalog: Cards, index: Index, card: Card, kind: str) -> list[Car
     return _cards(catalog, list({row.id: row for row in rows}.values()))
 
 
-def _cards(catalog: Cards, rows: Iterable[Row]) -> list[Card]:
+def _cards(catalog: Cards, rows: Iterable[CatalogRow]) -> list[Card]:
     """Return one card per asset version, that of the catalog which takes precedence."""
     rank = {folder.name: place for place, folder in enumerate(catalog.folders())}
-    distinct: dict[tuple[str, str], Row] = {}
+    distinct: dict[tuple[str, str], CatalogRow] = {}
     for row in rows:
         other = distinct.get((row.name, row.version), row)
         if not row.gone and row.catalog in rank and rank[row.catalog] <= rank[other.catalog]:
@@ -148,7 +148,7 @@ def _cards(catalog: Cards, rows: Iterable[Row]) -> list[Card]:
     return [catalog.read(row) for row in list(distinct.values())[:_MAX_CANDIDATES]]
 
 
-def _named(index: Index, name: str, kind: str) -> list[Row]:
+def _named(index: Index, name: str, kind: str) -> list[CatalogRow]:
     rows = index.aliased(name)
     if not rows and not is_iri(name):
         try:
@@ -188,7 +188,7 @@ def _pair(model: _Side, dataset: _Side) -> Match | None:
     return Match(*handles, domains, round(1.0 - missing, 3), tuple(reasons))
 
 
-def _witness_reason(row: Row) -> Reason:
+def _witness_reason(row: CatalogRow) -> Reason:
     words = {
         "benchmark": "the benchmark {} pairs them",
         "run": "the run {} used both",

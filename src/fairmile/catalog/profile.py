@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from fairmile.base.errors import Problem
-from fairmile.base.line_numbers import Place
+from fairmile.base.line_numbers import Position
 from fairmile.base.strict_json import load_json, scan
 from fairmile.base.words import Suggestions
 from fairmile.catalog.card import SPDX_PREFIX, Card, as_list
@@ -54,7 +54,7 @@ def check_text(text: str, *, file: str = "") -> tuple[Card | None, list[Problem]
     """Check the card in a text; problems carry file and line. A text that is no JSON raises InvalidDocument."""
     body = load_json(text, file=file)
     found = check_body(body)
-    places = scan(text) if found else Place(1)
+    places = scan(text) if found else Position(1)
     problems = []
     for problem in found:
         # A key may hold dots and brackets itself, as an address does.

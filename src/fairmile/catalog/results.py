@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairmile.base.errors import Problem
-from fairmile.catalog.row import Row
+from fairmile.catalog.row import CatalogRow
 
 
 @dataclass(frozen=True)
 class Hit:
     """One search result; `also` names other catalogs with the same asset, marked where their card differs."""
 
-    row: Row
+    row: CatalogRow
     also: tuple[str, ...] = ()
     clash: bool = False
 

@@ -9,7 +9,7 @@ from fairmile.base.words import slug
 from fairmile.catalog.card import Card
 
 
-class Row(NamedTuple):
+class CatalogRow(NamedTuple):
     """One card as the index knows it."""
 
     id: int
@@ -38,7 +38,7 @@ class Row(NamedTuple):
         return f"{self.catalog}/{self.kind}/{self.name}@{self.version}"
 
 
-def target_names(row_or_card: Row | Card) -> list[str]:
+def target_names(row_or_card: CatalogRow | Card) -> list[str]:
     """Return every text by which a link may name this asset: its ids, its name, its handle."""
     ids = row_or_card.identifiers if isinstance(row_or_card, Card) else [row_or_card.iri]
     if isinstance(row_or_card, Card):

@@ -353,7 +353,7 @@ def _words(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _tell_plan(out: Out, places: tuple[storages.Place, ...]) -> None:
+def _tell_plan(out: Out, places: tuple[storages.StorageFolder, ...]) -> None:
     if out.as_json:
         out.data({"would_measure": [place.document() for place in places], "dry_run": True})
         return
@@ -392,7 +392,7 @@ class _Line:
     def __init__(self) -> None:
         self._sees = sys.stderr.isatty()
 
-    def show(self, place: storages.Place, step: str) -> None:
+    def show(self, place: storages.StorageFolder, step: str) -> None:
         if self._sees:
             sys.stderr.write(f"\r\033[K{one_line(f'{place.path}: {step}')}" if step else "\r\033[K")
             sys.stderr.flush()

@@ -122,7 +122,7 @@ def _run(arguments: list[str]) -> int:
     import click
 
     try:
-        with _group().make_context("fairmile", arguments) as context:
+        with command_group().make_context("fairmile", arguments) as context:
             result = context.command.invoke(context)
         code = result if isinstance(result, int) else 0
     except click.exceptions.Exit as end:
@@ -133,7 +133,8 @@ def _run(arguments: list[str]) -> int:
     return code
 
 
-def _group() -> click.Group:
+def command_group() -> click.Group:
+    """Return the whole command line; a command is imported when it is called."""
     import click
 
     from fairmile.cli.lazy import LazyGroup

@@ -13,7 +13,10 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from fairmile.base.results import Result
+
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound=Result)
 
 _COLOURS = {"green": 32, "yellow": 33, "red": 31, "dim": 2}
 # A card is somebody else's text: nothing in it may steer the terminal, colours included. Our own style is a mark that
@@ -42,6 +45,16 @@ def json_option(command: F) -> F:
     return click.option(
         "--json", "as_json", is_flag=True, expose_value=False, callback=use, help="Print data as JSON."
     )(command)
+
+
+def json_output(*results: type[Result]) -> Callable[[F], F]:
+    """Give a command `--json`, which prints one of these results; the command receives an `out`."""
+
+    def decorate(command: F) -> F:
+        command.result_types = results  # type: ignore[attr-defined]
+        return json_option(command)
+
+    return decorate
 
 
 def count(number: int, noun: str) -> str:
@@ -101,6 +114,13 @@ class Out:
         return max(shutil.get_terminal_size().columns, 20) if self._seen else None
 
     # Data
+
+    def show(self, result: R, render: Callable[[R], None]) -> None:
+        """Print a result: as JSON, or what `render` prints of it for a person."""
+        if self.as_json:
+            self.data(result.to_dict())
+        else:
+            render(result)
 
     def data(self, value: Any) -> None:
         """Print a value as JSON."""

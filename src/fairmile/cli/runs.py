@@ -17,7 +17,7 @@ from fairmile.cli.out import Out, count, json_option
 from fairmile.meter.footprint import Footprint
 from fairmile.meter.lines import number_text
 from fairmile.runs.record.layout import open_arrays
-from fairmile.runs.record.ledger import Row
+from fairmile.runs.record.ledger import RunRow
 from fairmile.runs.record.run import Run, RunState
 from fairmile.sweeps.folder import Sweep, list_sweeps
 from fairmile.workspace import Workspace
@@ -298,12 +298,12 @@ def _sentence(counts: Mapping[RunState, int]) -> str:
     return ", ".join(f"{number:,} {state}" for state, number in sorted(counts.items()))
 
 
-def _facts(row: Row) -> dict[str, Any]:
+def _facts(row: RunRow) -> dict[str, Any]:
     metrics = {name: number_text(value) for name, value in row.metrics.items()}
     return {**vars(row), "state": str(row.state), "tags": list(row.tags), "metrics": metrics}
 
 
-def _table(out: Out, rows: Sequence[Row]) -> None:
+def _table(out: Out, rows: Sequence[RunRow]) -> None:
     shown = []
     for row in rows:
         took = format_duration(row.elapsed_s) if row.elapsed_s is not None else ""

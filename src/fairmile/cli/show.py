@@ -10,7 +10,7 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_size
 from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.fair import Assessment
-from fairmile.catalog.row import Row
+from fairmile.catalog.row import CatalogRow
 from fairmile.cli.out import Out, json_option
 from fairmile.workspace import Workspace
 
@@ -82,7 +82,7 @@ def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, o
     return 0
 
 
-def _print_raw(row: Row, document: bytes | None, out: Out) -> None:
+def _print_raw(row: CatalogRow, document: bytes | None, out: Out) -> None:
     if document is None:
         raise NotFound(
             f"no source document of {row.handle} is kept", hint="only cards imported from another format have one"
@@ -93,7 +93,7 @@ def _print_raw(row: Row, document: bytes | None, out: Out) -> None:
         out.document(document)
 
 
-def _tell_others(row: Row, others: Sequence[Row], out: Out) -> None:
+def _tell_others(row: CatalogRow, others: Sequence[CatalogRow], out: Out) -> None:
     kinds = sorted({f"{each.kind}/{each.name}" for each in others if each.kind != row.kind})
     if kinds:
         out.hint(f"the name is also that of {', '.join(kinds)}")
@@ -103,7 +103,7 @@ def _tell_others(row: Row, others: Sequence[Row], out: Out) -> None:
             out.hint(f"the catalog {each.catalog!r} has {same}; {row.catalog!r} takes precedence")
 
 
-def _render(row: Row, card: Card, out: Out) -> None:
+def _render(row: CatalogRow, card: Card, out: Out) -> None:
     out.heading(f"{card.title}  ({card.kind}, version {card.version})")
     if row.gone:
         grave = card["tombstone"]

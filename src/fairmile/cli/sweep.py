@@ -26,7 +26,7 @@ from fairmile.runs.runs import Runs
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
 from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.sweeps import Standing, SweepPlan, Sweeps
+from fairmile.sweeps.sweeps import PointStatus, SweepPlan, Sweeps
 from fairmile.workspace import Workspace
 
 _SHOWN = 20
@@ -423,7 +423,7 @@ def known_sweep(sweeps: Sweeps, words: Sequence[str]) -> Sweep | None:
         return None
 
 
-def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> list[Standing]:
+def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> list[PointStatus]:
     if not sweep.system:
         done = Counter[str]()
 
@@ -442,11 +442,13 @@ def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]
     return sweeps.wait(sweep, on_look=lambda found: _look(out, found))
 
 
-def _look(out: Out, found: Sequence[Standing]) -> None:
+def _look(out: Out, found: Sequence[PointStatus]) -> None:
     out.progress(sum(each.state not in ("queued", "running", "left") for each in found), len(found))
 
 
-def _told(out: Out, workspace: Workspace, sweep: Sweep, found: Sequence[Standing], options: Mapping[str, Any]) -> int:
+def _told(
+    out: Out, workspace: Workspace, sweep: Sweep, found: Sequence[PointStatus], options: Mapping[str, Any]
+) -> int:
     """Tell how a sweep stands and return the exit code."""
     states = Counter(each.state for each in found)
     metric = options["best"] or str(sweep.document.get("best") or "")
@@ -550,12 +552,12 @@ def _facts(sweep: Sweep) -> dict[str, Any]:
     return found | {"system": sweep.system, "study": sweep.is_study, "axes": sweep.document["axes"]}
 
 
-def _standing_facts(standing: Standing) -> dict[str, Any]:
+def _standing_facts(standing: PointStatus) -> dict[str, Any]:
     metrics = {name: number_text(value) for name, value in standing.metrics.items()}
     return vars(standing) | {"values": dict(standing.values), "metrics": metrics}
 
 
-def _show_standing(out: Out, sweep: Sweep, found: Sequence[Standing], **more: str) -> None:
+def _show_standing(out: Out, sweep: Sweep, found: Sequence[PointStatus], **more: str) -> None:
     if out.as_json:
         out.data(_facts(sweep) | more | {"points": [_standing_facts(each) for each in found]})
         return

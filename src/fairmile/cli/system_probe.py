@@ -18,7 +18,7 @@ from fairmile.cli.out import Out, count, json_option
 from fairmile.systems.draft import draft
 from fairmile.systems.model import NAME, System
 from fairmile.systems.probe import probe as look
-from fairmile.systems.probe_result import Found
+from fairmile.systems.probe_result import ProbeResult
 from fairmile.systems.survey import Survey, compare
 from fairmile.workspace import Workspace
 
@@ -70,7 +70,7 @@ def probe(known: str, over: str, name: str, output: Path | None, card: Path | No
     return 0
 
 
-def _look(over: str, system: System | None, out: Out) -> Found:
+def _look(over: str, system: System | None, out: Out) -> ProbeResult:
     runner = Ssh(over) if over else Here()
     also = [each.path for each in system.file_systems.values()] if system else []
     return look(runner, today=date.today(), also=also, on_step=lambda what: out.say(f"looking at {what}"))
@@ -81,7 +81,7 @@ def _refuse_existing(file: Path) -> None:
         raise Conflict(f"{file} is there already", hint="choose another name, or remove it first")
 
 
-def _render_draft(found: Found, text: str, output: Path | None, out: Out) -> None:
+def _render_draft(found: ProbeResult, text: str, output: Path | None, out: Out) -> None:
     if out.as_json:
         out.data({"found": _plain(dataclasses.asdict(found)), "draft": text, "file": str(output) if output else None})
     elif output is None:

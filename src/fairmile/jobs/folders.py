@@ -25,7 +25,7 @@ _UPLOAD_S = 24 * 3600.0
 _MARK = "fairmile-file:"
 
 
-class Place(Protocol):
+class JobFolders(Protocol):
     """The folder below which every job of a system has a folder of its own."""
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 from fairmile.base.commands import Here, Runner, Ssh
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
-from fairmile.jobs.folders import FarPlace, NearPlace, Place
+from fairmile.jobs.folders import FarPlace, JobFolders, NearPlace
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
 from fairmile.jobs.script import Script, make_script
 from fairmile.jobs.spec import JobSpec
@@ -76,7 +76,7 @@ class Machine:
     system: System
     scheduler: Scheduler
     runner: Runner
-    place: Place
+    place: JobFolders
     reach: Reach = Reach()
     is_shipped: bool = False  # its description came along, so that nobody said that this machine is meant
 

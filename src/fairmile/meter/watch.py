@@ -19,7 +19,7 @@ from fairmile.base.commands import MissingProgram
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.meter.lines import Channel, Column, Samples, Writer, channels_line
 from fairmile.meter.meter import Meter
-from fairmile.meter.sources import SOURCES, Found, Source, find_sources
+from fairmile.meter.sources import SOURCES, AvailableSources, Source, find_sources
 
 _SHORTEST_S = 0.001
 _PATIENCE_S = 10.0
@@ -281,7 +281,7 @@ def watch_for(
     return replace(_watched(watch, found, time.monotonic_ns() - began_ns), interrupted=interrupted)
 
 
-def _watched(watch: Watch, found: Found, elapsed_ns: int) -> Watched:
+def _watched(watch: Watch, found: AvailableSources, elapsed_ns: int) -> Watched:
     """Return what a watch measured whose end is now."""
     samples, end_ns = watch.stop(), time.time_ns()
     return Watched(
@@ -296,7 +296,7 @@ def _watched(watch: Watch, found: Found, elapsed_ns: int) -> Watched:
     )
 
 
-def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], found: Found) -> int:
+def _spawn(argv: Sequence[str], env: Mapping[str, str], mask: Iterable[int], found: AvailableSources) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:

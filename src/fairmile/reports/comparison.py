@@ -46,7 +46,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """One metric over all groups."""
 
     metric: str
@@ -60,7 +60,7 @@ class Comparison:
     """Groups of runs against the first of them."""
 
     groups: Mapping[str, tuple[str, ...]]  # the ids of the runs that count
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] = ()
     confidence: float = CONFIDENCE
@@ -263,12 +263,12 @@ class _Row:
     judgements: dict[Pair, Judgement]
     pairs: list[Pair | None]
 
-    def judged(self, settled: Mapping[Pair, Judgement]) -> Row:
+    def judged(self, settled: Mapping[Pair, Judgement]) -> MetricRow:
         cells = [
             cell if pair is None else replace(cell, **vars(settled[pair]))
             for cell, pair in zip(self.cells, self.pairs, strict=True)
         ]
-        return Row(self.metric, self.unit, self.better, tuple(cells))
+        return MetricRow(self.metric, self.unit, self.better, tuple(cells))
 
 
 def _trouble(cell: Cell, runs: int, present: int) -> str:

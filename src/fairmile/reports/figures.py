@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairmile.base.errors import NotFound, Unsupported
-from fairmile.reports.comparison import Comparison, Row
+from fairmile.reports.comparison import Comparison, MetricRow
 from fairmile.reports.curves import MOST_POINTS, Curve, Timeline, curves, epochs, merged, over_epochs, thinned, timeline
 from fairmile.reports.leaderboard import Histogram
 from fairmile.reports.leaderboard import histogram as count_in_bins
@@ -405,7 +405,7 @@ def _draw_trace(axis: Axes, found: Timeline, at: int, colour: Mapping[str, str])
     axis.set_ylim(0, max(ys) * 1.1 or 1)
 
 
-def _draw_bars(panel: Axes, row: Row) -> None:
+def _draw_bars(panel: Axes, row: MetricRow) -> None:
     means = [cell.estimate.mean for cell in row.cells if _has_mean(cell.estimate) and cell.estimate]
     size, unit = scale(max(map(abs, means)), row.unit)
     for at, cell in enumerate(row.cells):

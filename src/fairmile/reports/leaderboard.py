@@ -37,7 +37,7 @@ _COMBINE: dict[str, Combine] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Entry:
     """One thing on a leaderboard: all repeats of it together."""
 
     rank: int  # those with the same mean share it
@@ -57,7 +57,7 @@ class Leaderboard:
     metric: str
     unit: str
     better: Better
-    places: tuple[Place, ...]
+    places: tuple[Entry, ...]
     of: int  # how many things were ranked
     notes: tuple[str, ...] = ()
     noise: float | None = None  # the standard deviation behind the verdicts, where it is that of all repeats together
@@ -159,12 +159,12 @@ def leaderboard(
     pairs = {label: pair_of(metric, ids[order[0]], ids[label]) for label in order[1:]}
     judgements = {pair: stands(label) for label, pair in pairs.items()}
     settled = settle(judgements, also or {})
-    places: list[Place] = []
+    places: list[Entry] = []
     for at, label in enumerate(shown):
         tied = at > 0 and estimates[label].mean == estimates[shown[at - 1]].mean
         best = _best(groups[label], metric, better)
         places.append(
-            Place(
+            Entry(
                 rank=places[-1].rank if tied else at + 1,
                 label=label,
                 estimate=estimates[label],
@@ -327,7 +327,7 @@ def _bins(values: Sequence[float]) -> int:
     return max(1, min(_MOST_BINS, max(sturges, math.ceil((values[-1] - values[0]) / width))))
 
 
-def _notes(chosen: Sequence[Run], done: Sequence[Run], having: Sequence[Run], places: Sequence[Place]) -> list[str]:
+def _notes(chosen: Sequence[Run], done: Sequence[Run], having: Sequence[Run], places: Sequence[Entry]) -> list[str]:
     notes = []
     if len(done) < len(chosen):
         notes.append(f"{len(chosen) - len(done)} of {len(chosen)} runs are not done and do not count")

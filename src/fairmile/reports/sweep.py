@@ -15,7 +15,7 @@ from fairmile.base.words import did_you_mean
 from fairmile.reports.comparison import group_runs, json_value
 from fairmile.reports.figures import short_number
 from fairmile.reports.inference import Estimate
-from fairmile.reports.leaderboard import Leaderboard, Place, leaderboard
+from fairmile.reports.leaderboard import Entry, Leaderboard, leaderboard
 from fairmile.reports.measures import (
     ALWAYS,
     Measure,
@@ -141,8 +141,8 @@ class Best:
     any. `names` tells what the values of each run are.
     """
 
-    first: Place
-    level: tuple[Place, ...]
+    first: Entry
+    level: tuple[Entry, ...]
     noise_known: bool
     board: Leaderboard
     names: Mapping[str, str]
@@ -161,7 +161,7 @@ class Best:
             return f"{said} {others} {verb}{how}: {names}"
         return said if self.noise_known else f"{said} Nothing ran twice: repeats would tell how much of that is chance."
 
-    def _name(self, place: Place) -> str:
+    def _name(self, place: Entry) -> str:
         return self.names.get(place.runs[0]) or place.label
 
 

@@ -144,7 +144,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Around:
+class Services:
     """What runs are made of: each is asked for only when a run needs it."""
 
     catalog: Callable[[], Catalog]
@@ -158,7 +158,7 @@ class Around:
 class Runs(Ledger):
     """All runs of one workspace, and the verbs that make new ones."""
 
-    def __init__(self, root: Path, around: Around, *, environ: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, around: Services, *, environ: Mapping[str, str]) -> None:
         super().__init__(root)
         self._around = around
         self._environ = environ

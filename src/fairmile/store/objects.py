@@ -22,7 +22,7 @@ from typing import BinaryIO, Protocol, Self
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import sync_folder, write_failure
-from fairmile.store.packs import MAX_PACK_BYTES, MAX_PACK_OBJECTS, Pack, Packs, PackWriter, Place, write_all
+from fairmile.store.packs import MAX_PACK_BYTES, MAX_PACK_OBJECTS, Pack, PackEntry, Packs, PackWriter, write_all
 
 PACK_FROM = 16  # fewer small objects of one batch than this are kept as single files
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -205,7 +205,7 @@ class Objects:
             return True
         return self._packs.find(bytes.fromhex(sha256), refresh=refresh) is not None
 
-    def _packed(self, byte: int) -> list[tuple[Pack, Place]]:
+    def _packed(self, byte: int) -> list[tuple[Pack, PackEntry]]:
         while True:
             try:
                 return [(pack, place) for pack in self._packs.current() for place in pack.places(byte, byte)]

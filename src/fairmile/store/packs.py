@@ -34,7 +34,7 @@ _DIGESTS = struct.Struct(">32s16x")  # of records
 _SETTLED_S = 2.0
 
 
-class Place(NamedTuple):
+class PackEntry(NamedTuple):
     """Where an object lies in a pack."""
 
     digest: bytes
@@ -64,7 +64,7 @@ class Pack:
             heads.byteswap()
         self._heads = heads
 
-    def find(self, digest: bytes) -> Place | None:
+    def find(self, digest: bytes) -> PackEntry | None:
         """Return where an object lies, or None."""
         head = int.from_bytes(digest[:4])
         index = bisect_left(self._heads, head)
@@ -95,7 +95,7 @@ class Pack:
                     absent.append(digest)
         return absent
 
-    def places(self, first: int = 0, last: int = 255) -> Iterator[Place]:
+    def places(self, first: int = 0, last: int = 255) -> Iterator[PackEntry]:
         """Yield the objects whose digest begins with a byte from `first` to `last`, sorted by digest."""
         start = bisect_left(self._heads, first << 24) if first > 0 else 0
         stop = bisect_left(self._heads, (last + 1) << 24) if last < 255 else self.count
@@ -103,7 +103,7 @@ class Pack:
             yield from self._records(start, min(stop, start + _RECORDS_AT_ONCE))
             start += _RECORDS_AT_ONCE
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: PackEntry) -> bytes:
         """Return an object's bytes."""
         data = b""
         if place.offset + place.size_bytes <= self.data_bytes:  # before a damaged size asks for all memory
@@ -123,13 +123,13 @@ class Pack:
                 at += len(chunk)
         return digest.hexdigest()
 
-    def _records(self, start: int, stop: int) -> Iterator[Place]:
+    def _records(self, start: int, stop: int) -> Iterator[PackEntry]:
         with _Reading(self.path) as fd:
             at = self.data_bytes + 4 * self.count + start * _RECORD.size
             raw = os.pread(fd, (stop - start) * _RECORD.size, at)
         if len(raw) != (stop - start) * _RECORD.size:
             raise Integrity(f"the pack {self.path} is damaged: its index is cut off")
-        return map(Place._make, _RECORD.iter_unpack(raw))
+        return map(PackEntry._make, _RECORD.iter_unpack(raw))
 
 
 class _Reading:
@@ -176,7 +176,7 @@ class Packs:
         self._refresh()
         return dict(self._broken)
 
-    def find(self, digest: bytes, *, refresh: bool = True) -> tuple[Pack, Place] | None:
+    def find(self, digest: bytes, *, refresh: bool = True) -> tuple[Pack, PackEntry] | None:
         """Return the pack that holds an object, and where; without `refresh` only packs already known are asked."""
         while True:
             try:
@@ -195,7 +195,7 @@ class Packs:
         """Look at the folder again at the next question."""
         self._stamp = None
 
-    def _find_known(self, digest: bytes) -> tuple[Pack, Place] | None:
+    def _find_known(self, digest: bytes) -> tuple[Pack, PackEntry] | None:
         recent = self._recent
         # Objects that belong together came together: the pack of the last hit is the likeliest.
         if recent is not None and (place := recent.find(digest)) is not None:

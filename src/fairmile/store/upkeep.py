@@ -113,7 +113,7 @@ def _total(sizes: Iterable[int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Found:
+class Damage:
     """Something damaged and the names that need it; put aside, unless the pool cannot be written."""
 
     pool: str
@@ -130,7 +130,7 @@ class Verified:
 
     objects: int
     size_bytes: int
-    damaged: tuple[Found, ...]
+    damaged: tuple[Damage, ...]
     incomplete: tuple[str, ...]
 
 
@@ -138,7 +138,7 @@ def verify(shelves: Shelves, names: Collection[str] = (), on_bytes: Callable[[in
     """Read every byte, of all pools or of what `names` stand for, and put aside what is damaged."""
     refs = [shelves.find(name) for name in names] or shelves.refs()
     roots = {ref.root for ref in refs}
-    found: list[Found] = []
+    found: list[Damage] = []
     checks = [_Check(shelves, pool, on_bytes) for pool in shelves.pools]
     for check in checks:  # first of all, since they tell which objects are wanted
         found += check.trees(roots if names else None)
@@ -173,19 +173,19 @@ class _Check:
         self._packs = Packs(os.path.join(pool.folder, "packs"))
         self._on_bytes = on_bytes
 
-    def objects(self) -> list[Found]:
+    def objects(self) -> list[Damage]:
         """Check every object."""
         self.count = sum(1 for _ in self._objects.items())
         return self._put_objects_aside(
             [(each.sha256, each.path, each.reason) for each in self._objects.verify(self._read)]
         )
 
-    def objects_among(self, wanted: DigestSet) -> list[Found]:
+    def objects_among(self, wanted: DigestSet) -> list[Damage]:
         """Check the objects that are wanted and here."""
         checked = (self._object(digest) for digest in wanted)
         return self._put_objects_aside([damage for damage in checked if damage is not None])
 
-    def trees(self, wanted: Collection[str] | None) -> list[Found]:
+    def trees(self, wanted: Collection[str] | None) -> list[Damage]:
         """Check the manifests, those that are `wanted` or all."""
         damages = self._shelves.trees(self._pool).verify()
         return [
@@ -194,7 +194,7 @@ class _Check:
             if wanted is None or damage.sha256 in wanted
         ]
 
-    def names(self) -> list[Found]:
+    def names(self) -> list[Damage]:
         """Check the names."""
         damages = self._shelves.pool_refs(self._pool).damaged()
         return [self._put_aside(path, f"ref-{path.name}", reason) for path, reason in damages]
@@ -220,7 +220,7 @@ class _Check:
             return digest, path, str(error)
         return None if found.hexdigest() == digest else (digest, path, f"its bytes have the sha256 {found.hexdigest()}")
 
-    def _put_objects_aside(self, damages: list[tuple[str, Path, str]]) -> list[Found]:
+    def _put_objects_aside(self, damages: list[tuple[str, Path, str]]) -> list[Damage]:
         packed = [(digest, path, reason) for digest, path, reason in damages if digest and path.suffix == ".pack"]
         files = [damage for damage in damages if damage not in packed]
         found = [self._put_aside(path, digest or path.name, reason, digest) for digest, path, reason in files]
@@ -230,7 +230,7 @@ class _Check:
             digest: path.read_bytes() for digest, _, _ in packed if (path := self._objects.path(digest)) is not None
         }
         removed = self._quietly(lambda: self._take_out([digest for digest, _, _ in packed], spare.values()))
-        return found + [Found(self._pool.name, str(path), reason, digest, removed) for digest, path, reason in packed]
+        return found + [Damage(self._pool.name, str(path), reason, digest, removed) for digest, path, reason in packed]
 
     def _take_out(self, digests: list[str], spare: Iterable[bytes]) -> None:
         for digest in digests:
@@ -241,13 +241,13 @@ class _Check:
             for data in spare:
                 batch.add(data)
 
-    def _put_aside(self, path: Path, name: str, reason: str, sha256: str = "") -> Found:
+    def _put_aside(self, path: Path, name: str, reason: str, sha256: str = "") -> Damage:
         def move() -> None:
             with writing(path):
                 make_folder(self._pool.folder, self._pool.folder / DAMAGED)
                 os.replace(path, self._pool.folder / DAMAGED / name)
 
-        return Found(self._pool.name, str(path), reason, sha256, self._quietly(move))
+        return Damage(self._pool.name, str(path), reason, sha256, self._quietly(move))
 
     def _note(self, digest: str) -> None:
         """Leave a mark that an object needs to come again."""

@@ -28,7 +28,7 @@ from fairmile.sweeps.axes import values
 from fairmile.sweeps.cloudmesh import read_project
 from fairmile.sweeps.filters import Filter
 from fairmile.sweeps.model import Better, Definition, Objective, Points, place_of
-from fairmile.sweeps.origins import Places, SourceFile, key_text, option_of
+from fairmile.sweeps.origins import Origins, SourceFile, key_text, option_of
 from fairmile.sweeps.space import Condition, Space
 from fairmile.sweeps.tuning.search_space import Space as TuningSpace
 
@@ -289,7 +289,7 @@ class _Reading:
         self._document = document
         self._params = params
         self._files = files
-        self._places = Places(files, document)
+        self._places = Origins(files, document)
         self._said: dict[str, Any] = {}
         for file in files:
             data = self._checked(file)
@@ -334,7 +334,7 @@ class _Reading:
 
     def _checked(self, file: SourceFile) -> dict[str, Any]:
         """Return the data of a file whose keys are known and whose values are of the right kind."""
-        places = Places([file])
+        places = Origins([file])
         raw = file.located.data if file.located is not None else None
         if not isinstance(raw, Mapping):
             hint = "the smallest file has a name, a command and axes"
@@ -603,7 +603,7 @@ class _Reading:
 _NOTHING: Mapping[str, Any] = {"low": None, "high": None, "log": False, "step": None, "choices": [], "when": ""}
 
 
-def _executed_twice(data: Mapping[str, Any], places: Places) -> list[Problem]:
+def _executed_twice(data: Mapping[str, Any], places: Origins) -> list[Problem]:
     """Return what is wrong with a file that names two things to execute; of several files the last one counts."""
     first, *others = [key for key in data if key in _EXECUTED] or [""]
     hint = "keep one of them"

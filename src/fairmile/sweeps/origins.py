@@ -32,7 +32,7 @@ class SourceFile:
         return isinstance(data, Mapping) and any(key in data for key in _OF_CLOUDMESH)
 
 
-class Places:
+class Origins:
     """Tells where something stands: in the last file that says it, below `settings` and `axes` also by its own name."""
 
     def __init__(self, files: Sequence[SourceFile], document: Mapping[str, Any] = _NO_DOCUMENT) -> None:

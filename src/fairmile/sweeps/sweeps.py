@@ -24,7 +24,7 @@ from fairmile.meter.lines import number_text
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.worker import TAKEN, Batch, Ended, pool
 from fairmile.runs.prediction import Fit, unfit
-from fairmile.runs.record.ledger import Row
+from fairmile.runs.record.ledger import RunRow
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
@@ -68,7 +68,7 @@ class SweepPlan:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PointStatus:
     """Where one point stands: the state of its run, `queued` in a job, or `left`."""
 
     number: int
@@ -322,7 +322,7 @@ class Sweeps:
 
     # Where it stands
 
-    def points(self, sweep: Sweep) -> list[Standing]:
+    def points(self, sweep: Sweep) -> list[PointStatus]:
         """Return where each point stands; runs whose job has ended without a word are settled first."""
         runs = self._runs()
         arrays: dict[str, Any] = {}
@@ -341,11 +341,11 @@ class Sweeps:
             at = (number, member["point"], member["id"], member["spec"].get("params", shared))
             repeat = member.get("repeat")
             if number in queued and (row is None or self._is_before(row, queued[number])):
-                found.append(Standing(*at, "queued", repeat=repeat))
+                found.append(PointStatus(*at, "queued", repeat=repeat))
             elif row is None:
-                found.append(Standing(*at, _LEFT, repeat=repeat))
+                found.append(PointStatus(*at, _LEFT, repeat=repeat))
             else:
-                found.append(Standing(*at, str(row.state), row.reason, row.elapsed_s, row.metrics, repeat))
+                found.append(PointStatus(*at, str(row.state), row.reason, row.elapsed_s, row.metrics, repeat))
         return found
 
     def _arrays(self, sweep: Sweep) -> Iterator[ArrayState]:
@@ -354,7 +354,7 @@ class Sweeps:
             if job is not None:
                 yield job
 
-    def _is_before(self, row: Row, task: tuple[str, int]) -> bool:
+    def _is_before(self, row: RunRow, task: tuple[str, int]) -> bool:
         """Tell whether a run is as an earlier task left it, and the one at hand has not come to it yet."""
         if not row.state.is_end or row.state is RunState.DONE:
             return False
@@ -384,7 +384,7 @@ class Sweeps:
         at_once: int = 1,
         failed: bool = False,
         on_end: Callable[[Ended], None] = lambda _: None,
-    ) -> list[Standing]:
+    ) -> list[PointStatus]:
         """Execute on this machine what of a sweep is missing, and with `failed` also what failed, to the end."""
         with self._turn(sweep):
             over: set[int] = set()
@@ -464,7 +464,7 @@ class Sweeps:
             return self._hand_over(sweep, standings, missing, limits)
 
     def _hand_over(
-        self, sweep: Sweep, standings: Sequence[Standing], wanted: Sequence[int], limits: Mapping[str, int | None]
+        self, sweep: Sweep, standings: Sequence[PointStatus], wanted: Sequence[int], limits: Mapping[str, int | None]
     ) -> list[ArrayState]:
         """Submit points as far as the queue has room for them, and note which are held back."""
         pack, slots, queued = limits["pack"], limits["slots"] or 1, limits["queued"]
@@ -507,7 +507,7 @@ class Sweeps:
             if (job := self._runs().arrays.get(said["key"])) is not None and not job.is_over
         )
 
-    def _packed(self, spec: RunSpec, standings: Sequence[Standing], count: int) -> int:
+    def _packed(self, spec: RunSpec, standings: Sequence[PointStatus], count: int) -> int:
         """Return how many points a task should execute, by what points took in this sweep or before."""
         took = [each.elapsed_s for each in standings if each.elapsed_s is not None and each.state == "done"]
         expected = fmean(took) if took else self._took_before(spec)
@@ -528,7 +528,9 @@ class Sweeps:
             needs["time_s"] = point_s * math.ceil(size / slots)
         return needs, size
 
-    def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[Standing]], None] = lambda _: None) -> list[Standing]:
+    def wait(
+        self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None
+    ) -> list[PointStatus]:
         """Follow a sweep on its system to its end; what its limit held back is submitted as others end."""
         while True:
             found = self.points(sweep)
@@ -565,7 +567,7 @@ class Sweeps:
         """Return the run of the combining step, where there was one."""
         return self._runs().find(f"{sweep.id}{COMBINED}")
 
-    def _conclude(self, sweep: Sweep, found: Sequence[Standing]) -> None:
+    def _conclude(self, sweep: Sweep, found: Sequence[PointStatus]) -> None:
         """Write the table of results; where all points are done, take the combining step unless that is done, too."""
         rows = [
             {
@@ -690,7 +692,7 @@ def _end_of(number: int, run: Run) -> Ended:
     return Ended(number, run.id, str(run.state), str(run.result.get("reason") or run.document.get("trouble") or ""))
 
 
-def _is_missing(standing: Standing, failed: bool) -> bool:
+def _is_missing(standing: PointStatus, failed: bool) -> bool:
     again = {_LEFT, *map(str, _AGAIN)} | ({str(RunState.FAILED), str(RunState.TIMEOUT)} if failed else set())
     return standing.state in again
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fairmile.systems.probe_result import Accelerator, Network, Nodes, Place, Processor, Queue, Slurm
+from fairmile.systems.probe_result import Accelerator, Network, Nodes, Processor, Queue, Slurm, StoragePlace
 
 _MIB_PER_GIB = 1024
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
@@ -177,13 +177,13 @@ def slurm_time(text: str) -> float | None:
     return int(days or 0) * 86400.0 + parts[0] * 3600 + parts[1] * 60 + parts[2]
 
 
-def df(text: str, name: str, path: str) -> Place:
+def df(text: str, name: str, path: str) -> StoragePlace:
     """Return the place that `df -PTk PATH` describes."""
     lines = [line for line in text.splitlines() if line.strip()]
     cells = lines[-1].split() if len(lines) > 1 else []
     if len(cells) < 7 or not (cells[2].isdigit() and cells[4].isdigit()):
-        return Place(name, path, problem="df said nothing of it")
-    return Place(name, path, cells[1], int(cells[2]) * 1024, int(cells[4]) * 1024)
+        return StoragePlace(name, path, problem="df said nothing of it")
+    return StoragePlace(name, path, cells[1], int(cells[2]) * 1024, int(cells[4]) * 1024)
 
 
 def networks(devices: str, interfaces: str, lspci: str = "") -> list[Network]:

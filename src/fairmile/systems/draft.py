@@ -9,7 +9,7 @@ from typing import Any
 from fairmile.base.units import format_size
 from fairmile.base.yaml_text import dump
 from fairmile.systems.model import NAME
-from fairmile.systems.probe_result import Accelerator, Found, Nodes, Place, Queue
+from fairmile.systems.probe_result import Accelerator, Nodes, ProbeResult, Queue, StoragePlace
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:+@-]*")
 _PURPOSES = {
@@ -26,7 +26,7 @@ _PURPOSES = {
 _LAUNCHERS = {"slurm": ("srun",), "lsf": ("jsrun", "mpirun"), "pbs": ("mpiexec", "mpirun"), "flux": ("flux",)}
 
 
-def draft(found: Found, name: str) -> str:
+def draft(found: ProbeResult, name: str) -> str:
     """Return a system file for the machine that was probed; what was not found out is left out, and said."""
     parts = [
         f"# What `fairmile system probe` found on {found.host} on {found.day}.",
@@ -50,7 +50,7 @@ def draft(found: Found, name: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _identity(found: Found) -> Iterator[str]:
+def _identity(found: ProbeResult) -> Iterator[str]:
     architecture = found.slurm.architectures[0] if found.slurm and found.slurm.architectures else found.architecture
     if architecture:
         yield dump({"architecture": architecture}).rstrip()
@@ -60,7 +60,7 @@ def _identity(found: Found) -> Iterator[str]:
         yield "# login: the host that ssh reaches"
 
 
-def _scheduler(found: Found) -> dict[str, Any]:
+def _scheduler(found: ProbeResult) -> dict[str, Any]:
     rules: dict[str, Any] = {"dialect": found.scheduler}
     if found.slurm is not None:
         rules["version"] = found.slurm.version
@@ -70,7 +70,7 @@ def _scheduler(found: Found) -> dict[str, Any]:
     return {key: value for key, value in rules.items() if value not in (None, "")}
 
 
-def _scheduler_comments(found: Found) -> Iterator[str]:
+def _scheduler_comments(found: ProbeResult) -> Iterator[str]:
     if found.scheduler == "slurm":
         yield "# needs_account and needs_time, in `scheduler`, where every job must name them."
     elif found.scheduler != "shell":
@@ -81,7 +81,7 @@ def _scheduler_comments(found: Found) -> Iterator[str]:
             yield _comment(f"{name} is there but failed: {program.problem}")
 
 
-def _partitions(found: Found) -> Iterator[str]:
+def _partitions(found: ProbeResult) -> Iterator[str]:
     usable = _usable(found)
     if not usable:
         yield "default_partition: here"
@@ -161,7 +161,7 @@ def _described(kind: Nodes) -> str:
     return " ".join(parts)
 
 
-def _this_machine(found: Found) -> dict[str, Any]:
+def _this_machine(found: ProbeResult) -> dict[str, Any]:
     processor = found.processor
     facts: dict[str, Any] = {
         "nodes": 1 if found.scheduler == "shell" else None,
@@ -185,7 +185,7 @@ def _accelerators(found: tuple[Accelerator, ...]) -> dict[str, Any] | None:
     return {key: value for key, value in facts.items() if value is not None} | {"vendor": first.vendor}
 
 
-def _hardware(found: Found) -> Iterator[str]:
+def _hardware(found: ProbeResult) -> Iterator[str]:
     if found.processor.model:
         yield found.processor.model
     yield from _counted([each.model for each in found.accelerators])
@@ -196,7 +196,7 @@ def _counted(names: list[str]) -> list[str]:
     return [name if names.count(name) == 1 else f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
 
 
-def _file_systems(found: Found) -> Iterator[str]:
+def _file_systems(found: ProbeResult) -> Iterator[str]:
     places: dict[str, Any] = {}
     for name, place in _places(found):
         size = format_size(place.size_bytes) if place.size_bytes else None
@@ -208,8 +208,8 @@ def _file_systems(found: Found) -> Iterator[str]:
         yield dump({"file_systems": places}).rstrip()
 
 
-def _places(found: Found) -> list[tuple[str, Place]]:
-    named: dict[str, Place] = {}
+def _places(found: ProbeResult) -> list[tuple[str, StoragePlace]]:
+    named: dict[str, StoragePlace] = {}
     for place in found.places:
         name = place.name.lstrip("$/").replace("/", "-").lower()
         if not place.problem and NAME.fullmatch(name):
@@ -217,11 +217,11 @@ def _places(found: Found) -> list[tuple[str, Place]]:
     return list(named.items())
 
 
-def _usable(found: Found) -> list[Queue]:
+def _usable(found: ProbeResult) -> list[Queue]:
     return [queue for queue in found.queues if NAME.fullmatch(queue.name) and queue.nodes]
 
 
-def _guesses(found: Found) -> Iterator[str]:
+def _guesses(found: ProbeResult) -> Iterator[str]:
     """Yield the list of values that the probe could not see but a system file must have."""
     paths = [f"file_systems.{name}.purpose" for name, place in _places(found) if place.name not in _PURPOSES]
     paths += [f"partitions.{queue.name}.gpu" for queue in _usable(found) if queue.kinds[0].gpus]
@@ -229,7 +229,7 @@ def _guesses(found: Found) -> Iterator[str]:
         yield dump({"unverified": paths}).rstrip()
 
 
-def _modules(found: Found) -> Iterator[str]:
+def _modules(found: ProbeResult) -> Iterator[str]:
     if found.modules.stages:
         yield dump({"stages": list(found.modules.stages)}).rstrip()
     yield dump({"module_system": found.modules.kind}).rstrip()
@@ -237,7 +237,7 @@ def _modules(found: Found) -> Iterator[str]:
         yield _comment(f"modules: {found.modules.problem}")
 
 
-def _software(found: Found) -> Iterator[str]:
+def _software(found: ProbeResult) -> Iterator[str]:
     count = len(set(found.modules.available) | set(found.modules.reachable))
     yield f"# {count} modules were seen. For each framework that works here, the lines that set it up:"
     yield "# software:"
@@ -249,7 +249,7 @@ def _software(found: Found) -> Iterator[str]:
         yield _comment(f"The default python3, {found.python}, has {there or 'none of the frameworks'}.")
 
 
-def _launcher(found: Found) -> str:
+def _launcher(found: ProbeResult) -> str:
     wanted = _LAUNCHERS.get(found.scheduler, ("mpirun",))
     there = [name for name in wanted if name in found.programs and not found.programs[name].problem]
     return there[0] if there else "none"

@@ -13,7 +13,7 @@ from datetime import date
 from fairmile.base.commands import Runner, Ssh
 from fairmile.base.errors import SystemFailure
 from fairmile.systems import answers
-from fairmile.systems.probe_result import Accelerator, Found, Modules, Place, Program, Queue, Slurm
+from fairmile.systems.probe_result import Accelerator, Modules, ProbeResult, Program, Queue, Slurm, StoragePlace
 
 # Programs whose version is worth knowing, and what to ask them.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
@@ -140,7 +140,7 @@ def probe(
     also: Sequence[str] = (),
     answer_s: int = 20,
     on_step: Callable[[str], None] | None = None,
-) -> Found:
+) -> ProbeResult:
     """Return what the machine behind `runner` has.
 
     `also` names further folders to look at, which may hold variables such as `/scratch/$USER`. A program that is not
@@ -161,7 +161,7 @@ class _Probe:
         self._programs: dict[str, str] = {}
         self._variables: dict[str, str] = {}
 
-    def found(self, today: date) -> Found:
+    def found(self, today: date) -> ProbeResult:
         names = [*PROGRAMS, *_GIVE_FACTS, *_GIVE_ACCESS]
         wanted = dict.fromkeys([*_VARIABLES, *(name for path in self._also for name in _variables_in(path))])
         words = {"programs": shlex.join(names), "variables": _print_variables(wanted)}
@@ -175,7 +175,7 @@ class _Probe:
         told = self._ask(self._questions(places))
         slurm, queues = _slurm(told)
         python, components = answers.components(told["python3"].out) if "python3" in told else ("", {})
-        return Found(
+        return ProbeResult(
             host=facts.get("host", "").strip(),
             day=today,
             architecture=facts.get("machine", "").strip(),
@@ -277,14 +277,14 @@ class _Probe:
         )
         return {key: _answer(told, str(number), questions[key][0], self._answer_s) for number, key in enumerate(keys)}
 
-    def _measured(self, places: Mapping[str, str], told: Mapping[str, _Answer]) -> list[Place]:
-        found: list[Place] = []
+    def _measured(self, places: Mapping[str, str], told: Mapping[str, _Answer]) -> list[StoragePlace]:
+        found: list[StoragePlace] = []
         for name, path in places.items():
             answer = told.get(f"df {name}", _Answer("", "there is no df"))
             if not answer.problem:
                 found.append(answers.df(answer.out, name, path))
             elif name not in _PATHS or name in self._also:  # the usual paths are only guesses
-                found.append(Place(name, path, problem=answer.problem))
+                found.append(StoragePlace(name, path, problem=answer.problem))
         return found
 
     def _described(self, told: Mapping[str, _Answer]) -> dict[str, Program]:

@@ -71,7 +71,7 @@ class Slurm:
 
 
 @dataclass(frozen=True)
-class Place:
+class StoragePlace:
     """A folder for files, and the file system that it lies on."""
 
     name: str  # the variable or path that led there, such as `$SCRATCH`
@@ -119,7 +119,7 @@ class Modules:
 
 
 @dataclass(frozen=True)
-class Found:
+class ProbeResult:
     """All that a probe found out about a machine."""
 
     host: str
@@ -133,7 +133,7 @@ class Found:
     slurm: Slurm | None = None
     queues: tuple[Queue, ...] = ()
     modules: Modules = Modules()
-    places: tuple[Place, ...] = ()
+    places: tuple[StoragePlace, ...] = ()
     networks: tuple[Network, ...] = ()
     programs: Mapping[str, Program] = field(default_factory=dict)  # those that are there
     python: str = ""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fairmile.base.units import format_duration
 from fairmile.systems.model import FileSystem, Gpu, Partition, SoftwareSet, System
 from fairmile.systems.module_lines import module_name, read_line
-from fairmile.systems.probe_result import Found, Nodes, Queue
+from fairmile.systems.probe_result import Nodes, ProbeResult, Queue
 
 Verdict = Literal["same", "differs", "missing", "new", "unknown"]
 
@@ -38,7 +38,7 @@ _MEMORY_SLACK = 0.12
 
 
 @dataclass(frozen=True)
-class Row:
+class SurveyRow:
     """One component: what is registered, what was found, and how they compare."""
 
     component: str
@@ -55,7 +55,7 @@ class Survey:
     title: str
     host: str
     day: date
-    rows: tuple[Row, ...]
+    rows: tuple[SurveyRow, ...]
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -70,7 +70,7 @@ class Survey:
         seen = counts["same"] + counts["differs"] + counts["missing"]
         return counts["same"] / seen if seen else None
 
-    def sorted(self) -> list[Row]:
+    def sorted(self) -> list[SurveyRow]:
         """Return the rows with what calls for attention first."""
         return sorted(self.rows, key=lambda row: _ORDER.index(row.verdict))
 
@@ -97,7 +97,7 @@ class Survey:
         }
 
 
-def compare(found: Found, system: System) -> Survey:
+def compare(found: ProbeResult, system: System) -> Survey:
     """Compare what a probe found with what is registered; what neither knows makes no row."""
     rows = [
         *_basics(found, system),
@@ -110,7 +110,7 @@ def compare(found: Found, system: System) -> Survey:
     return Survey(system.name, system.title, found.host, found.day, tuple(rows))
 
 
-def _basics(found: Found, system: System) -> Iterator[Row]:
+def _basics(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
     there = found.slurm.architectures if found.slurm else ()
     architectures = there or ((found.architecture,) if found.architecture else ())
     if system.architecture != "any":
@@ -118,20 +118,22 @@ def _basics(found: Found, system: System) -> Iterator[Row]:
     answers = found.scheduler if found.scheduler != "shell" else "none answers"
     dialect = system.scheduler.dialect
     same = found.scheduler == dialect
-    yield Row("scheduler", dialect, answers, "same" if same else "missing" if found.scheduler == "shell" else "differs")
+    yield SurveyRow(
+        "scheduler", dialect, answers, "same" if same else "missing" if found.scheduler == "shell" else "differs"
+    )
     if system.scheduler.version or (found.slurm and found.slurm.version and dialect == "slurm"):
         yield _row("scheduler version", system.scheduler.version, found.slurm.version if found.slurm else "")
     launcher = system.launch.launcher
     if launcher != "none":
         program = found.programs.get(launcher)
         verdict: Verdict = "missing" if program is None or program.problem else "same"
-        yield Row("launcher", launcher, str(program) if program else "not there", verdict)
+        yield SurveyRow("launcher", launcher, str(program) if program else "not there", verdict)
 
 
 # Hardware
 
 
-def _partitions(found: Found, system: System) -> Iterator[Row]:
+def _partitions(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
     queues = {queue.name: queue for queue in found.queues}
     alone = found.scheduler == "shell" and system.scheduler.dialect == "shell" and len(system.partitions) == 1
     for name, partition in system.partitions.items():
@@ -139,17 +141,17 @@ def _partitions(found: Found, system: System) -> Iterator[Row]:
         if alone:
             yield from _hardware(label, partition, _as_nodes(found), found.processor.model)
         elif not queues or not partition.named:
-            yield Row(label, "registered", "its scheduler gives no list of partitions here", "unknown")
+            yield SurveyRow(label, "registered", "its scheduler gives no list of partitions here", "unknown")
         elif name not in queues:
-            yield Row(label, "registered", "not there", "missing")
+            yield SurveyRow(label, "registered", "not there", "missing")
         else:
             yield from _queue(label, partition, queues[name])
     for name, queue in queues.items():
         if name not in system.partitions:
-            yield Row(f"partition {name}", "", _summary(queue), "new")
+            yield SurveyRow(f"partition {name}", "", _summary(queue), "new")
 
 
-def _queue(label: str, partition: Partition, queue: Queue) -> Iterator[Row]:
+def _queue(label: str, partition: Partition, queue: Queue) -> Iterator[SurveyRow]:
     yield from _pair(f"{label} nodes", partition.nodes, queue.nodes or None)
     if queue.kinds:
         yield from _hardware(label, partition, _nearest(partition, queue.kinds), "")
@@ -159,7 +161,7 @@ def _queue(label: str, partition: Partition, queue: Queue) -> Iterator[Row]:
     if partition.max_nodes is not None:
         yield _row(f"{label} most nodes", str(partition.max_nodes), str(queue.max_nodes or "no limit"))
     if not queue.up:
-        yield Row(f"{label} state", "", "not up", "new")
+        yield SurveyRow(f"{label} state", "", "not up", "new")
 
 
 def _nearest(partition: Partition, kinds: Sequence[Nodes]) -> Nodes:
@@ -168,7 +170,7 @@ def _nearest(partition: Partition, kinds: Sequence[Nodes]) -> Nodes:
     return next((kind for kind in kinds if wanted and _close(wanted, kind.memory_gib)), kinds[0])
 
 
-def _as_nodes(found: Found) -> Nodes:
+def _as_nodes(found: ProbeResult) -> Nodes:
     first = found.accelerators[0].model if found.accelerators else ""
     processor = found.processor
     return Nodes(
@@ -182,7 +184,7 @@ def _as_nodes(found: Found) -> Nodes:
     )
 
 
-def _hardware(label: str, partition: Partition, kind: Nodes, processor: str) -> Iterator[Row]:
+def _hardware(label: str, partition: Partition, kind: Nodes, processor: str) -> Iterator[SurveyRow]:
     yield from _pair(f"{label} cores", partition.cores, kind.cores)
     if partition.cores is not None and kind.cores is not None:
         yield from _pair(f"{label} threads per core", partition.threads_per_core, kind.threads_per_core)
@@ -194,10 +196,10 @@ def _hardware(label: str, partition: Partition, kind: Nodes, processor: str) -> 
     yield from _gpus(label, partition.gpu, kind)
 
 
-def _memory(label: str, registered: float | None, found: float | None) -> Row:
+def _memory(label: str, registered: float | None, found: float | None) -> SurveyRow:
     ours, theirs = (f"{each:g} GiB" if each is not None else "" for each in (registered, found))
     if registered is not None and _close(registered, found):
-        return Row(label, ours, theirs, "same")
+        return SurveyRow(label, ours, theirs, "same")
     return _row(label, ours, theirs)
 
 
@@ -205,17 +207,17 @@ def _close(registered: float, found: float | None) -> bool:
     return found is not None and registered * (1 - _MEMORY_SLACK) <= found <= registered * (1 + _MEMORY_SLACK)
 
 
-def _gpus(label: str, registered: Gpu | None, kind: Nodes) -> Iterator[Row]:
+def _gpus(label: str, registered: Gpu | None, kind: Nodes) -> Iterator[SurveyRow]:
     yield from _pair(f"{label} GPUs", registered.count if registered else None, kind.gpus or None, absent="none")
     if registered is not None and kind.gpus:
         yield from _named(f"{label} GPU model", registered.model, kind.gpu_model)
 
 
-def _named(label: str, registered: str, found: str) -> Iterator[Row]:
+def _named(label: str, registered: str, found: str) -> Iterator[SurveyRow]:
     """Compare names that people and programs write differently: one that holds all words of the other is the same."""
     ours, theirs = _words(registered), _words(found)
     if ours and theirs and (ours <= theirs or theirs <= ours):
-        yield Row(label, registered, found, "same")
+        yield SurveyRow(label, registered, found, "same")
     elif registered or found:
         yield _row(label, registered, found)
 
@@ -239,41 +241,41 @@ def _summary(queue: Queue) -> str:
 # Files
 
 
-def _file_systems(found: Found, system: System) -> Iterator[Row]:
+def _file_systems(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
     places = {place.name: place for place in found.places}
     known = {each.path for each in system.file_systems.values()}
     for name, each in system.file_systems.items():
         yield _file_system(f"file system {name}", each, places)
     for place in found.places:
         if place.name not in known and not place.problem and place.name not in ("/tmp", "$TMPDIR"):
-            yield Row(f"file system {place.name}", "", f"{place.path} ({place.kind})", "new")
+            yield SurveyRow(f"file system {place.name}", "", f"{place.path} ({place.kind})", "new")
 
 
-def _file_system(label: str, registered: FileSystem, places: Mapping[str, Any]) -> Row:
+def _file_system(label: str, registered: FileSystem, places: Mapping[str, Any]) -> SurveyRow:
     shown = f"{registered.path} ({registered.kind})" if registered.kind else registered.path
     if "<" in registered.path:
-        return Row(label, shown, "the path holds a name that only you know", "unknown")
+        return SurveyRow(label, shown, "the path holds a name that only you know", "unknown")
     place = places.get(registered.path)
     if place is None:
-        return Row(label, shown, "not there", "missing")
+        return SurveyRow(label, shown, "not there", "missing")
     if place.problem:
-        return Row(label, shown, f"{place.path}: {place.problem}", "missing")
+        return SurveyRow(label, shown, f"{place.path}: {place.problem}", "missing")
     differs = registered.kind and place.kind and registered.kind.casefold() != place.kind.casefold()
-    return Row(label, shown, f"{place.path} ({place.kind})", "differs" if differs else "same")
+    return SurveyRow(label, shown, f"{place.path} ({place.kind})", "differs" if differs else "same")
 
 
 # Modules and software
 
 
-def _modules(found: Found, system: System) -> Iterator[Row]:
+def _modules(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
     modules = found.modules
     if modules.kind == "none" and modules.problem:
-        yield Row("module system", system.module_system, f"failed: {modules.problem}", "unknown")
+        yield SurveyRow("module system", system.module_system, f"failed: {modules.problem}", "unknown")
     else:
         verdict: Verdict = "same" if modules.kind == system.module_system else "differs"
         if verdict == "differs" and "none" in (modules.kind, system.module_system):
             verdict = "missing" if modules.kind == "none" else "new"
-        yield Row(
+        yield SurveyRow(
             "module system", system.module_system, " ".join(filter(None, [modules.kind, modules.version])), verdict
         )
     lines = (line for sets in system.software.values() for each in sets for line in each.lines)
@@ -281,16 +283,16 @@ def _modules(found: Found, system: System) -> Iterator[Row]:
     for stage in system.stages:
         there = stage in modules.stages
         unseen: Verdict = "unknown" if modules.kind == "none" or elsewhere else "missing"
-        yield Row(f"stage {stage}", stage, stage if there else "not seen", "same" if there else unseen)
+        yield SurveyRow(f"stage {stage}", stage, stage if there else "not seen", "same" if there else unseen)
     for stage in modules.stages:
         if stage not in system.stages:
-            yield Row(f"stage {stage}", "", stage, "new")
+            yield SurveyRow(f"stage {stage}", "", stage, "new")
 
 
-def _software(found: Found, system: System) -> Iterator[Row]:
+def _software(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
     """Yield a row for each software set, then one for each module that any of them loads."""
     wanted: dict[str, dict[str, None]] = {}
-    seen: dict[tuple[str, bool], Row] = {}
+    seen: dict[tuple[str, bool], SurveyRow] = {}
     for name, sets in system.software.items():
         for number, each in enumerate(sets):
             rows = _set_rows(each, found, seen)
@@ -300,11 +302,11 @@ def _software(found: Found, system: System) -> Iterator[Row]:
     told: set[str] = set()
     for (module, _), row in seen.items():
         if module not in told:
-            yield Row(row.component, f"for {', '.join(wanted[module])}", row.found, row.verdict)
+            yield SurveyRow(row.component, f"for {', '.join(wanted[module])}", row.found, row.verdict)
         told.add(module)
 
 
-def _set_rows(each: SoftwareSet, found: Found, seen: dict[tuple[str, bool], Row]) -> list[Row]:
+def _set_rows(each: SoftwareSet, found: ProbeResult, seen: dict[tuple[str, bool], SurveyRow]) -> list[SurveyRow]:
     lines = [read_line(line) for line in each.lines]
     modules = dict.fromkeys(module for line in lines for module in line.loads)
     uses_places = any(line.effect == "use" for line in lines)
@@ -316,35 +318,35 @@ def _set_rows(each: SoftwareSet, found: Found, seen: dict[tuple[str, bool], Row]
     return rows
 
 
-def _set(label: str, rows: Sequence[Row]) -> Row:
+def _set(label: str, rows: Sequence[SurveyRow]) -> SurveyRow:
     if not rows:
-        return Row(label, "no modules", "nothing to look for", "unknown")
+        return SurveyRow(label, "no modules", "nothing to look for", "unknown")
     verdicts = [row.verdict for row in rows]
     worst = next(verdict for verdict in ("missing", "differs", "unknown", "same") if verdict in verdicts)
-    return Row(label, _modules_of(len(rows)), f"{verdicts.count('same')} of them there", worst)
+    return SurveyRow(label, _modules_of(len(rows)), f"{verdicts.count('same')} of them there", worst)
 
 
 def _modules_of(number: int) -> str:
     return "1 module" if number == 1 else f"{number} modules"
 
 
-def _module(module: str, found: Found, *, hidden: bool) -> Row:
+def _module(module: str, found: ProbeResult, *, hidden: bool) -> SurveyRow:
     label = f"module {module}"
     offered = {*found.modules.available, *found.modules.reachable}
     if not offered:
-        return Row(label, module, "no list of modules", "unknown")
+        return SurveyRow(label, module, "no list of modules", "unknown")
     versions = sorted(name for name in offered if name == module or module_name(name) == module)
     if versions:
-        return Row(label, module, module if module in offered else ", ".join(versions), "same")
+        return SurveyRow(label, module, module if module in offered else ", ".join(versions), "same")
     others = sorted(name for name in offered if "/" in module and module_name(name) == module_name(module))
     if others:
-        return Row(label, module, ", ".join(others), "unknown" if hidden else "differs")
+        return SurveyRow(label, module, ", ".join(others), "unknown" if hidden else "differs")
     if hidden:
-        return Row(label, module, "not seen before the lines above it have run", "unknown")
-    return Row(label, module, "not there", "missing")
+        return SurveyRow(label, module, "not seen before the lines above it have run", "unknown")
+    return SurveyRow(label, module, "not there", "missing")
 
 
-def _components(found: Found, system: System) -> Iterator[Row]:
+def _components(found: ProbeResult, system: System) -> Iterator[SurveyRow]:
     needed: dict[str, list[str]] = {}
     brought: set[str] = set()
     for name, sets in system.software.items():
@@ -355,33 +357,35 @@ def _components(found: Found, system: System) -> Iterator[Row]:
     for component, frameworks in needed.items():
         label, wanted = f"component {component}", f"for {', '.join(frameworks)}"
         if component in found.components:
-            yield Row(label, wanted, f"{found.components[component]} in python3 {found.python}", "same")
+            yield SurveyRow(label, wanted, f"{found.components[component]} in python3 {found.python}", "same")
         elif not found.python:
-            yield Row(label, wanted, "python3 did not answer", "unknown")
+            yield SurveyRow(label, wanted, "python3 did not answer", "unknown")
         else:
             # Its modules or its container may bring it; only a run with them tells.
             verdict: Verdict = "unknown" if component in brought else "missing"
-            yield Row(label, wanted, f"not in the default python3 {found.python}", verdict)
+            yield SurveyRow(label, wanted, f"not in the default python3 {found.python}", verdict)
     for component, version in found.components.items():
         if component not in needed:
-            yield Row(f"component {component}", "", f"{version} in python3 {found.python}", "new")
+            yield SurveyRow(f"component {component}", "", f"{version} in python3 {found.python}", "new")
 
 
 # Verdicts
 
 
-def _row(component: str, registered: str, found: str) -> Row:
+def _row(component: str, registered: str, found: str) -> SurveyRow:
     """Return the row of two texts; an empty one is not known."""
     if not found:
-        return Row(component, registered, "not known", "unknown")
-    return Row(component, registered, found, "new" if not registered else "same" if registered == found else "differs")
+        return SurveyRow(component, registered, "not known", "unknown")
+    return SurveyRow(
+        component, registered, found, "new" if not registered else "same" if registered == found else "differs"
+    )
 
 
-def _pair(component: str, registered: int | None, found: int | None, *, absent: str = "") -> Iterator[Row]:
+def _pair(component: str, registered: int | None, found: int | None, *, absent: str = "") -> Iterator[SurveyRow]:
     """Yield the row of two numbers; `absent` says what it means that none was found."""
     if registered is None and found is None:
         return
     if found is None and absent:
-        yield Row(component, str(registered), absent, "missing")
+        yield SurveyRow(component, str(registered), absent, "missing")
     else:
         yield _row(component, "" if registered is None else str(registered), "" if found is None else str(found))

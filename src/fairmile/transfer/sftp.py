@@ -44,7 +44,7 @@ _OK, _EOF, _NO_SUCH_FILE, _PERMISSION_DENIED = 0, 1, 2, 3
 _NO_CONNECTION, _CONNECTION_LOST = 6, 7
 
 
-class Place(NamedTuple):
+class SftpLocation(NamedTuple):
     """A path on a machine that ssh reaches; without a leading slash it starts in the user's own folder there."""
 
     scheme: str
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     path: bytes
 
     @classmethod
-    def parse(cls, address: str, schemes: Sequence[str]) -> Place:
+    def parse(cls, address: str, schemes: Sequence[str]) -> SftpLocation:
         """Return what an address such as ssh://user@host:22/path means; nothing in it can become an option."""
         scheme, _, rest = address.partition("://")
         authority, slash, text = rest.partition("/")
@@ -81,7 +81,7 @@ class Place(NamedTuple):
         return cls(scheme.lower(), user, match["host"].strip("[]"), match["port"] or "", path or b".")
 
     @property
-    def server(self) -> Place:
+    def server(self) -> SftpLocation:
         return self._replace(path=b"")
 
     @property
@@ -121,7 +121,7 @@ class _Listing:
 class Session:
     """One connection to the sftp service of a server; one thread at a time uses it, any may `interrupt` it."""
 
-    def __init__(self, server: Place, config: Path | None, context: Context) -> None:
+    def __init__(self, server: SftpLocation, config: Path | None, context: Context) -> None:
         self.server = server
         self.stall_s = context.settings.stall_s
         self.read_bytes = _READ_BYTES
@@ -398,7 +398,7 @@ class SftpBody:
     def __init__(
         self,
         session: Session,
-        place: Place,
+        place: SftpLocation,
         start: int,
         stop: int | None,
         size_bytes: int | None,

@@ -12,7 +12,7 @@ from fairmile.costs.devices import device
 from fairmile.costs.operators.op_times import OpTimes, expected_s, roof_s, scaled, shipped_op_times
 from fairmile.costs.operators.samples import call
 from fairmile.costs.operators.signatures import signature, tensor, write_tensors
-from fairmile.costs.operators.table import About, Row
+from fairmile.costs.operators.table import About, OperatorTiming
 from fairmile.costs.operators.work import work_of
 from fairmile.costs.steps import Op
 
@@ -31,9 +31,9 @@ def law(op: Op) -> float:
     return 3e-6 + work.flops / (8e14 * work.flops / (work.flops + 5e9)) + work.bytes / 4e12
 
 
-def row(op: Op, *origins: str, seconds: float | None = None) -> Row:
+def row(op: Op, *origins: str, seconds: float | None = None) -> OperatorTiming:
     us = (law(op) if seconds is None else seconds) * 1e6
-    return Row(signature(op), write_tensors(op.outputs), origins, us, us, 10.0)
+    return OperatorTiming(signature(op), write_tensors(op.outputs), origins, us, us, 10.0)
 
 
 SIZES = (128, 512, 2048, 8192)
@@ -48,7 +48,7 @@ def test_what_was_measured_is_given_as_measured() -> None:
 
 def test_the_cold_time_counts_by_the_share_of_reads_that_miss() -> None:
     op = product(64, 64, 64)
-    one = Row(signature(op), write_tensors(op.outputs), (), 10.0, 20.0, 5.0)
+    one = OperatorTiming(signature(op), write_tensors(op.outputs), (), 10.0, 20.0, 5.0)
     assert OpTimes([one], H200, ABOUT, cold_share=0.25).time_of(op).device_s == pytest.approx(12.5e-6)
 
 
@@ -121,7 +121,7 @@ def test_a_product_in_tf32_takes_twice_the_time_of_one_in_a_short_type() -> None
 
 def test_rows_with_a_problem_do_not_count() -> None:
     op = product(64, 64, 64)
-    bad = Row(signature(op), "", (), problem="out of memory")
+    bad = OperatorTiming(signature(op), "", (), problem="out of memory")
     assert OpTimes([bad], H200, ABOUT).time_of(op).how == "roofline"
 
 

@@ -21,7 +21,7 @@ from fairmile.predict.scaling.curves import (
     scaling_curve,
 )
 from fairmile.predict.scaling.data_parallel import OneGpuStep
-from fairmile.predict.scaling.plans import Found, Plan
+from fairmile.predict.scaling.plans import BestPlans, Plan
 from fairmile.predict.scaling.step import Machine, StepTime, TwoLevelLinks
 from fairmile.systems.model import Gpu, Partition
 
@@ -39,10 +39,10 @@ class Told:
     def __init__(self, times: dict[int, float], tried: int = 3) -> None:
         self.times, self.tried = times, tried
 
-    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> Found:
+    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> BestPlans:
         layout = Layout(data=gpus)
         plan = Plan(layout, StepTime(self.times[gpus]), rank_memory(TINY, layout))
-        return Found([plan] if self.times[gpus] else [], self.tried, 3.0 * GIB)
+        return BestPlans([plan] if self.times[gpus] else [], self.tried, 3.0 * GIB)
 
 
 def _efficiencies(curve: ScalingPrediction) -> Sequence[float | None]:

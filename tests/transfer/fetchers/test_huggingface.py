@@ -19,7 +19,7 @@ from fairmile.base.digest import Checksum, sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.testing.fetchers import RangeFetcherTests, Served
 from fairmile.transfer.fetchers.http import Http
-from fairmile.transfer.fetchers.huggingface import HuggingFace, Place, as_hf, next_page, parse_address
+from fairmile.transfer.fetchers.huggingface import HubLocation, HuggingFace, as_hf, next_page, parse_address
 from fairmile.transfer.remote import RangeFetcher
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -290,19 +290,19 @@ def test_the_listing_is_not_followed_to_another_host(
 @pytest.mark.parametrize(
     ("address", "place"),
     [
-        ("hf://harbour/tide", Place("models", "harbour/tide")),
-        ("hf://gpt2", Place("models", "gpt2")),
-        ("hf://models/harbour/tide", Place("models", "harbour/tide")),
-        ("hf://datasets/harbour/gauges/", Place("datasets", "harbour/gauges")),
-        ("hf://datasets/glue", Place("datasets", "glue")),
-        ("hf://spaces/harbour/map@v1/app.py", Place("spaces", "harbour/map", "v1", "app.py")),
-        ("hf://harbour/tide@v1.0/sub/a b.bin", Place("models", "harbour/tide", "v1.0", "sub/a b.bin")),
-        ("hf://datasets/a/b@refs/convert/parquet/x", Place("datasets", "a/b", "refs/convert/parquet", "x")),
-        ("hf://a/b@feature%2Fx/y", Place("models", "a/b", "feature/x", "y")),
-        ("hf://a/b@main/convert/x", Place("models", "a/b", "main", "convert/x")),
+        ("hf://harbour/tide", HubLocation("models", "harbour/tide")),
+        ("hf://gpt2", HubLocation("models", "gpt2")),
+        ("hf://models/harbour/tide", HubLocation("models", "harbour/tide")),
+        ("hf://datasets/harbour/gauges/", HubLocation("datasets", "harbour/gauges")),
+        ("hf://datasets/glue", HubLocation("datasets", "glue")),
+        ("hf://spaces/harbour/map@v1/app.py", HubLocation("spaces", "harbour/map", "v1", "app.py")),
+        ("hf://harbour/tide@v1.0/sub/a b.bin", HubLocation("models", "harbour/tide", "v1.0", "sub/a b.bin")),
+        ("hf://datasets/a/b@refs/convert/parquet/x", HubLocation("datasets", "a/b", "refs/convert/parquet", "x")),
+        ("hf://a/b@feature%2Fx/y", HubLocation("models", "a/b", "feature/x", "y")),
+        ("hf://a/b@main/convert/x", HubLocation("models", "a/b", "main", "convert/x")),
     ],
 )
-def test_an_address_names_repository_revision_and_path(address: str, place: Place) -> None:
+def test_an_address_names_repository_revision_and_path(address: str, place: HubLocation) -> None:
     assert parse_address(address) == place
 
 
@@ -321,7 +321,7 @@ WORDS = st.text(st.characters(blacklist_categories=["Cs", "Cc"], blacklist_chara
 
 @given(
     st.builds(
-        Place,
+        HubLocation,
         st.sampled_from(["models", "datasets", "spaces"]),
         st.lists(NAMES.filter(lambda name: name not in ("models", "datasets", "spaces")), min_size=1, max_size=2).map(
             "/".join
@@ -330,7 +330,7 @@ WORDS = st.text(st.characters(blacklist_categories=["Cs", "Cc"], blacklist_chara
         st.lists(WORDS.filter(lambda word: word not in (".", "..")), max_size=3).map("/".join),
     )
 )
-def test_a_place_survives_being_written_as_an_address(place: Place) -> None:
+def test_a_place_survives_being_written_as_an_address(place: HubLocation) -> None:
     assert parse_address(str(place)) == place
 
 

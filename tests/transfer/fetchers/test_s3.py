@@ -430,7 +430,7 @@ def amazon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     thread.start()
     real = s3.amazon_place
 
-    def place(bucket: str, region: str, *, by_path: bool = False) -> s3.Place:
+    def place(bucket: str, region: str, *, by_path: bool = False) -> s3.BucketLocation:
         return (
             real(bucket, region)._replace(url=f"http://127.0.0.1:{server.server_port}/{bucket}")
             if by_path

@@ -20,7 +20,7 @@ from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers.ssh import Ssh
 from fairmile.transfer.remote import Context, RangeFetcher, Remote
 from fairmile.transfer.settings import Settings
-from fairmile.transfer.sftp import Place
+from fairmile.transfer.sftp import SftpLocation
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_a_path_may_start_in_the_users_own_folder(fetcher: Ssh, tmp_path: Path) 
     remote = fetcher.find(address)[0]
     assert remote.address == address
     assert read(fetcher.open(remote, 0, None)) == b"x"
-    assert Place.parse("ssh://there/~", ["ssh"]).path == b"."
+    assert SftpLocation.parse("ssh://there/~", ["ssh"]).path == b"."
 
 
 def test_one_connection_serves_many_ranges(fetcher: Ssh, tmp_path: Path) -> None:
@@ -277,11 +277,11 @@ def test_no_shell_over_there_reads_a_path(fetcher: Ssh, tmp_path: Path, name: st
 
 
 def test_addresses_keep_user_host_and_port_apart() -> None:
-    place = Place.parse("sftp://ann%40lab@[::1]:2222/a%20b", ["ssh", "sftp"])
+    place = SftpLocation.parse("sftp://ann%40lab@[::1]:2222/a%20b", ["ssh", "sftp"])
     assert place == ("sftp", "ann@lab", "::1", "2222", b"/a b")
     assert place.options == ["-l", "ann@lab", "-p", "2222"]
     assert place.address(place.path) == "sftp://ann%40lab@[::1]:2222/a%20b"
-    assert Place.parse("ssh://Host-1.example", ["ssh"]).path == b"."
+    assert SftpLocation.parse("ssh://Host-1.example", ["ssh"]).path == b"."
 
 
 def test_a_host_that_does_not_answer_is_worth_a_retry(make: Callable[..., Ssh], sshd: Any) -> None:

@@ -42,7 +42,7 @@ _REFUSAL = re.compile(r"not? (currently )?support|unsupported|not (yet )?impleme
 
 
 @dataclass(frozen=True)
-class Row:
+class CollectiveTiming:
     """What one collective took for one size: of each repeat the slowest rank, of all repeats the median and others."""
 
     collective: str
@@ -58,10 +58,10 @@ class Row:
 
 def measure(
     ranks: Ranks, collectives: Sequence[str], sizes: Sequence[int], *, seconds: float
-) -> tuple[list[Row], list[dict[str, str]]]:
+) -> tuple[list[CollectiveTiming], list[dict[str, str]]]:
     """Measure each collective at each size, for about so many seconds each; return rows and what was left out, why."""
     nodes = len(set(ranks.gather(platform.node())))
-    rows: list[Row] = []
+    rows: list[CollectiveTiming] = []
     left_out: list[dict[str, str]] = []
     for name in collectives:
         try:
@@ -88,7 +88,7 @@ def _prepared(ranks: Ranks, name: str, sizes: Sequence[int]) -> list[Call]:
     return list(calls.values())
 
 
-def _timed(ranks: Ranks, name: str, calls: Sequence[Call], nodes: int, seconds: float) -> list[Row]:
+def _timed(ranks: Ranks, name: str, calls: Sequence[Call], nodes: int, seconds: float) -> list[CollectiveTiming]:
     """Go over all sizes several times, so that what else the machine does for a while spoils no size alone."""
     plans = [_plan(ranks, name, call, seconds) for call in calls]
     samples: list[list[float]] = [[] for _ in calls]
@@ -108,10 +108,10 @@ def _plan(ranks: Ranks, name: str, call: Call, seconds: float) -> tuple[int, int
     return together, min(_MOST, max(_FEWEST, repeats))
 
 
-def _row(name: str, call: Call, ranks: Ranks, nodes: int, slowest: Sequence[float]) -> Row:
+def _row(name: str, call: Call, ranks: Ranks, nodes: int, slowest: Sequence[float]) -> CollectiveTiming:
     times = sorted(each / call.count for each in slowest)
     count = len(times)
-    return Row(
+    return CollectiveTiming(
         name,
         call.size_bytes,
         2 if name == "point_to_point" else ranks.size,
@@ -182,7 +182,7 @@ def _as_rank(arguments: argparse.Namespace) -> int:
 
 
 def _finish(
-    arguments: argparse.Namespace, ranks: Ranks, rows: Sequence[Row], left_out: Sequence[dict[str, str]]
+    arguments: argparse.Namespace, ranks: Ranks, rows: Sequence[CollectiveTiming], left_out: Sequence[dict[str, str]]
 ) -> None:
     document = {
         "format": FORMAT,

@@ -31,7 +31,7 @@ from fairmile.costs.operators.signatures import (
     write_candidates,
     write_tensors,
 )
-from fairmile.costs.operators.table import About, Row, append_rows, read_rows, write_table
+from fairmile.costs.operators.table import About, OperatorTiming, append_rows, read_rows, write_table
 from fairmile.costs.operators.work import kind_of, work_of
 from fairmile.costs.steps import Op, read_trace
 
@@ -95,7 +95,7 @@ def calibrate(
             )
         broken, _, outputs = now.read_text().partition("\n")
         if broken not in _known(part):
-            append_rows(part, [Row(broken, outputs, (), problem=f"ended the process ({done.returncode})")])
+            append_rows(part, [OperatorTiming(broken, outputs, (), problem=f"ended the process ({done.returncode})")])
         now.unlink()
     rows = _known(out, part)
     origins = {text: each.origins for text, each in wanted.items()}
@@ -112,15 +112,15 @@ def time_left_s(for_s: float, *, since: float) -> float:
     return max(for_s - (time.monotonic() - since), for_s / 2)
 
 
-def _known(*paths: Path) -> dict[str, Row]:
-    found: dict[str, Row] = {}
+def _known(*paths: Path) -> dict[str, OperatorTiming]:
+    found: dict[str, OperatorTiming] = {}
     for path in paths:
         if path.exists():
             found.update((row.signature, row) for row in read_rows(path)[1])
     return found
 
 
-def _with_origins(row: Row, origins: Sequence[str]) -> Row:
+def _with_origins(row: OperatorTiming, origins: Sequence[str]) -> OperatorTiming:
     return replace(row, origins=tuple(dict.fromkeys((*row.origins, *origins))))
 
 
@@ -168,7 +168,7 @@ def measure(candidates: Sequence[Candidate], part: Path, *, for_s: float, device
     known = _known(part)
     now = part.with_suffix(".now")
     clock = _Cpu() if device == "cpu" else _Cuda(torch, device)
-    rows: list[Row] = []
+    rows: list[OperatorTiming] = []
     count, saved = 0, time.monotonic()
     for each in candidates:
         text = signature(each.op)
@@ -200,29 +200,31 @@ def _with_outputs(op: Op) -> Op:
         return op
 
 
-def _row(torch: Any, each: Candidate, text: str, outputs: str, clock: _Clock, device: str) -> Row:
+def _row(torch: Any, each: Candidate, text: str, outputs: str, clock: _Clock, device: str) -> OperatorTiming:
     kind = kind_of(each.op)
     if kind == "wait":
-        return Row(text, outputs, each.origins, problem="waits for the device")
+        return OperatorTiming(text, outputs, each.origins, problem="waits for the device")
     work = work_of(each.op)
     if work.bytes > _MOST_BYTES:
-        return Row(text, outputs, each.origins, problem="larger than the device's memory allows here")
+        return OperatorTiming(text, outputs, each.origins, problem="larger than the device's memory allows here")
     try:
         with torch.no_grad():
             call = bind(each.op, device)
             if kind == "view":
-                return Row(text, outputs, each.origins, 0.0, 0.0, clock.host_us(call))
+                return OperatorTiming(text, outputs, each.origins, 0.0, 0.0, clock.host_us(call))
             return clock.row(call, text, outputs, each.origins, work.bytes)
     except _REFUSALS as error:
         if device != "cpu" and "out of memory" in str(error):
             torch.cuda.empty_cache()
-        return Row(text, outputs, each.origins, problem=f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")
+        return OperatorTiming(
+            text, outputs, each.origins, problem=f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+        )
 
 
 class _Clock:
     """How calls are timed on one kind of device."""
 
-    def row(self, call: Call, text: str, outputs: str, origins: tuple[str, ...], moved_bytes: int) -> Row:
+    def row(self, call: Call, text: str, outputs: str, origins: tuple[str, ...], moved_bytes: int) -> OperatorTiming:
         raise NotImplementedError
 
     def host_us(self, call: Call) -> float:
@@ -236,12 +238,12 @@ class _Clock:
 
 
 class _Cpu(_Clock):
-    def row(self, call: Call, text: str, outputs: str, origins: tuple[str, ...], moved_bytes: int) -> Row:
+    def row(self, call: Call, text: str, outputs: str, origins: tuple[str, ...], moved_bytes: int) -> OperatorTiming:
         call()
         once = _seconds(call)
         count = max(1, min(20, int(_TARGET_S / max(once, 1e-7))))
         best = min(_seconds(call, count) / count for _ in range(2))
-        return Row(text, outputs, origins, best * 1e6, best * 1e6, best * 1e6)
+        return OperatorTiming(text, outputs, origins, best * 1e6, best * 1e6, best * 1e6)
 
 
 def _seconds(call: Callable[[], Any], count: int = 1) -> float:
@@ -261,7 +263,7 @@ class _Cuda(_Clock):
         self.flush_us = 0.0
         self.flush_us = min(self._queued(lambda: None, 20, 100e-6, flush=True)[0] for _ in range(3))
 
-    def row(self, call: Call, text: str, outputs: str, origins: tuple[str, ...], moved_bytes: int) -> Row:
+    def row(self, call: Call, text: str, outputs: str, origins: tuple[str, ...], moved_bytes: int) -> OperatorTiming:
         torch = self.torch
         call()
         torch.cuda.synchronize()
@@ -278,14 +280,14 @@ class _Cuda(_Clock):
             # Behind a device that sleeps the host would wait for room in the queue: its own time is that alone.
             host_s = min(host_s, self._issue_s(call), self._issue_s(call))
             hot_us = min(self._queued(call, 1, host_s)[0] for _ in range(3))
-            return Row(text, outputs, origins, hot_us, hot_us, host_s * 1e6, workspace)
+            return OperatorTiming(text, outputs, origins, hot_us, hot_us, host_s * 1e6, workspace)
         count = max(3, min(30, int(_TARGET_S / max(once_s, 1e-6))))
         hot_us, host_us = min(self._queued(call, count, host_s) for _ in range(2 if once_s < 0.003 else 1))
         cold_us = hot_us
         if _COLD_BYTES[0] <= moved_bytes <= _COLD_BYTES[1]:
             times = [self._queued(call, max(4, min(count, 8)), host_s, flush=True)[0] for _ in range(2)]
             cold_us = max(min(times) - self.flush_us, hot_us)
-        return Row(text, outputs, origins, hot_us, cold_us, host_us, workspace)
+        return OperatorTiming(text, outputs, origins, hot_us, cold_us, host_us, workspace)
 
     def _issue_s(self, call: Callable[[], Any]) -> float:
         """Return the host's seconds for a call with nothing queued before it."""

@@ -25,7 +25,7 @@ from fairmile.costs.operators.features import (
     strain,
 )
 from fairmile.costs.operators.signatures import read_signature, signature
-from fairmile.costs.operators.table import About, Row, read_rows
+from fairmile.costs.operators.table import About, OperatorTiming, read_rows
 from fairmile.costs.operators.work import Work, kind_of_name, work_of
 from fairmile.costs.steps import Op
 
@@ -68,7 +68,7 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    row: Row
+    row: OperatorTiming
     features: Features
     ratio: float  # log of measured over smooth
     host_ratio: float  # the same of the host's time, where it depends on sizes
@@ -81,7 +81,7 @@ class _Near:
     ratio: float
     host_ratio: float
     spread: float
-    row: Row
+    row: OperatorTiming
 
 
 @dataclass
@@ -96,13 +96,15 @@ class _Family:
 class OpTimes:
     """A device's table of measured operators, asked for any operator."""
 
-    def __init__(self, rows: Iterable[Row], measured_on: Device, about: About, cold_share: float = _COLD_SHARE) -> None:
+    def __init__(
+        self, rows: Iterable[OperatorTiming], measured_on: Device, about: About, cold_share: float = _COLD_SHARE
+    ) -> None:
         self.rows = [each for each in rows if not each.problem]
         self.measured_on = measured_on
         self.about = about
         self.cold_share = cold_share
         self._exact = {each.signature: each for each in self.rows}
-        self._by_kind: dict[str, list[Row]] = defaultdict(list)
+        self._by_kind: dict[str, list[OperatorTiming]] = defaultdict(list)
         hosts: dict[str, list[float]] = defaultdict(list)
         for row in self.rows:
             name = row.signature.partition("|")[0]
@@ -166,13 +168,13 @@ class OpTimes:
                 return OpTime(device_s, host_us * 1e-6, "interpolated", spread)
         return OpTime(expected_s(op, work, self.measured_on, tf32=tf32), host_s, "roofline", _ROOF_SPREAD)
 
-    def _host_us(self, op: Op, work: Work, row: Row | None) -> float:
+    def _host_us(self, op: Op, work: Work, row: OperatorTiming | None) -> float:
         """Return the host's microseconds: those of calls of one name differ by chance, save where lists are given."""
         if row is not None and work.kind in ("optimizer", "rnn"):
             return row.host_us
         return self._hosts.get(op.name, _HOST_US)
 
-    def _us(self, row: Row) -> float:
+    def _us(self, row: OperatorTiming) -> float:
         return row.device_us + self.cold_share * (row.cold_us - row.device_us)
 
     def _families_of(self, kinds: tuple[str, ...]) -> dict[str, _Family]:
@@ -189,7 +191,7 @@ class OpTimes:
             found = self._families[kinds] = {name: _family(members) for name, members in by_family.items()}
         return found
 
-    def _learnt(self, row: Row) -> _Known:
+    def _learnt(self, row: OperatorTiming) -> _Known:
         op = read_signature(row.signature, row.outputs)
         work = work_of(op)
         device_s = self._us(row) * 1e-6

@@ -16,7 +16,7 @@ _COLUMNS = ("signature", "outputs", "origins", "device_us", "cold_us", "host_us"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OperatorTiming:
     """A measured operator: microseconds on the device with its tensors in the cache and not, and on the host.
 
     `problem` says why there are no times.
@@ -42,7 +42,7 @@ class About:
     date: str
 
 
-def append_rows(path: Path, rows: Sequence[Row]) -> None:
+def append_rows(path: Path, rows: Sequence[OperatorTiming]) -> None:
     """Add rows to a table that is being measured."""
     if not rows:
         return
@@ -58,7 +58,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
         raise write_failure(str(path), error) from error
 
 
-def write_table(path: Path, rows: Iterable[Row], about: About) -> None:
+def write_table(path: Path, rows: Iterable[OperatorTiming], about: About) -> None:
     """Write a whole table; compressed where the name ends in .gz."""
     text = io.StringIO()
     text.write(f"# {about.device}; driver {about.driver}; torch {about.torch}; {about.date}\n")
@@ -69,7 +69,7 @@ def write_table(path: Path, rows: Iterable[Row], about: About) -> None:
     write_atomic(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def read_rows(path: Path) -> tuple[About, list[Row]]:
+def read_rows(path: Path) -> tuple[About, list[OperatorTiming]]:
     """Return a table's rows and what it was measured on; Integrity names the line that is no row."""
     try:
         data = path.read_bytes()
@@ -94,7 +94,7 @@ def read_rows(path: Path) -> tuple[About, list[Row]]:
     return about, [_row(path, number, line) for number, line in enumerate(lines, 2) if line]
 
 
-def _fields(row: Row) -> tuple[str, ...]:
+def _fields(row: OperatorTiming) -> tuple[str, ...]:
     times = (f"{row.device_us:.5g}", f"{row.cold_us:.5g}", f"{row.host_us:.4g}") if not row.problem else ("", "", "")
     return (
         row.signature,
@@ -106,10 +106,10 @@ def _fields(row: Row) -> tuple[str, ...]:
     )
 
 
-def _row(path: Path, number: int, line: Sequence[str]) -> Row:
+def _row(path: Path, number: int, line: Sequence[str]) -> OperatorTiming:
     try:
         said, outputs, origins, device, cold, host, workspace, problem = line
-        return Row(
+        return OperatorTiming(
             said,
             outputs,
             tuple(origins.split()),

@@ -36,7 +36,7 @@ _PARTS = {"nvidia": "nvidia_energy"}
 
 
 @dataclass(slots=True)
-class Found:
+class AvailableSources:
     """The sources that a machine has, and for each that it lacks one sentence why."""
 
     sources: list[Source] = field(default_factory=list)
@@ -54,13 +54,13 @@ def find_sources(
     root: Path = Path("/"),
     pid: int | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Found:
+) -> AvailableSources:
     """Return the sources among `wanted` (all, where none are named) that this machine has.
 
     A name may be followed by the devices to look at: "nvidia:0,2". A name that no source has raises NotFound.
     `pid` is the process whose tree is measured: this one, unless given.
     """
-    found = Found()
+    found = AvailableSources()
     environment = os.environ if environ is None else environ
     for each in SOURCES.names() if wanted is None else _with_parts(wanted):
         name, _, devices = each.partition(":")

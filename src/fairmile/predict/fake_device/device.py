@@ -79,7 +79,7 @@ class _Module:
         return True
 
 
-class Place:
+class DefaultDevice:
     """Where tensors go for which no device is named: to the device while the loss runs, else to the host.
 
     Large ones of a model that is built go to the device as well, so that they take no memory.
@@ -111,7 +111,7 @@ def _elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return math.prod(size)
 
 
-def set_up() -> Place:
+def set_up() -> DefaultDevice:
     """Register the device and let user code written for CUDA reach it; once in a process."""
     if not hasattr(torch._C, "_acc") or not hasattr(torch._C._acc, "create_empty_tensor"):
         raise Refused(f"torch {torch.__version__} cannot trace without a GPU", "install torch 2.10 or newer")
@@ -124,7 +124,7 @@ def set_up() -> Place:
     kernels.register(library)
     recorder.install(library)
     _kept.append(library)
-    place = Place()
+    place = DefaultDevice()
     _patch_factories(place)
     _patch_moves()
     _patch_values(place)
@@ -160,7 +160,7 @@ def mapped(device: Any) -> Any:
     return device
 
 
-def _patch_factories(place: Place) -> None:
+def _patch_factories(place: DefaultDevice) -> None:
     for name in _FACTORIES.split():
         setattr(torch, name, _factory(getattr(torch, name), name, place))
     for name in _FREQUENCIES.split():
@@ -173,7 +173,7 @@ def _patch_factories(place: Place) -> None:
     _torch.set_default_device = lambda device: None
 
 
-def _factory(made: Callable[..., Any], name: str, place: Place) -> Callable[..., Any]:
+def _factory(made: Callable[..., Any], name: str, place: DefaultDevice) -> Callable[..., Any]:
     @functools.wraps(made)
     def make(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
@@ -224,7 +224,7 @@ def _patch_moves() -> None:
     torch.__future__.set_swap_module_params_on_conversion(True)
 
 
-def _patch_values(place: Place) -> None:
+def _patch_values(place: DefaultDevice) -> None:
     """Let tensors of the device be printed, and those of a model that is built be read as if they were on the host."""
     shown, as_array = _torch.Tensor.__repr__, _torch.Tensor.numpy
 
@@ -299,7 +299,7 @@ def _new_generator(kind: Any, device: Any = None) -> Any:
     return _generator.__new__(kind, "cpu")  # its numbers are not needed
 
 
-def _patch_compilers(place: Place) -> None:
+def _patch_compilers(place: DefaultDevice) -> None:
     """Leave models as they are where they would be compiled: what eager mode does is traced."""
 
     def noted() -> None:

@@ -60,7 +60,7 @@ def _part(built: Any, name: str, where: str, *, optional: bool = False) -> Any:
     return value
 
 
-def build(request: TraceRequest, recorder: Recorder, place: device.Place) -> Program:
+def build(request: TraceRequest, recorder: Recorder, place: device.DefaultDevice) -> Program:
     """Call the user's function and bring its model onto the device, nothing of which takes memory."""
     _seed()
     function = _load(request)

@@ -33,7 +33,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Found:
+class BestPlans:
     """The best plans: the simplest of those that are as fast as the fastest, then the others, fastest first.
 
     Where none fits, `least_bytes` is what the smallest would need.
@@ -51,7 +51,7 @@ class Found:
 class Planner(Protocol):
     """What finds the best plans of one model on one machine."""
 
-    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> Found:
+    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> BestPlans:
         """Return the fastest plans for so many GPUs and samples per step that fit into memory."""
         ...
 
@@ -85,7 +85,7 @@ class TransformerPlanner:
         alone = {"batch": 1, "accumulate": 1, "recompute": "none", "training": True}
         self.footprint = closed_form(self.model.model_copy(update=alone), self.device).footprint
 
-    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> Found:
+    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> BestPlans:
         """Return the fastest plans for so many GPUs and samples per step that fit into memory."""
         most = self.choices.most_tensor or self.step_model.machine.gpus_per_node
         tensors = [t for t in divisors(gpus) if t <= most and self.model.heads % t == 0]
@@ -109,7 +109,7 @@ class TracedPlanner:
     memory_bytes: float | None
     choices: Choices = Choices(most_pipeline=1, recompute=("none", "full"), most_micro_batch=4096)
 
-    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> Found:
+    def search(self, gpus: int, global_batch: int, *, keep: int = 1) -> BestPlans:
         """Return the fastest plans for so many GPUs and samples per step that fit into memory."""
         footprint = self.step_model.footprint
         most = min(self.choices.most_pipeline or 1, len(footprint.parameters_bytes))
@@ -155,7 +155,7 @@ def _batched(base: Layout, samples: int, choices: Choices) -> Iterator[Layout]:
 
 def choose(
     timed: Sequence[tuple[StepTime, Layout]], footprint: ModelFootprint, memory_bytes: float | None, keep: int
-) -> Found:
+) -> BestPlans:
     """Return the fastest layouts whose fullest rank fits; memory is worked out for the fast ones first.
 
     A rank fits where there is room for all that its allocator reserves: giving unused segments back takes time that
@@ -178,7 +178,7 @@ def choose(
         as_fast = [plan for plan in plans if plan.step_time_s <= _AS_FAST * plans[0].step_time_s]
         best = min(as_fast, key=_complexity)
         plans = [best, *(plan for plan in plans if plan is not best)]
-    return Found(plans[:keep], len(timed), least)
+    return BestPlans(plans[:keep], len(timed), least)
 
 
 def _complexity(plan: Plan) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ def _make_private(file: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """What a list of runs shows of each."""
 
     id: str
@@ -158,7 +158,7 @@ class Ledger:
         tag: str = "",
         identity: str = "",
         limit: int | None = None,
-    ) -> list[Row]:
+    ) -> list[RunRow]:
         """Return what is known of runs, the newest first."""
         wanted = {"name": name, "run_group": group, "identity": identity}
         clauses = [f"{column} = ?" for column, value in wanted.items() if value]
@@ -433,8 +433,8 @@ def _of_document(id: str, stamp: str, document: Mapping[str, Any], state: RunSta
     return tuple(values[column] for column in _COLUMNS)
 
 
-def _row(values: Mapping[str, Any]) -> Row:
-    return Row(
+def _row(values: Mapping[str, Any]) -> RunRow:
+    return RunRow(
         values["id"],
         values["name"],
         RunState(values["state"]),

@@ -22,7 +22,7 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, S
 from fairmile.base.files import Holder, write_atomic
 from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.worker import Batch
-from fairmile.runs.record.ledger import Ledger, Row
+from fairmile.runs.record.ledger import Ledger, RunRow
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.trial import trial_result
@@ -349,7 +349,7 @@ def _engine(study: Sweep, ledger: Ledger) -> Engine:
     )
 
 
-def _with_result(trial: TrialRecord, row: Row | None, objectives: Sequence[str]) -> TrialRecord:
+def _with_result(trial: TrialRecord, row: RunRow | None, objectives: Sequence[str]) -> TrialRecord:
     """Return a trial as its run tells it; what an engine keeps is what its sampler learned."""
     if row is None or trial.state == "running":
         return trial

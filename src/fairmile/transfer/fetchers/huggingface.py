@@ -32,7 +32,7 @@ _OTHER_PAGES = frozenset(
 _MOST_PAGES = 100_000
 
 
-class Place(NamedTuple):
+class HubLocation(NamedTuple):
     """A repository, a revision of it and a path in it; `kind` is models, datasets or spaces."""
 
     kind: str
@@ -90,10 +90,10 @@ class HuggingFace:
         """Close the connections that are kept for further requests."""
         self.client.close()
 
-    def _api(self, place: Place) -> str:
+    def _api(self, place: HubLocation) -> str:
         return f"{self._hub}/api/{place.kind}/{place.repository}"
 
-    def _entries(self, place: Place) -> Iterator[dict[str, Any]]:
+    def _entries(self, place: HubLocation) -> Iterator[dict[str, Any]]:
         if not place.path:
             yield from self._tree(place, "", recursive=True)
             return
@@ -107,7 +107,7 @@ class HuggingFace:
                     yield entry
                 return
 
-    def _tree(self, place: Place, folder: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
+    def _tree(self, place: HubLocation, folder: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
         url = f"{self._api(place)}/tree/{place.revision}" + (f"/{quote(folder)}" if folder else "")
         url += f"?recursive={str(recursive).lower()}&expand=false"
         for _ in range(_MOST_PAGES):
@@ -124,7 +124,7 @@ class HuggingFace:
             url = following
         raise SystemFailure(f"the list of the files of {place} does not end")
 
-    def _remote(self, place: Place, entry: Mapping[str, Any]) -> Remote:
+    def _remote(self, place: HubLocation, entry: Mapping[str, Any]) -> Remote:
         path, size, pointer = entry.get("path"), entry.get("size"), entry.get("lfs")
         if not isinstance(path, str) or not isinstance(size, int) or size < 0:
             raise Integrity(f"the hub describes a file of {place} without path or size")
@@ -144,7 +144,7 @@ class HuggingFace:
         url = f"{self._hub}/{place.page}/resolve/{place.revision}/{quote(path)}"
         return Remote(url, shown, size, checksums, validator, headers=self._headers)
 
-    def _json(self, place: Place, url: str) -> tuple[Any, Head]:
+    def _json(self, place: HubLocation, url: str) -> tuple[Any, Head]:
         head, body = self.client.ask("GET", url, {"Accept": "application/json", **self._headers})
         if head.status != 200:
             raise self._failure(place, head)
@@ -153,7 +153,7 @@ class HuggingFace:
         except ValueError as error:
             raise Integrity(f"the hub does not answer with JSON for {place}", hint="check HF_ENDPOINT") from error
 
-    def _failure(self, place: Place, head: Head) -> FairmileError:
+    def _failure(self, place: HubLocation, head: Head) -> FairmileError:
         code = head.headers.get("x-error-code", "")
         if code == "GatedRepo":
             return self._locked(place, is_gated=True)
@@ -165,7 +165,7 @@ class HuggingFace:
             return self._locked(place, is_gated=False)
         return SystemFailure(f"the hub answers {head.status} {head.reason} for {place}")
 
-    def _locked(self, place: Place, *, is_gated: bool) -> FairmileError:
+    def _locked(self, place: HubLocation, *, is_gated: bool) -> FairmileError:
         page = f"{self._hub}/{place.page}"
         log_in = f"make a token at {self._hub}/settings/tokens and give it with `hf auth login` or HF_TOKEN"
         if not is_gated:
@@ -185,7 +185,7 @@ class HuggingFace:
         )
 
 
-def parse_address(address: str) -> Place:
+def parse_address(address: str) -> HubLocation:
     """Return what an hf:// address means; a name of one word is one of the hub's oldest repositories."""
     scheme, colon, rest = address.partition("://")
     kind, slash, inner = rest.partition("/")
@@ -200,7 +200,7 @@ def parse_address(address: str) -> Place:
     path = match[3] or ""
     if path and any(part in ("", ".", "..") for part in path.split("/")):
         raise UsageError(f"{address!r} holds a path that no repository can have: {path!r}")
-    return Place(kind, match[1], unquote(match[2] or "main"), path)
+    return HubLocation(kind, match[1], unquote(match[2] or "main"), path)
 
 
 def as_hf(url: str) -> str | None:
@@ -221,7 +221,7 @@ def as_hf(url: str) -> str | None:
         revision, path = "/".join(rest[1:taken]), "/".join(rest[taken:])
     elif rest and rest[0] not in _VIEWS:
         return None  # discussions, commits, settings
-    place = Place(kind, name, revision, path)
+    place = HubLocation(kind, name, revision, path)
     try:
         return str(place) if parse_address(str(place)) == place else None
     except UsageError:

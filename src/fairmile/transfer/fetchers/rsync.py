@@ -14,7 +14,7 @@ from fairmile.base.errors import FairmileError, NotFound, SystemFailure, Transie
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers.command import Growth, last_words, passed_on
 from fairmile.transfer.remote import Context, Remote
-from fairmile.transfer.sftp import Place
+from fairmile.transfer.sftp import SftpLocation
 
 _MODULE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_. -]*")
 _LISTED = re.compile(r"(\S{10}\S?) +([0-9]+) ([0-9/?]+) ([0-9:?]+) (.+)")
@@ -81,7 +81,7 @@ class Rsync:
         self._run(place, address, options, [f"{folder.absolute()}/"], growth.look_now_and_then)
         growth.look()
 
-    def _list(self, place: Place, address: str, *, is_deep: bool) -> tuple[bytes | None, list[_Entry]]:
+    def _list(self, place: SftpLocation, address: str, *, is_deep: bool) -> tuple[bytes | None, list[_Entry]]:
         """Return what stands before the paths of a folder, None when it is a file, and what is there."""
         options = ["--list-only", "--links", "--no-human-readable", *(["--recursive"] if is_deep else [])]
         lines = self._run(place, address, options, []).splitlines()
@@ -101,7 +101,7 @@ class Rsync:
 
     def _run(
         self,
-        place: Place,
+        place: SftpLocation,
         address: str,
         options: Sequence[str],
         target: Sequence[str],
@@ -129,8 +129,8 @@ class Rsync:
         return result.stdout
 
 
-def _parse(address: str) -> Place:
-    place = Place.parse(address, ("rsync", "rsync+ssh"))
+def _parse(address: str) -> SftpLocation:
+    place = SftpLocation.parse(address, ("rsync", "rsync+ssh"))
     if any(byte < 32 for byte in place.path):
         raise UsageError(f"{shown_address(address)!r} holds a control character, which rsync cannot be given")
     if b"\\" in place.path and _WILDCARD.search(os.fsdecode(place.path)):

@@ -40,7 +40,7 @@ class S3:
         self.client = Client(context)
         self._context = context
         self._account: _Account | None = None
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, BucketLocation] = {}
         self._lock = threading.Lock()
 
     def find(self, address: str) -> list[Remote]:
@@ -125,7 +125,7 @@ class S3:
         assert self._account is not None
         return url, self._account.signed(method, url, headers, place.region)
 
-    def _place(self, bucket: str) -> Place:
+    def _place(self, bucket: str) -> BucketLocation:
         """Return where a bucket is reached, asked once."""
         with self._lock:
             if self._account is None:
@@ -136,7 +136,7 @@ class S3:
                 self._places[bucket] = other_place(own, bucket, region) if own else self._amazon(bucket, region)
             return self._places[bucket]
 
-    def _amazon(self, bucket: str, region: str) -> Place:
+    def _amazon(self, bucket: str, region: str) -> BucketLocation:
         # Whoever asks, Amazon says with any answer in which region a bucket lies.
         head, body = self.client.ask("HEAD", amazon_place(bucket, region or _FIRST_REGION, by_path=True).url, {})
         stated = head.headers.get("x-amz-bucket-region", "")
@@ -156,7 +156,7 @@ class S3:
 # Addresses and places
 
 
-class Place(NamedTuple):
+class BucketLocation(NamedTuple):
     """Where a bucket is reached: its address without a slash at the end, and the region that signatures name."""
 
     url: str
@@ -179,15 +179,15 @@ def parse_address(address: str) -> tuple[str, str]:
     return bucket, key
 
 
-def amazon_place(bucket: str, region: str, *, by_path: bool = False) -> Place:
+def amazon_place(bucket: str, region: str, *, by_path: bool = False) -> BucketLocation:
     """Return where a bucket of Amazon's is reached in a region."""
     host = f"s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
     if by_path or not _HOST_NAME.fullmatch(bucket):
-        return Place(f"https://{host}/{bucket}", region, True)
-    return Place(f"https://{bucket}.{host}", region, True)
+        return BucketLocation(f"https://{host}/{bucket}", region, True)
+    return BucketLocation(f"https://{bucket}.{host}", region, True)
 
 
-def other_place(endpoint: str, bucket: str, region: str) -> Place:
+def other_place(endpoint: str, bucket: str, region: str) -> BucketLocation:
     """Return where a bucket of another service is reached: below the endpoint, by path."""
     parts = urlsplit(endpoint)
     try:
@@ -203,7 +203,7 @@ def other_place(endpoint: str, bucket: str, region: str) -> Place:
     # A signature covers the host without the usual port; the request must then name it in the same way.
     if port is not None and port != {"http": 80, "https": 443}[parts.scheme]:
         name += f":{port}"
-    return Place(f"{parts.scheme}://{name}{parts.path.rstrip('/')}/{bucket}", region or _FIRST_REGION, False)
+    return BucketLocation(f"{parts.scheme}://{name}{parts.path.rstrip('/')}/{bucket}", region or _FIRST_REGION, False)
 
 
 # What the service answers

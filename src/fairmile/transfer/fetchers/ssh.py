@@ -12,7 +12,7 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers.file import TextBody
 from fairmile.transfer.remote import Context, Remote
-from fairmile.transfer.sftp import Place, Session, SftpBody, Status
+from fairmile.transfer.sftp import Session, SftpBody, SftpLocation, Status
 
 _SCHEMES = ("ssh", "sftp", "scp")
 _LINK_MODE = 0o120000
@@ -29,13 +29,13 @@ class Ssh:
     def __init__(self, context: Context, *, config: Path | None = None) -> None:
         self._context = context
         self._config = config
-        self._idle: dict[Place, list[Session]] = {}
+        self._idle: dict[SftpLocation, list[Session]] = {}
         self._lock = threading.Lock()
         self._handshakes = threading.BoundedSemaphore(_HANDSHAKES)
         self._closed = False
 
     def find(self, address: str) -> list[Remote]:
-        place = Place.parse(address, _SCHEMES)
+        place = SftpLocation.parse(address, _SCHEMES)
         session = self._take(place.server)
         try:
             found = _found(session, place)
@@ -46,7 +46,7 @@ class Ssh:
         return found
 
     def open(self, remote: Remote, start: int, stop: int | None) -> SftpBody | TextBody:
-        place = Place.parse(remote.address, _SCHEMES)
+        place = SftpLocation.parse(remote.address, _SCHEMES)
         session = self._take(place.server)
         try:
             if remote.mode != _LINK_MODE:
@@ -67,7 +67,7 @@ class Ssh:
             for session in sessions:
                 session.hang_up()
 
-    def _take(self, server: Place) -> Session:
+    def _take(self, server: SftpLocation) -> Session:
         with self._lock:
             idle = self._idle.get(server, [])
             while idle:
@@ -86,7 +86,7 @@ class Ssh:
         session.close()
 
 
-def _found(session: Session, place: Place) -> list[Remote]:
+def _found(session: Session, place: SftpLocation) -> list[Remote]:
     """Return the file at a place, or those below it when it is a folder, by the rules of `scan_tree`."""
     status = session.status(place.path)
     where = shown_address(place.address(place.path))
@@ -117,7 +117,7 @@ def _found(session: Session, place: Place) -> list[Remote]:
     return sorted(found, key=lambda remote: os.fsencode(remote.path))
 
 
-def _remote(place: Place, full: bytes, name: bytes, status: Status) -> Remote:
+def _remote(place: SftpLocation, full: bytes, name: bytes, status: Status) -> Remote:
     mode = 0o755 if status.mode & stat.S_IXUSR else 0o644
     return Remote(place.address(full), _text(name), status.size, validator=status.validator, mode=mode)
 

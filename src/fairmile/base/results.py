@@ -1,0 +1,96 @@
+"""What public calls return: an object whose `to_dict()` is what `--json` prints, with a short `repr` and a table.
+
+class Disk(Result):
+    def to_dict(self) -> DiskDict: ...      # a TypedDict: docs/schemas/ is generated from it
+    def summary(self) -> str: ...           # a few words for `repr`
+
+class Disks(Results[Disk]):                 # a list of them
+    def to_dict(self) -> list[DiskDict]: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fairmile.base.errors import Unsupported
+
+if TYPE_CHECKING:
+    import pandas
+
+R = TypeVar("R")
+
+_LONGEST_REPR = 200
+_MOST_ROWS = 30
+_MOST_COLUMNS = 12
+
+
+class Result:
+    """What a public call returns. A dataclass that is one says `repr=False`, so that the short form below holds."""
+
+    def to_dict(self) -> Any:
+        """Return the result as data that JSON can hold, exactly what `--json` prints."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """Return the result in a few words."""
+        return ", ".join(f"{name}={value}" for name, value in _flat(self.to_dict()).items() if value not in (None, ""))
+
+    def __repr__(self) -> str:
+        text = " ".join(f"<{type(self).__name__}: {self.summary()}>".split())
+        return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
+
+    def _repr_html_(self) -> str:
+        rows = _flat(self.to_dict()).items()
+        cells = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows)
+        return f"<table>{cells}</table>"
+
+
+class Results(list[R], Result):
+    """Several results, as a list."""
+
+    def to_dict(self) -> Any:
+        return [each.to_dict() if isinstance(each, Result) else each for each in self]
+
+    def summary(self) -> str:
+        """Return how many there are."""
+        return f"{len(self):,} item" + ("" if len(self) == 1 else "s")
+
+    __repr__ = Result.__repr__
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a table with one row each; a nested field `a: {b: 1}` is the column `a.b`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise Unsupported("pandas is not installed", hint="pip install pandas") from error
+        return pandas.DataFrame([_flat(each) for each in self._items()])
+
+    def _repr_html_(self) -> str:
+        rows = [_flat(each) for each in self._items()[:_MOST_ROWS]]
+        columns = list(dict.fromkeys(name for row in rows for name in row))[:_MOST_COLUMNS]
+        head = "".join(f"<th>{_cell(name)}</th>" for name in columns)
+        body = "".join(f"<tr>{''.join(f'<td>{_cell(row.get(name))}</td>' for name in columns)}</tr>" for row in rows)
+        more = f"<p>and {len(self) - _MOST_ROWS:,} more</p>" if len(self) > _MOST_ROWS else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    def _items(self) -> list[Any]:
+        items = self.to_dict()
+        return items if isinstance(items, list) else next(each for each in items.values() if isinstance(each, list))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, with dots between names; other values stay as they are."""
+    if not isinstance(value, Mapping):
+        return {prefix.rstrip(".") or "value": value}
+    fields: dict[str, Any] = {}
+    for name, each in value.items():
+        fields |= _flat(each, f"{prefix}{name}.")
+    return fields
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return escape("" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value))
