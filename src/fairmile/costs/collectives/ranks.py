@@ -128,7 +128,7 @@ class TorchRanks:
             )
         self.rank, self.size = rank, size
         self.backend = backend
-        self._torch, self.command_group = torch, group
+        self._torch, self._group = torch, group
         # Newer versions of torch call these differently and warn of the names that older ones know.
         self._scatter = getattr(group, "reduce_scatter_single", None) or group.reduce_scatter_tensor
         self._gather = getattr(group, "all_gather_single", None) or group.all_gather_into_tensor
@@ -151,23 +151,23 @@ class TorchRanks:
 
     def slowest(self, times_s: Sequence[float]) -> list[float]:
         held = self._torch.tensor(list(times_s), dtype=self._torch.float64, device=self.device)
-        self.command_group.all_reduce(held, op=self.command_group.ReduceOp.MAX)
+        self._group.all_reduce(held, op=self._group.ReduceOp.MAX)
         return [float(each) for each in held.tolist()]
 
     def gather(self, text: str) -> list[str]:
         said: list[Any] = [None] * self.size
-        self.command_group.all_gather_object(said, text)
+        self._group.all_gather_object(said, text)
         return [str(each) for each in said]
 
     def barrier(self) -> None:
-        self.command_group.barrier()
+        self._group.barrier()
 
     def done(self) -> None:
         if self.device is not None:
             self._torch.cuda.synchronize(self.device)
 
     def close(self) -> None:
-        self.command_group.destroy_process_group()
+        self._group.destroy_process_group()
 
     def abandon(self, exit_code: int) -> None:
         return None  # whoever started the ranks ends the others when it sees that one failed
@@ -180,7 +180,7 @@ class TorchRanks:
         return "" if bool((held == value).all()) else f"rank {self.rank} has {found:g} where {value:g} is right"
 
     def _all_reduce(self, count: int) -> Any:
-        data, group = self._made(count), self.command_group
+        data, group = self._made(count), self._group
 
         def check() -> str:
             mine = self._made(count, self.rank + 1.0)
@@ -190,7 +190,7 @@ class TorchRanks:
         return lambda: group.all_reduce(data), check, count
 
     def _reduce(self, count: int) -> Any:
-        data, group = self._made(count), self.command_group
+        data, group = self._made(count), self._group
 
         def check() -> str:
             mine = self._made(count, self.rank + 1.0)
@@ -200,7 +200,7 @@ class TorchRanks:
         return lambda: group.reduce(data, 0), check, count
 
     def _broadcast(self, count: int) -> Any:
-        data, group = self._made(count), self.command_group
+        data, group = self._made(count), self._group
 
         def check() -> str:
             mine = self._made(count, 7.0 if self.rank == 0 else 0.0)
@@ -231,7 +231,7 @@ class TorchRanks:
 
     def _all_to_all(self, count: int) -> Any:
         part = count // self.size
-        data, got, group = self._made(count), self._made(count), self.command_group
+        data, got, group = self._made(count), self._made(count), self._group
 
         def check() -> str:
             mine = self._torch.cat([self._made(part, self.rank * self.size + to) for to in range(self.size)])
@@ -244,7 +244,7 @@ class TorchRanks:
         return lambda: group.all_to_all_single(got, data), check, count
 
     def _point_to_point(self, count: int) -> Any:
-        data, group = self._made(count), self.command_group
+        data, group = self._made(count), self._group
 
         def there_and_back() -> None:
             if self.rank == 0:
@@ -262,7 +262,7 @@ class TorchRanks:
         return there_and_back, check, count
 
     def _halo(self, count: int) -> Any:
-        group, around = self.command_group, neighbours(self.rank, self.size)
+        group, around = self._group, neighbours(self.rank, self.size)
         part = max(1, count // len(around))
         out = [self._made(part) for _ in around]
         into = [self._made(part) for _ in around]
@@ -286,7 +286,7 @@ class TorchRanks:
         return exchange, check, part * len(around)
 
     def _barrier(self, count: int) -> Any:
-        return self.command_group.barrier, lambda: "", 0
+        return self._group.barrier, lambda: "", 0
 
 
 class MpiRanks:
