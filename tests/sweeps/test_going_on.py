@@ -16,7 +16,7 @@ from slurm_cluster import SlurmCluster
 from sweep_making import environ_of, wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import Conflict
-from fairmile.runs.execute.worker import Ended
+from fairmile.runs.execute.crew import Ended
 from fairmile.runs.record.run import RunState
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.sweeps import PointStatus, Sweeps

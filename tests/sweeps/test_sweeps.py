@@ -17,7 +17,7 @@ from sweep_making import environ_of, wait_until, workspace_here, workspace_on
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import Holder
-from fairmile.runs.execute.worker import Ended
+from fairmile.runs.execute.crew import Ended
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.sweeps import PointStatus, Sweeps
 from fairmile.workspace import Workspace

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
-import shutil
 import time
 import zipfile
 from collections import deque
@@ -17,13 +15,12 @@ from typing import Any, BinaryIO
 from fairmile.base.errors import (
     Conflict,
     FairmileError,
-    Locked,
     SystemFailure,
     Transient,
     Unsupported,
     UsageError,
 )
-from fairmile.base.files import Lock, write_failure
+from fairmile.base.files import write_failure
 from fairmile.base.units import format_duration
 from fairmile.base.views import View
 from fairmile.catalog.assets import Assets
@@ -40,11 +37,13 @@ from fairmile.runs import sabath
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import capture, carrier
 from fairmile.runs.execute.batches import Frozen, write_frozen
+from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
+from fairmile.runs.execute.executors import Executors
+from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.preparation import Preparation
-from fairmile.runs.execute.processes import end_run
-from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, execute, finish
+from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, finish
 from fairmile.runs.execute.worker import MEMBER
 from fairmile.runs.interchange import export_run, import_runs, known_run
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
@@ -52,14 +51,14 @@ from fairmile.runs.parameters import check_placeholders, check_used, unused_para
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
 from fairmile.runs.projection import Projection, project, walltime
 from fairmile.runs.record.crate import CODE
-from fairmile.runs.record.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
+from fairmile.runs.record.layout import OUTPUT, WORK, open_arrays
 from fairmile.runs.record.ledger import Ledger, recorded_spec
 from fairmile.runs.record.packing import SUFFIX as PACKED
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_spec, verdicts
-from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs, keep_outputs
+from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
 from fairmile.runs.review import Review, is_foreign, refuse_unseen, restrict, review
 from fairmile.runs.targets import (
     Target,
@@ -68,7 +67,6 @@ from fairmile.runs.targets import (
     card_target,
     checked_spec,
     command_target,
-    complete,
     file_target,
     filled,
     is_run_file,
@@ -166,6 +164,15 @@ class Runs(Ledger):
             root, assets=around.assets, store=around.store, envs=around.envs, environ=environ
         )
         self._recent: dict[str, deque[Run]] = {}
+        self._host = WorkspaceRuns(
+            self,
+            self._preparation,
+            jobs=around.jobs,
+            envs=around.envs,
+            store=around.store,
+            environ=environ,
+            recent=self._recent,
+        )
 
     # Plan
 
@@ -353,12 +360,14 @@ class Runs(Ledger):
         folder, document = self.create(plan.spec, {})
         folder.rmdir()
         group, seed = plan.spec.group or str(document["id"]), plan.spec.seed
-        found: list[Run] = []
-        while len(found) < count and not (found and found[-1].state is RunState.CANCELLED):
-            changes = {"group": group, "seed": None if seed is None else seed + len(found)}
+        tasks: list[Task] = []
+        for number in range(count):
+            changes = {"group": group, "seed": None if seed is None else seed + number}
             member = replace(plan, spec=plan.spec.model_copy(update=changes))
-            found.append(self.execute(member, echo=echo))
-        return found
+            # On a system all of them wait in its queue at the same time.
+            after = () if plan.spec.system or not number else (After(str(number - 1), "ended"),)
+            tasks.append(Task(str(number), lambda _, member=member: self._prepared(member), after))
+        return self._carried_out(tasks, echo)
 
     def execute(
         self,
@@ -372,6 +381,23 @@ class Runs(Ledger):
         """Execute a plan; see `run`. One of a record from elsewhere needs `trust`: somebody has read its review."""
         if plan.review is not None and not trust:
             raise refuse_unseen(plan.review)
+        task = Task(plan.spec.name, lambda _: self._prepared(plan, again=again, on_step=on_step))
+        return self._carried_out([task], echo)[0]
+
+    def _carried_out(self, tasks: Sequence[Task], echo: BinaryIO | None) -> list[Run]:
+        """Execute tasks and return the runs that began; what a system executes has not ended then."""
+        here = self.executors.in_place(echo=echo)
+        graph = Graph(tasks, lambda work: self.executors.on(work.system) if work.system else here)
+        graph.submit()
+        if any(work.system for work in graph.works.values()):
+            return [self.get(handle.run) for handle in graph.handles.values()]
+        graph.follow()
+        return [graph.collect(task.name) for task in tasks if graph.has_begun(task.name)]
+
+    def _prepared(
+        self, plan: RunPlan, *, again: bool = True, on_step: Callable[[Step], None] = lambda _: None
+    ) -> PreparedRun | Run:
+        """Fetch what a run needs, capture what goes in, and make its folder; or return an earlier run with the same."""
         plan.refuse_unfit()
         spec = self._spec_of(plan)
         checked = self.check_needs(spec)
@@ -384,20 +410,7 @@ class Runs(Ledger):
         if not again and (known := self._known(document["identity"], spec, captured, on_step)) is not None:
             return known
         folder, document = self.create(spec, document)
-        try:
-            if spec.system:
-                return self._submit(folder, document, spec, again=plan.original is not None)
-            values = self._preparation.lay(document, folder, code=plan.original is not None)
-            done = Run(self._execute(folder, document, spec, values, echo), folder)
-        except (FairmileError, OSError):
-            if not (folder / RECORD).exists():  # it never began
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
-        if done.state is RunState.DONE:
-            keep_outputs(self._around.store, done)
-        if done.state is RunState.DONE and spec.name in self._recent:
-            self._recent[spec.name].appendleft(done)
-        return done
+        return PreparedRun(folder, document, spec, from_snapshot=plan.original is not None)
 
     def _spec_of(self, plan: RunPlan) -> RunSpec:
         """Return what is executed of a plan; a system that this machine is not raises."""
@@ -426,26 +439,6 @@ class Runs(Ledger):
         for id in gone:
             forget_outputs(self._around.store, id)
         return gone
-
-    def _execute(
-        self,
-        folder: Path,
-        document: dict[str, Any],
-        spec: RunSpec,
-        values: Mapping[str, str],
-        echo: BinaryIO | None,
-    ) -> dict[str, Any]:
-        argv = complete(spec.argv, {**values, **value_texts(spec)})
-        env = {**self._environ, **spec.env}
-        if spec.environment:
-            command = self._around.envs().shell(document["captured"]["environment"]["digest"], argv)
-            argv, env = command.argv, {**self._environ, **command.env, **spec.env}
-        if document.get("container"):  # where its log goes lies beside the folder that it works in
-            env["FAIRMILE_BIND"] = str(folder)
-        if spec.params.get("stage"):  # it wants its data where they are read fastest
-            env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._around.store().pools.by_rank())
-        document["argv"] = list(argv)
-        return execute(folder, document, argv=argv, env=env, given=spec.env, echo=echo)
 
     @contextlib.contextmanager
     def recording(
@@ -484,46 +477,6 @@ class Runs(Ledger):
         if not spec.anyway:
             refuse_missing(spec.asset or spec.name, checked, offer)
         return checked
-
-    # On a system
-
-    def _submit(self, folder: Path, document: dict[str, Any], spec: RunSpec, *, again: bool = False) -> Run:
-        """Hand a run over to a system; its record, written before, says how to find it again."""
-        jobs = self._around.jobs()
-        before = copy.deepcopy(document)
-        key = f"{document['id']}-{len(document.get('attempts', []))}"
-        document |= {"state": str(RunState.QUEUED), "result": None, "job": {"key": key, "system": spec.system}}
-        is_far = bool(jobs.machines[spec.system].reach.host)
-        if is_far:
-            spec = self._preparation.travelling(folder, document, spec)
-            values = {**self._preparation.lay(document, folder, code=True), **carrier.far_values(document)}
-            carrier.lay_benchmarks(spec.argv, folder / WORK)
-            argv = complete(spec.argv, {**values, **value_texts(spec)})
-            recorder = carrier.recorder_file(self.root / ".recorder")
-            job = carrier.far_job(spec, argv, document, recorder, key, folder)
-        else:
-            if "argv" not in document:  # else it goes on with what lies there
-                values = {**self._preparation.lay(document, folder, code=again), **value_texts(spec)}
-                document["argv"] = list(complete(spec.argv, values))
-            job = carrier.near_job(spec, document["argv"], folder, key)
-        if spec.environment:
-            digest = document["captured"]["environment"]["digest"]
-            job = jobs.equipped(job, self._around.envs(), digest, on=spec.system)
-        self.write(folder, document)
-        try:
-            jobs.submit(job, on=spec.system)
-        except FairmileError as error:
-            if isinstance(error, Transient):  # it may have arrived: whoever asks for the run finds out
-                raise
-            if before.get("attempts"):
-                write_record(folder, before)
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
-        if is_far:
-            shutil.rmtree(folder / WORK, ignore_errors=True)  # it went there
-            (folder / carrier.TRAVEL).unlink(missing_ok=True)
-        return Run(read_record(folder), folder)
 
     # Many at once
 
@@ -583,6 +536,11 @@ class Runs(Ledger):
         return frozen
 
     @property
+    def executors(self) -> Executors:
+        """What executes runs: this process, a pool of processes here, and the systems that are known."""
+        return Executors(self._host)
+
+    @property
     def arrays(self) -> Arrays:
         """Job arrays whose tasks execute members of batches."""
         return Arrays(self.root, self._around.jobs(), self._around.envs)
@@ -611,48 +569,22 @@ class Runs(Ledger):
 
         `arrays` keeps, from one call to the next, where job arrays stand, each of which carries many runs.
         """
-        run = self.get(reference)
-        if run.document.get("job") and not run.result:
-            return carrier.collect(run, self._around.jobs(), arrays if arrays is not None else {})
-        state = self.standing(run)
-        if state is RunState.INTERRUPTED and not run.result and not run.packed and run.folder.parent == self.root:
-            return self._settled(run)
-        if state is RunState.RUNNING and self.is_orphaned(run):
-            trouble = "its recorder was killed, but its program still runs"
-            return replace(run, document={**run.document, "trouble": trouble})
-        return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
-
-    def _settled(self, run: Run, state: RunState = RunState.INTERRUPTED) -> Run:
-        """Write the end of a run whose recorder was killed, from all that was written until then."""
-        document = copy.deepcopy(dict(run.document))
-        started = document["attempts"][-1]["started"]
-        last = max((file.stat().st_mtime for file in run.folder.glob("*.*")), default=started)
-        reason = "its recorder was ended without a word: killed, or a power cut"
-        if state is RunState.CANCELLED:
-            reason = "it was cancelled after its recorder had been killed"
-        ending = Ending(str(state), reason=reason)
-        finish(run.folder, document, ending, max(last - started, 0.0), {"watch": "it was cut short"})
-        return Run(document, run.folder)
+        return self._host.collect(reference, arrays)
 
     def cancel(self, reference: str) -> Run:
         """End a run that waits or runs, on a system or here, and return it as it stands then."""
         run = self.collect(reference)
         if run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="only what waits or runs can be cancelled")
-        if job := run.document.get("job"):
-            if "task" in job:
-                raise UsageError(
-                    f"run {run.id} is one of a job array",
-                    hint="`fairmile job ls` lists it, `fairmile job cancel` ends it",
-                )
-            if (found := self._around.jobs().find(job["key"])) is not None:
-                self._around.jobs().cancel([found.id])
-            return self.collect(run.id)
-        if run.document.get("inside"):
-            raise UsageError(f"run {run.id} is a part of another program", hint="end that program")
-        if end_run(run.folder, str(run.document["attempts"][-1].get("holder", ""))):
-            return self.collect(run.id)
-        return self._settled(run, RunState.CANCELLED)
+        job = run.document.get("job") or {}
+        if "task" in job:
+            raise UsageError(
+                f"run {run.id} is one of a job array",
+                hint="`fairmile job ls` lists it, `fairmile job cancel` ends it",
+            )
+        executor = self.executors.on(job["system"]) if job else self.executors.in_place()
+        executor.cancel([Handle(run.id)])
+        return self.collect(run.id)
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
@@ -684,17 +616,8 @@ class Runs(Ledger):
     def resume(self, reference: str, *, echo: BinaryIO | None = None) -> Run:
         """Go on with a run that did not end well, in its own folder, with what it left there."""
         run = self.resumable(reference)
-        try:
-            with Lock(self.root / f".{run.id}.resume", timeout_s=0.5):
-                run = self.resumable(run.id)  # another process may have been faster
-                document = copy.deepcopy(dict(run.document))
-                if run.spec.system:
-                    return self._submit(run.folder, document, run.spec)
-                env = self._resumed(run)
-                argv = document.get("argv") or run.spec.argv
-                return Run(execute(run.folder, document, argv=argv, env=env, echo=echo), run.folder)
-        except Locked as error:
-            raise Conflict(f"run {run.id} is being resumed by another process") from error
+        work = PreparedRun(run.folder, copy.deepcopy(dict(run.document)), run.spec)
+        return self._carried_out([Task.of(work)], echo)[0]
 
     def resumable(self, reference: str) -> Run:
         """Return a run that can go on, or raise why it cannot."""
@@ -712,13 +635,6 @@ class Runs(Ledger):
             raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
         check_no_orphan(run.folder, run.id)
         return run
-
-    def _resumed(self, run: Run) -> dict[str, str]:
-        env = {**self._environ, "FAIRMILE_RESUME": "1"}
-        if run.document.get("container"):
-            env["FAIRMILE_BIND"] = str(run.folder)
-        name = (run.captured.get("environment") or {}).get("digest") if run.spec.environment else ""
-        return env | dict(self._around.envs().shell(name).env) if name else env
 
     def rerun_plan(self, reference: str, *, container: str = "", **changes: Any) -> RunPlan:
         """Return what doing a run again would do; `reference` may also be a crate, of which nothing is kept yet.

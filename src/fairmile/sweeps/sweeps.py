@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import secrets
 import shutil
@@ -15,16 +14,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fairmile.base.errors import Conflict, FairmileError, Locked, NotFound, Transient, UsageError
+from fairmile.base.errors import Conflict, Locked, NotFound, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.catalog import Catalog
 from fairmile.meter.lines import number_text
-from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks, write_tasks
-from fairmile.runs.execute.worker import TAKEN, Batch, Ended, pool
+from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks
+from fairmile.runs.execute.crew import Ended
+from fairmile.runs.execute.executor import Graph, Handle, Member, Task, TaskStatus
+from fairmile.runs.execute.scheduler import Packing
+from fairmile.runs.execute.worker import Batch
 from fairmile.runs.prediction import Fit, unfit
-from fairmile.runs.record.ledger import RunRow
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
@@ -324,25 +325,16 @@ class Sweeps:
 
     def points(self, sweep: Sweep) -> list[PointStatus]:
         """Return where each point stands; runs whose job has ended without a word are settled first."""
-        runs = self._runs()
-        arrays: dict[str, Any] = {}
-        queued = self._in_hand(sweep)  # before the runs are read: what ends meanwhile is seen below
-        rows = {row.id: row for row in runs.rows(group=sweep.id)}
-        if sweep.system:
-            for begun in rows.values():
-                if not begun.state.is_end:
-                    runs.collect(begun.id, arrays)
-            rows = {row.id: row for row in runs.rows(group=sweep.id)}
         found = []
         batch = Batch.read(sweep.folder)
         shared = batch.document["spec"].get("params", {})
-        for number, member in enumerate(batch.members()):
-            row = rows.get(member["id"])  # None: it has not begun
-            at = (number, member["point"], member["id"], member["spec"].get("params", shared))
+        for each in self._runs().executors.statuses(sweep.folder):
+            member, row = each.member, each.row
+            at = (each.number, member["point"], each.id, member["spec"].get("params", shared))
             repeat = member.get("repeat")
-            if number in queued and (row is None or self._is_before(row, queued[number])):
+            if each.is_queued:
                 found.append(PointStatus(*at, "queued", repeat=repeat))
-            elif row is None:
+            elif row is None:  # it has not begun
                 found.append(PointStatus(*at, _LEFT, repeat=repeat))
             else:
                 found.append(PointStatus(*at, str(row.state), row.reason, row.elapsed_s, row.metrics, repeat))
@@ -353,27 +345,6 @@ class Sweeps:
             job = self._runs().arrays.get(said["key"])
             if job is not None:
                 yield job
-
-    def _is_before(self, row: RunRow, task: tuple[str, int]) -> bool:
-        """Tell whether a run is as an earlier task left it, and the one at hand has not come to it yet."""
-        if not row.state.is_end or row.state is RunState.DONE:
-            return False
-        if row.state in _AGAIN:
-            return True
-        job = self._runs().get(row.id).document.get("job") or {}
-        return (job.get("key"), job.get("task")) != task
-
-    def _in_hand(self, sweep: Sweep) -> dict[int, tuple[str, int]]:
-        """Return the points that a job which has not ended will execute, with its key and the index of the task."""
-        found: dict[int, tuple[str, int]] = {}
-        for said in read_tasks(sweep.folder):
-            job = self._runs().arrays.get(said["key"])
-            if job is None or job.is_over:
-                continue
-            for index, numbers in enumerate(said["tasks"]):
-                if index not in job.ended:
-                    found.update(dict.fromkeys(numbers, (said["key"], index)))
-        return found
 
     # Execute
 
@@ -387,57 +358,20 @@ class Sweeps:
     ) -> list[PointStatus]:
         """Execute on this machine what of a sweep is missing, and with `failed` also what failed, to the end."""
         with self._turn(sweep):
-            over: set[int] = set()
-            while True:
-                found = self.points(sweep)
-                left = [each for each in found if each.number not in over]
-                missing = [each.number for each in left if _is_missing(each, failed)]
-                # Workers of a controller that was killed end what they are at.
-                begun = [each for each in left if each.state == str(RunState.RUNNING) and self._is_here(each.run)]
-                if not missing and not begun:
-                    break
-                over |= self._executed(sweep, missing, at_once, on_end)
-                for each in begun:
-                    run = self._awaited(each.run)
-                    if run is not None and run.state not in _AGAIN:
-                        on_end(_end_of(each.number, run))
-                        over.add(each.number)
+            found = self.points(sweep)
+            # Workers of a controller that was killed end what they are at.
+            wanted = [each for each in found if _is_missing(each, failed) or self._is_begun_here(each)]
+            numbers = {each.run: each.number for each in wanted}
+            tasks = [Task.of(Member(sweep.folder, each.number, each.run)) for each in wanted]
+            with self._runs().executors.pool(at_once) as pool:
+                Graph(tasks, lambda _: pool).follow(lambda _, status: on_end(_end_of(numbers, status)))
+            found = self.points(sweep) if wanted else found
             self._conclude(sweep, found)
         return found
 
-    def _executed(
-        self, sweep: Sweep, numbers: Sequence[int], at_once: int, on_end: Callable[[Ended], None]
-    ) -> set[int]:
-        """Execute points and return those that came to an end; of the others nobody knows yet how they stand."""
-        over: set[int] = set()
-        taken: list[Ended] = []
-        with contextlib.closing(pool(sweep.folder, numbers, at_once)) as ends:
-            for ended in ends:
-                if ended.state == TAKEN:
-                    taken.append(ended)
-                else:
-                    on_end(ended)
-                    over.add(ended.number)
-        for each in taken:
-            run = self._awaited(each.id)
-            if run is not None:
-                on_end(_end_of(each.number, run))
-                over.add(each.number)
-        return over
-
-    def _awaited(self, id: str) -> Run | None:
-        """Wait for the end of a run that another process is at, and return it; None where that wrote no record yet."""
-        runs = self._runs()
-        if runs.find(id) is None:
-            time.sleep(_LOOK_S)
-            return None
-        while not (run := runs.collect(id)).state.is_end:
-            time.sleep(_LOOK_S)
-        return run
-
-    def _is_here(self, id: str) -> bool:
-        """Tell whether a run that has begun was started on this machine, where its end is seen."""
-        run = self._runs().find(id)
+    def _is_begun_here(self, point: PointStatus) -> bool:
+        """Tell whether a point runs on this machine, where its end is seen."""
+        run = self._runs().find(point.run) if point.state == str(RunState.RUNNING) else None
         attempts: list[Mapping[str, Any]] = (run.document.get("attempts") if run is not None else None) or [{}]
         return attempts[-1].get("host") == os.uname().nodename
 
@@ -467,66 +401,13 @@ class Sweeps:
         self, sweep: Sweep, standings: Sequence[PointStatus], wanted: Sequence[int], limits: Mapping[str, int | None]
     ) -> list[ArrayState]:
         """Submit points as far as the queue has room for them, and note which are held back."""
-        pack, slots, queued = limits["pack"], limits["slots"] or 1, limits["queued"]
-        frozen = self._frozen(sweep)
-        members = Batch.read(sweep.folder).members()
         before = len(list(read_tasks(sweep.folder)))
-        room = None if queued is None else queued - self._waiting(sweep)
-        jobs: list[ArrayState] = []
-        held = set(wanted)
-        for resources, numbers in _by_resources(wanted, members, frozen.spec):
-            size = pack or self._packed(frozen.spec, standings, len(numbers))
-            needs, size = self._needs(frozen.spec, resources, size, slots)
-            tasks = [numbers[at : at + size] for at in range(0, len(numbers), size)]
-            if room is not None:
-                tasks, room = tasks[: max(room, 0)], room - len(tasks)
-            if not tasks:
-                continue
-            number = before + len(jobs) + 1
-            key = f"{sweep.id}-{number}"
-            file = write_tasks(sweep.folder, number, key, frozen.spec.system, tasks)
-            words = ["-m", "fairmile.runs.execute.worker", str(sweep.folder), "--tasks", file]
-            words += ["--at-once", str(slots)] if slots > 1 else []
-            asked: dict[str, Any] = {"at_once": limits["at_once"], "resources": needs}
-            try:
-                jobs.append(self._runs().arrays.submit(frozen, words, len(tasks), key, **asked))
-            except FairmileError as error:
-                # After a lost connection it may have arrived, and then needs the file.
-                if not isinstance(error, Transient) and self._runs().arrays.get(key) is None:
-                    (sweep.folder / file).unlink(missing_ok=True)
-                raise
-            held.difference_update(*tasks)
-        _hold_back(sweep, held)
-        return jobs
-
-    def _waiting(self, sweep: Sweep) -> int:
-        """Return how many tasks of a sweep are in the queue or run."""
-        return sum(
-            len(said["tasks"]) - len(job.ended)
-            for said in read_tasks(sweep.folder)
-            if (job := self._runs().arrays.get(said["key"])) is not None and not job.is_over
-        )
-
-    def _packed(self, spec: RunSpec, standings: Sequence[PointStatus], count: int) -> int:
-        """Return how many points a task should execute, by what points took in this sweep or before."""
-        took = [each.elapsed_s for each in standings if each.elapsed_s is not None and each.state == "done"]
-        expected = fmean(took) if took else self._took_before(spec)
-        if expected is None:
-            return 1
-        return max(1, min(count, int(_PACK_S / max(expected, 0.1))))
-
-    def _needs(self, spec: RunSpec, resources: Mapping[str, Any], size: int, slots: int) -> tuple[dict[str, Any], int]:
-        """Return what a task with so many points asks for, and how many it can have within the time a job may take."""
-        needs = dict(resources)
-        if slots > 1:
-            needs["cpus_per_task"] = (needs.get("cpus_per_task") or 1) * slots
-        point_s = needs.get("time_s")
-        if point_s is not None:
-            limit_s = self._runs().arrays.limit_s(spec.system, needs.get("partition", ""))
-            if limit_s is not None:
-                size = max(1, min(size, slots * int(limit_s // point_s)))
-            needs["time_s"] = point_s * math.ceil(size / slots)
-        return needs, size
+        executor = self._runs().executors.scheduler(sweep.system, _packing(limits))
+        members = [Member(sweep.folder, number, standings[number].run, sweep.system) for number in wanted]
+        taken = {handle.run for handle in executor.submit(members)}
+        _hold_back(sweep, [number for number in wanted if standings[number].run not in taken])
+        keys = [listed["key"] for listed in list(read_tasks(sweep.folder))[before:]]
+        return [job for key in keys if (job := self._runs().arrays.get(key)) is not None]
 
     def wait(
         self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None
@@ -553,8 +434,9 @@ class Sweeps:
             raise UsageError(f"sweep {sweep.id} has no jobs", hint="end it with Ctrl-C where it runs")
         with self._turn(sweep, patience_s=_PATIENCE_S):
             _hold_back(sweep, ())
-            for said in read_tasks(sweep.folder):
-                self._runs().arrays.cancel(said["key"])
+            members = Batch.read(sweep.folder).members()
+            handles = [Handle(member["id"], sweep.folder) for member in members]
+            self._runs().executors.on(sweep.system).cancel(handles)
 
     # What came out
 
@@ -599,16 +481,13 @@ class Sweeps:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir()
-        member = runs.freeze(plan, folder).member(f"{sweep.id}{COMBINED}")
-        batch = Batch.read(folder)
-        # One that failed before may have been mended since: its record tells what runs now.
-        now = batch.fresh(member, {})
-        batch.execute(member, more={name: now[name] for name in ("spec", "captured", "identity")})
+        frozen, id = runs.freeze(plan, folder), f"{sweep.id}{COMBINED}"
+        frozen.write_members([frozen.member(id)])
+        # One that failed before may have been mended since.
+        combine = Member(folder, 0, id, renew=True)
+        Graph([Task.of(combine)], lambda _: runs.executors.in_place()).follow()
 
     # Inside
-
-    def _frozen(self, sweep: Sweep) -> Frozen:
-        return Frozen(sweep.folder, RunSpec.model_validate(sweep.document["spec"]), sweep.document["values"])
 
     @contextlib.contextmanager
     def _turn(self, sweep: Sweep, *, patience_s: float = 0.5) -> Iterator[None]:
@@ -688,22 +567,14 @@ def _hold_back(sweep: Sweep, numbers: Collection[int]) -> None:
         (sweep.folder / _HELD).unlink(missing_ok=True)
 
 
-def _end_of(number: int, run: Run) -> Ended:
-    return Ended(number, run.id, str(run.state), str(run.result.get("reason") or run.document.get("trouble") or ""))
+def _end_of(numbers: Mapping[str, int], status: TaskStatus) -> Ended:
+    return Ended(numbers[status.handle.run], status.handle.run, str(status.state), status.reason)
+
+
+def _packing(limits: Mapping[str, int | None]) -> Packing:
+    return Packing(limits["pack"], limits["slots"] or 1, limits["at_once"], limits["queued"])
 
 
 def _is_missing(standing: PointStatus, failed: bool) -> bool:
     again = {_LEFT, *map(str, _AGAIN)} | ({str(RunState.FAILED), str(RunState.TIMEOUT)} if failed else set())
     return standing.state in again
-
-
-def _by_resources(
-    numbers: Sequence[int], members: Sequence[Mapping[str, Any]], spec: RunSpec
-) -> list[tuple[Mapping[str, Any], list[int]]]:
-    """Return points by what they need: those that need the same go into one job array."""
-    shared = spec.resources.model_dump(mode="json", exclude_defaults=True)
-    groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
-    for number in numbers:
-        said = members[number]["spec"].get("resources", shared)
-        groups.setdefault(json.dumps(said, sort_keys=True), (said, []))[1].append(number)
-    return list(groups.values())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batch_pool import pool
 from far_systems import FAR, plain_system, slurm_system
 from sweep_making import workspace_here
 
@@ -22,7 +23,6 @@ from fairmile.jobs.queue import Jobs
 from fairmile.runs.execute import remote_batches as batches_far
 from fairmile.runs.execute.batches import ArrayState, Frozen, write_tasks
 from fairmile.runs.execute.remote_batches import FarBatches
-from fairmile.runs.execute.worker import pool
 from fairmile.runs.record.layout import open_arrays
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec

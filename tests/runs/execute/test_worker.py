@@ -12,10 +12,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from batch_pool import pool
 
 from fairmile.base.errors import SystemFailure
 from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
-from fairmile.runs.execute.worker import MEMBER, Batch, Ended, pool, start
+from fairmile.runs.execute.crew import Ended
+from fairmile.runs.execute.worker import MEMBER, Batch, start
 from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
 from fairmile.workspace import Workspace
@@ -23,9 +25,10 @@ from fairmile.workspace import Workspace
 CONTROLLER = """\
 import sys
 from pathlib import Path
-from fairmile.runs.execute.worker import pool
+from fairmile.runs.execute.crew import Order, execute_all
 
-for ended in pool(Path(sys.argv[1]), range(int(sys.argv[2])), 2):
+orders = [Order(Path(sys.argv[1]), number, f"g-{number}") for number in range(int(sys.argv[2]))]
+for ended in execute_all(orders, 2):
     print(ended.number, flush=True)
 """
 

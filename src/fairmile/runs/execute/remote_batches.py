@@ -41,8 +41,9 @@ from fairmile.runs.execute.carrier import (
     tied,
     travelling_inputs,
 )
+from fairmile.runs.execute.crew import TAKEN
 from fairmile.runs.execute.recorder import Ending, finish
-from fairmile.runs.execute.worker import BATCH, MEMBERS, TAKEN, Batch
+from fairmile.runs.execute.worker import BATCH, MEMBERS, Batch
 from fairmile.runs.record.crate import INPUTS
 from fairmile.runs.record.layout import CARD, FAR, OUTPUT, RECORD, WORK, read_record, write_record
 

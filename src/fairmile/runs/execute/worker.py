@@ -16,44 +16,30 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
-from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, SystemFailure
 from fairmile.base.files import Holder, write_failure
 from fairmile.runs.execute import capture
+from fairmile.runs.execute.crew import CANCELLED, TAKEN, Ended, Order, execute_all
 from fairmile.runs.execute.recorder import check_no_orphan, execute
 from fairmile.runs.record.layout import FORMAT, WORK, read_record
 
 BATCH, MEMBERS = "batch.json", "members.jsonl"
 MEMBER = "FAIRMILE_MEMBER"  # stands in a launcher's command for that of a member
 _MOST_LINKS = 200  # files that are linked one by one into the folder of a member; of more code only the top
-TAKEN = "taken"  # somebody else executes it at this moment
-_CANCELLED = "cancelled"
 _INTERRUPTED = 130
-_PATIENCE_S = 30.0  # for programs that were asked to end
 _AT_JOB, _RESUME = "FAIRMILE_BATCH_JOB", "FAIRMILE_RESUME"
 
 Document = dict[str, Any]
 # Called while a member runs; it returns why the program is to be stopped, or nothing.
 Look = Callable[[], str]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a member ended; `state` is that of its run, or `taken` where another process executes it."""
-
-    number: int
-    id: str
-    state: str
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -279,181 +265,23 @@ def _lay(files: Mapping[str, str], work: Path) -> None:
             raise write_failure(str(target), error) from error
 
 
-# A pool of processes on this machine
-
-
-def pool(folder: Path, numbers: Iterable[int], at_once: int, *, launch: Sequence[str] = ()) -> Generator[Ended]:
-    """Execute members by their numbers, so many at once, each process one after the other; yield how each ended.
-
-    A process that dies takes only its member with it; one that cannot even begin is a SystemFailure. Where this process
-    is killed, the others end what they are at, and begin nothing more; where it is asked to end, they are, too.
-    """
-    waiting = iter(numbers)
-    with _asked_to_end(), DefaultSelector() as selector, _Crew(folder, launch) as crew:
-
-        def begin() -> None:
-            if (number := next(waiting, None)) is not None:
-                fed = crew.hire()
-                fed.give(number)
-                selector.register(fed.answers, EVENT_READ, fed)
-
-        for _ in range(at_once):
-            begin()
-        while selector.get_map():
-            for key, _ in selector.select():
-                fed: _Fed = key.data
-                for ended in fed.take():
-                    yield ended
-                    # Who was told to stop takes nothing more: another one does.
-                    number = None if ended.state == _CANCELLED else next(waiting, None)
-                    if number is not None:
-                        fed.give(number)
-                    else:
-                        fed.finish()
-                if fed.is_over:
-                    selector.unregister(fed.answers)
-                    exit_code = crew.dismiss(fed)
-                    if fed.number is not None and exit_code > 1 and not fed.has_answered:
-                        raise SystemFailure(
-                            f"a worker of {folder} ended with exit code {exit_code} before it did anything",
-                            hint="it printed why",
-                        )
-                    if fed.number is not None:
-                        yield Ended(fed.number, _id(folder, fed.number), "interrupted", "its worker died")
-                    begin()
-
-
-def _id(folder: Path, number: int) -> str:
-    return str(Batch.read(folder).member(number)["id"])
-
-
-@contextlib.contextmanager
-def _asked_to_end() -> Iterator[None]:
-    """Leave the block with SystemExit where this process is asked to end; only a main thread may listen."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.getsignal(signal.SIGTERM)
-        is_ours = before is signal.SIG_DFL
-        if is_ours:
-            signal.signal(signal.SIGTERM, leave)
-    except ValueError:
-        is_ours = False
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-class _Crew:
-    """The processes of a pool; where its block is left early, all of them end, with their programs."""
-
-    def __init__(self, folder: Path, launch: Sequence[str]) -> None:
-        self._folder, self._launch = folder, launch
-        self._members: list[_Fed] = []
-
-    def __enter__(self) -> _Crew:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # also where whoever takes what is yielded has had enough
-            for fed in self._members:
-                fed.signal(signal.SIGINT if kind is KeyboardInterrupt else signal.SIGTERM)
-        for fed in self._members:
-            fed.finish()
-        until = time.monotonic() + _PATIENCE_S
-        for fed in self._members:
-            if kind is not None and not fed.has_ended(until - time.monotonic()):
-                fed.signal(signal.SIGINT)  # which a program cannot ignore for long
-            fed.close()
-
-    def hire(self) -> _Fed:
-        fed = _Fed(self._folder, self._launch)
-        self._members.append(fed)
-        return fed
-
-    def dismiss(self, fed: _Fed) -> int:
-        """Let one go that has ended, and return its exit code, below 0 where a signal ended it."""
-        self._members.remove(fed)
-        return fed.close()
-
-
-class _Fed:
-    """A process that executes the members whose numbers it is given."""
-
-    def __init__(self, folder: Path, launch: Sequence[str]) -> None:
-        argv = [sys.executable, "-P", *_own_module(), str(folder), "--feed", "--", *launch]
-        # A session of its own: what is typed to end this process is passed on once, by us.
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._orders, self.answers = self._process.stdin, self._process.stdout
-        os.set_blocking(self.answers.fileno(), False)
-        self._rest = b""
-        self.number: int | None = None  # what it is at
-        self.has_answered = False
-        self.is_over = False
-
-    def give(self, number: int) -> None:
-        self.number = number
-        with contextlib.suppress(BrokenPipeError):  # it is dead, and seen to be so when its answers end
-            self._orders.write(b"%d\n" % number)
-            self._orders.flush()
-
-    def finish(self) -> None:
-        """Let it end after what it is at."""
-        with contextlib.suppress(BrokenPipeError):
-            self._orders.close()
-
-    def signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-    def has_ended(self, within_s: float) -> bool:
-        try:
-            self._process.wait(max(within_s, 0.0))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def close(self) -> int:
-        """Wait for its end and return its exit code."""
-        self.finish()
-        exit_code = self._process.wait()
-        self.answers.close()
-        return exit_code
-
-    def take(self) -> Iterator[Ended]:
-        """Yield what it has said since the last time."""
-        data = os.read(self.answers.fileno(), 1 << 16)
-        if not data:
-            self.is_over = True
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self.number, self.has_answered = None, True
-            yield Ended(**json.loads(line))
-
-
-def _own_module() -> list[str]:
-    """Return how Python starts this module: by name, or out of the one file that a travelling recorder is."""
-    path = sys.modules["__main__"].__spec__
-    travelling = path is not None and path.name == "__main__" and sys.argv[0].endswith(".pyz")
-    return [sys.argv[0], "worker"] if travelling else ["-m", "fairmile.runs.execute.worker"]
-
-
 # The processes themselves
 
 
 def start(arguments: Sequence[str]) -> int:
-    """`worker FOLDER --feed | --tasks FILE [--at-once N] -- [LAUNCHER… FAIRMILE_MEMBER]`; returns an exit code."""
+    """`worker FOLDER --feed | --runs | --tasks FILE [--at-once N] -- [LAUNCHER… FAIRMILE_MEMBER]`; an exit code.
+
+    What is to be executed comes as lines: with --feed numbers of members, with --runs runs that were prepared.
+    """
     given, launch = list(arguments[: (cut := list(arguments).index("--"))]), list(arguments[cut + 1 :])
     folder = Path(given[0]).absolute()
     try:
         if given[1] == "--feed":
-            return _feed(folder, launch)
+            batch = _launched(Batch.read(folder), launch)
+            more = _job(os.environ.pop(_AT_JOB, ""))  # no business of the programs
+            return _feed(lambda number: _ended(batch, number, more))
+        if given[1] == "--runs":
+            return _feed(_ended_run)
         at_once = int(given[given.index("--at-once") + 1]) if "--at-once" in given else 1
         return _task(folder, given[2], at_once, launch)
     except (FairmileError, OSError) as problem:
@@ -461,20 +289,30 @@ def start(arguments: Sequence[str]) -> int:
         return getattr(problem, "exit_code", 3)
 
 
-def _feed(folder: Path, launch: Sequence[str]) -> int:
+def _feed(execute_one: Callable[[Any], Ended]) -> int:
+    """Execute what comes as lines, one after the other, and answer each with how it ended."""
     # Whoever feeds us says when we end, also where it runs behind a shell that has its processes ignore that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    batch = _launched(Batch.read(folder), launch)
-    more = _job(os.environ.pop(_AT_JOB, ""))  # no business of the programs
     for line in sys.stdin.buffer:
-        ended = _ended(batch, int(line), more)
+        ended = execute_one(json.loads(line))
         try:
             os.write(1, json.dumps(vars(ended)).encode() + b"\n")
         except BrokenPipeError:  # nobody is there any more to ask for another one
             return 0
-        if ended.state == _CANCELLED:
+        if ended.state == CANCELLED:
             return _INTERRUPTED
     return 0
+
+
+def _ended_run(order: Mapping[str, Any]) -> Ended:
+    """Execute a run that was prepared, as an order describes it."""
+    folder, document = Path(order["folder"]), order["document"]
+    try:
+        document = execute(folder, document, argv=order["argv"], env=order["env"], given=order["given"])
+    except (FairmileError, OSError) as error:
+        return Ended(0, folder.name, "failed", str(error))
+    result = document["result"]
+    return Ended(0, folder.name, result["state"], result.get("reason") or "")
 
 
 def _ended(batch: Batch, number: int, more: Mapping[str, Any]) -> Ended:
@@ -501,7 +339,8 @@ def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
     batch, failed = _launched(Batch.read(folder), launch), 0
     if at_once > 1:
         os.environ[_AT_JOB] = json.dumps(job)
-        ends: Generator[Ended] = pool(folder, numbers, at_once, launch=launch)
+        orders = (Order(folder, number, batch.member(number)["id"]) for number in numbers)
+        ends: Generator[Ended] = execute_all(orders, at_once, launch=launch)
     else:
         ends = (_ended(batch, number, {"job": job}) for number in numbers)
     with contextlib.closing(ends):
@@ -509,7 +348,7 @@ def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
             sys.stdout.write(f"{ended.id} {ended.state}{': ' if ended.reason else ''}{ended.reason}\n")
             sys.stdout.flush()
             failed += ended.state != "done"
-            if ended.state == _CANCELLED:
+            if ended.state == CANCELLED:
                 return _INTERRUPTED
     return 1 if failed else 0
 

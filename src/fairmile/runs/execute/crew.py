@@ -1,0 +1,247 @@
+"""Processes of this machine that execute runs, so many at once; each takes one run after the other.
+
+Like the recorder this needs nothing but the standard library, `base` and `meter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any
+
+from fairmile.base.errors import SystemFailure
+
+CANCELLED = "cancelled"
+TAKEN = "taken"  # somebody else executes it at this moment
+_PATIENCE_S = 30.0  # for programs that were asked to end
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended; `state` is that of the run, or `taken` where another process executes it."""
+
+    number: int
+    id: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is to execute: a member of the batch in a folder, or a prepared run that is described in full."""
+
+    folder: Path
+    number: int = 0
+    id: str = ""
+    run: Mapping[str, Any] | None = None
+
+    @property
+    def line(self) -> bytes:
+        return (json.dumps(self.number if self.run is None else self.run) + "\n").encode()
+
+
+class Crew:
+    """Workers with their orders; where the block is left early, all of them end, with their programs.
+
+    A worker that dies takes only its run with it; one that cannot even begin is a SystemFailure. Where this process is
+    killed, the workers end what they are at, and begin nothing more; where it is asked to end, they are, too.
+    """
+
+    def __init__(self, at_once: int, *, launch: Sequence[str] = ()) -> None:
+        self._at_once, self._launch = at_once, launch
+        self._waiting: deque[Order] = deque()
+        self._workers: list[_Worker] = []
+        self._selector = DefaultSelector()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Crew:
+        self._stack.enter_context(_asked_to_end())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._stack, self._selector:
+            self._close(kind)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._workers and not self._waiting
+
+    def give(self, orders: Iterable[Order]) -> None:
+        """Add orders to those that wait."""
+        self._waiting.extend(orders)
+
+    def drop(self, ids: Collection[str]) -> list[str]:
+        """Take back orders that wait, and return which."""
+        dropped = [order.id for order in self._waiting if order.id in ids]
+        self._waiting = deque(order for order in self._waiting if order.id not in ids)
+        return dropped
+
+    def end(self, ids: Collection[str]) -> None:
+        """Have workers end the runs that they are at, politely."""
+        for worker in self._workers:
+            if worker.order is not None and worker.order.id in ids:
+                worker.signal(signal.SIGTERM)
+
+    def take(self, wait_s: float | None = None) -> list[Ended]:
+        """Return what has ended, after waiting for that at most so long; None waits until something has."""
+        self._hire()
+        ends: list[Ended] = []
+        for key, _ in self._selector.select(wait_s) if self._workers else ():
+            worker: _Worker = key.data
+            for ended in worker.take():
+                ends.append(ended)
+                # Who was told to stop takes nothing more: another one does.
+                if ended.state == CANCELLED or not self._go_on(worker):
+                    worker.finish()
+            if worker.is_over:
+                ends += self._dismiss(worker)
+        self._hire()
+        return ends
+
+    def _go_on(self, worker: _Worker) -> bool:
+        """Give a worker the next order that is of its kind; tell whether there was one."""
+        if not self._waiting or not worker.can_take(self._waiting[0]):
+            return False
+        worker.give(self._waiting.popleft())
+        return True
+
+    def _hire(self) -> None:
+        while self._waiting and len(self._workers) < self._at_once:
+            order = self._waiting.popleft()
+            worker = _Worker(order, self._launch)
+            self._workers.append(worker)
+            worker.give(order)
+            self._selector.register(worker.answers, EVENT_READ, worker)
+
+    def _dismiss(self, worker: _Worker) -> Iterator[Ended]:
+        """Let one go that has ended; yield the end of the run that it was at."""
+        self._selector.unregister(worker.answers)
+        self._workers.remove(worker)
+        exit_code, order = worker.close(), worker.order
+        if order is None:
+            return
+        if exit_code > 1 and not worker.has_answered:
+            raise SystemFailure(
+                f"a worker of {order.folder} ended with exit code {exit_code} before it did anything",
+                hint="it printed why",
+            )
+        yield Ended(order.number, order.id, "interrupted", "its worker died")
+
+    def _close(self, kind: type[BaseException] | None) -> None:
+        if kind is not None:  # also where whoever takes what has ended has had enough
+            for worker in self._workers:
+                worker.signal(signal.SIGINT if kind is KeyboardInterrupt else signal.SIGTERM)
+        for worker in self._workers:
+            worker.finish()
+        until = time.monotonic() + _PATIENCE_S
+        for worker in self._workers:
+            if kind is not None and not worker.has_ended(until - time.monotonic()):
+                worker.signal(signal.SIGINT)  # which a program cannot ignore for long
+            worker.close()
+
+
+def execute_all(orders: Iterable[Order], at_once: int, *, launch: Sequence[str] = ()) -> Generator[Ended]:
+    """Carry out orders, so many at once, and yield how each ended."""
+    with Crew(at_once, launch=launch) as crew:
+        crew.give(orders)
+        while not crew.is_idle:
+            yield from crew.take()
+
+
+@contextlib.contextmanager
+def _asked_to_end() -> Iterator[None]:
+    """Leave the block with SystemExit where this process is asked to end; only a main thread may listen."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.getsignal(signal.SIGTERM)
+        is_ours = before is signal.SIG_DFL
+        if is_ours:
+            signal.signal(signal.SIGTERM, leave)
+    except ValueError:
+        is_ours = False
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _Worker:
+    """A process that executes what it is ordered to."""
+
+    def __init__(self, first: Order, launch: Sequence[str]) -> None:
+        self._kind = (first.folder, "--feed") if first.run is None else (first.folder.parent, "--runs")
+        folder, option = self._kind
+        argv = [sys.executable, "-P", *_worker_module(), str(folder), option, "--", *launch]
+        # A session of its own: what is typed to end this process is passed on once, by us.
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._orders, self.answers = self._process.stdin, self._process.stdout
+        os.set_blocking(self.answers.fileno(), False)
+        self._rest = b""
+        self.order: Order | None = None  # what it is at
+        self.has_answered = False
+        self.is_over = False
+
+    def can_take(self, order: Order) -> bool:
+        return self._kind == ((order.folder, "--feed") if order.run is None else (order.folder.parent, "--runs"))
+
+    def give(self, order: Order) -> None:
+        self.order = order
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and seen to be so when its answers end
+            self._orders.write(order.line)
+            self._orders.flush()
+
+    def finish(self) -> None:
+        """Let it end after what it is at."""
+        with contextlib.suppress(BrokenPipeError):
+            self._orders.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def has_ended(self, within_s: float) -> bool:
+        try:
+            self._process.wait(max(within_s, 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> int:
+        """Wait for its end and return its exit code, below 0 where a signal ended it."""
+        self.finish()
+        exit_code = self._process.wait()
+        self.answers.close()
+        return exit_code
+
+    def take(self) -> Iterator[Ended]:
+        """Yield what it has said since the last time."""
+        data = os.read(self.answers.fileno(), 1 << 16)
+        if not data:
+            self.is_over = True
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.order, self.has_answered = None, True
+            yield Ended(**json.loads(line))
+
+
+def _worker_module() -> list[str]:
+    """Return how Python starts a worker: by name, or out of the one file that a travelling recorder is."""
+    path = sys.modules["__main__"].__spec__
+    travelling = path is not None and path.name == "__main__" and sys.argv[0].endswith(".pyz")
+    return [sys.argv[0], "worker"] if travelling else ["-m", "fairmile.runs.execute.worker"]

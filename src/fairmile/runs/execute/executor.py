@@ -1,0 +1,265 @@
+"""One way to execute runs: planners make tasks with edges, and executors take them, here or elsewhere.
+
+An executor records each task as a run, in a folder that is claimed by whoever executes it, so that two of them never
+do so at once. What is done stays done; what did not come to its end goes on in its folder when it is submitted again:
+that is how a run is retried and resumed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fairmile.base.errors import UsageError
+from fairmile.runs.execute.worker import Document, Look
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import RunSpec
+
+_LOOK_S = 0.5  # between two looks at several executors
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run of its own: its folder is made and its inputs are known; what it works on is materialized where it runs."""
+
+    folder: Path
+    document: Document
+    spec: RunSpec
+    from_snapshot: bool = False  # its program is the one that was kept, not what lies in the folder now
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def system(self) -> str:
+        return self.spec.system
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run of a batch, which was prepared once for all of its members."""
+
+    batch: Path
+    number: int
+    id: str  # of its run
+    system: str = ""
+    line: Mapping[str, Any] | None = None  # the member, where the batch does not list it, as a trial
+    more: Mapping[str, Any] = field(default_factory=dict)  # goes into its record
+    renew: bool = False  # one that did not succeed goes on with the program as the batch has it now
+    look: Look | None = None  # asked while it runs here: why it is to be stopped, or nothing
+    then: Callable[[Document], None] | None = None  # may add to its record what the end shows
+
+
+Work = PreparedRun | Member
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the program of a prepared run is started on this machine."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    given: Mapping[str, str]  # of `env` what a person has given it
+
+
+class RunHost(Protocol):
+    """The runs of a workspace, as executors need them."""
+
+    def collect(self, reference: str) -> Run:
+        """Return a run, brought up to date with what executes it."""
+
+    def end(self, id: str) -> None:
+        """End a run that some process of this machine executes."""
+
+    def launch(self, work: PreparedRun) -> Launch:
+        """Materialize what a run works on, and return how its program is started."""
+
+    def conclude(self, run: Run) -> None:
+        """Keep what a run of its own left, and what later ones can tell from it."""
+
+
+@dataclass(frozen=True)
+class After:
+    """Another task that must have come so far: to its end, or to a good one."""
+
+    task: str
+    condition: Literal["done", "ended"] = "done"
+
+    def holds(self, state: RunState) -> bool:
+        return state is RunState.DONE or (
+            self.condition == "ended" and state in (RunState.FAILED, RunState.TIMEOUT, RunState.INTERRUPTED)
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to execute, when the tasks `after` which it comes allow that, and again after a failure.
+
+    `work` may be made when it can begin, from the runs of those tasks; a Run that it returns stands for a new one.
+    """
+
+    name: str
+    work: Work | Callable[[Mapping[str, Run]], Work | Run]
+    after: tuple[After, ...] = ()
+    retries: int = 0
+
+    @classmethod
+    def of(cls, work: Work, *after: After, retries: int = 0) -> Task:
+        """Return the task that executes a run, named as that."""
+        return cls(work.id, work, after, retries)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What is needed to find a task again, in any process: the id of its run, and the batch it is a member of."""
+
+    run: str
+    batch: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, work: Work) -> Handle:
+        return cls(work.id, work.batch if isinstance(work, Member) else None)
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """Where a task stands, and why."""
+
+    handle: Handle
+    state: RunState
+    reason: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.is_end
+
+
+class Executor(Protocol):
+    """Executes runs somewhere. What it was given is found again by its handles, also by another process."""
+
+    def submit(self, works: Sequence[Work]) -> list[Handle]:
+        """Take runs and return without waiting for them; what is done, or under way already, begins no second time."""
+
+    def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+        """Return what is new of these tasks since the last call, after waiting for news at most so long.
+
+        An executor that works in this process executes there what waits, and returns when one has ended.
+        """
+
+    def cancel(self, handles: Collection[Handle]) -> None:
+        """End tasks that run, politely first, and have those that wait never begin."""
+
+    def collect(self, handle: Handle) -> Run:
+        """Return the run of a task with its record here, complete where it has ended."""
+
+
+class Graph:
+    """Tasks with edges on their way through executors; `place` says which executor takes a task."""
+
+    def __init__(self, tasks: Sequence[Task], place: Callable[[Work], Executor]) -> None:
+        self._place = place
+        self._tasks = {task.name: task for task in tasks}
+        self._followers: dict[str, list[str]] = {}
+        self._needed = {task.name: len(task.after) for task in tasks}
+        for task in tasks:
+            for each in task.after:
+                if each.task not in self._tasks:
+                    raise UsageError(f"task {task.name} comes after {each.task}, which is not among the tasks")
+                self._followers.setdefault(each.task, []).append(task.name)
+        self._ready = deque(name for name, count in self._needed.items() if not count)
+        self._live: dict[Executor, dict[Handle, str]] = {}
+        self._tries: dict[str, int] = {}
+        self.works: dict[str, Work] = {}  # what was handed over, by the names of tasks
+        self._executors: dict[str, Executor] = {}
+        self._known: dict[str, Run] = {}  # what stands for a task that need not be executed
+        self.over: dict[str, TaskStatus] = {}  # by the names of tasks
+        self.handles: dict[str, Handle] = {}
+
+    def submit(self) -> None:
+        """Hand over what may begin now."""
+        groups: dict[Executor, list[str]] = {}
+        while self._ready:
+            name = self._ready.popleft()
+            made = self._made(name)
+            if isinstance(made, Run):
+                self._end(name, TaskStatus(Handle(made.id), made.state))
+                continue
+            executor = self._place(made)
+            self.works[name], self._executors[name] = made, executor
+            groups.setdefault(executor, []).append(name)
+        for executor, names in groups.items():
+            handles = executor.submit([self.works[name] for name in names])
+            self.handles |= dict(zip(names, handles, strict=True))
+            self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
+
+    def follow(self, on_end: Callable[[Task, TaskStatus], None] = lambda _, __: None) -> dict[str, TaskStatus]:
+        """Carry all tasks to their ends and return how each ended; what comes after a bad end is not begun."""
+        self.submit()
+        while self._live:
+            wait_s = _LOOK_S if len(self._live) == 1 else _LOOK_S / len(self._live)
+            for executor, live in list(self._live.items()):
+                for status in executor.poll(live.keys(), wait_s=wait_s):
+                    if not status.is_over:
+                        continue
+                    name = live.pop(status.handle)
+                    if not self._tries_again(name, status):
+                        self._end(name, status)
+                        on_end(self._tasks[name], status)
+                if not live:
+                    del self._live[executor]
+            self.submit()
+        if left := self._tasks.keys() - self.over.keys():
+            raise UsageError(f"tasks wait for each other: {', '.join(sorted(left))}")
+        return self.over
+
+    def cancel(self) -> None:
+        """End what runs, and begin nothing more."""
+        for executor, live in self._live.items():
+            executor.cancel(list(live))
+
+    def has_begun(self, name: str) -> bool:
+        """Tell whether there is a run of a task: one after a bad end, or that was cancelled, has none."""
+        return name in self._known or (name in self.handles and name in self.over and bool(self.over[name].handle.run))
+
+    def collect(self, name: str) -> Run:
+        """Return the run of a task."""
+        known = self._known.get(name)
+        return known if known is not None else self._executors[name].collect(self.handles[name])
+
+    def _made(self, name: str) -> Work | Run:
+        task = self._tasks[name]
+        if name in self.works:
+            return self.works[name]
+        if not callable(task.work):
+            return task.work
+        made = task.work({each.task: self.collect(each.task) for each in task.after})
+        if isinstance(made, Run):
+            self._known[name] = made
+        return made
+
+    def _tries_again(self, name: str, status: TaskStatus) -> bool:
+        """Have a task that failed executed once more, where it may be."""
+        tried = self._tries.get(name, 0)
+        if status.state in (RunState.DONE, RunState.CANCELLED) or tried >= self._tasks[name].retries:
+            return False
+        self._tries[name] = tried + 1
+        self._ready.append(name)
+        return True
+
+    def _end(self, name: str, status: TaskStatus) -> None:
+        self.over[name] = status
+        for follower in self._followers.get(name, ()):
+            edge = next(each for each in self._tasks[follower].after if each.task == name)
+            if follower in self.over:
+                continue
+            if not edge.holds(status.state):
+                reason = f"it comes after {name}, which is {status.state}"
+                self._end(follower, TaskStatus(Handle(""), RunState.CANCELLED, reason))
+                continue
+            self._needed[follower] -= 1
+            if not self._needed[follower]:
+                self._ready.append(follower)

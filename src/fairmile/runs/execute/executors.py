@@ -1,0 +1,48 @@
+"""The executors of a workspace: which there are, and which of them takes a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from fairmile.runs.execute.batch_status import MemberStatus, member_statuses
+from fairmile.runs.execute.executor import Executor
+from fairmile.runs.execute.host import WorkspaceRuns
+from fairmile.runs.execute.in_place import InPlace
+from fairmile.runs.execute.job_arrays import Arrays
+from fairmile.runs.execute.local_pool import LocalPool
+from fairmile.runs.execute.scheduler import Packing, Scheduler, SharedRuns
+from fairmile.runs.execute.ssh import SentRuns
+from fairmile.runs.execute.worker import Batch
+
+
+class Executors:
+    """Makes executors over the runs of a workspace."""
+
+    def __init__(self, host: WorkspaceRuns) -> None:
+        self._host = host
+
+    def in_place(self, *, echo: BinaryIO | None = None, batch: Callable[[Path], Batch] = Batch.read) -> InPlace:
+        """Return the executor that is this process; what programs print goes to `echo`."""
+        return InPlace(self._host, echo=echo, batch=batch)
+
+    def pool(self, at_once: int) -> LocalPool:
+        """Return a pool of so many processes on this machine, which lasts as long as its block."""
+        return LocalPool(at_once, self._host)
+
+    def statuses(self, batch: Path) -> list[MemberStatus]:
+        """Return where each member of a batch stands, on whichever system."""
+        return member_statuses(batch, self._host, self._arrays)
+
+    def on(self, system: str, packing: Packing | None = None) -> Executor:
+        """Return the executor of a system: jobs of its scheduler, over ssh where it is reached so."""
+        return self.scheduler(system, packing)
+
+    def scheduler(self, system: str, packing: Packing | None = None) -> Scheduler:
+        """Return the same, with how members of a batch are put into its job arrays."""
+        carrier = SentRuns(self._host) if self._host.jobs().machines[system].reach.host else SharedRuns(self._host)
+        return Scheduler(system, self._host, self._arrays(), packing or Packing(), carrier)
+
+    def _arrays(self) -> Arrays:
+        return Arrays(self._host.ledger.root, self._host.jobs(), self._host.envs)

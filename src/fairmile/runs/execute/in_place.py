@@ -1,0 +1,153 @@
+"""The executor that is this very process: one run after the other, each to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from fairmile.base.errors import Conflict, FairmileError, Locked
+from fairmile.base.files import Holder, Lock
+from fairmile.runs.execute.executor import Handle, Member, PreparedRun, RunHost, TaskStatus, Work
+from fairmile.runs.execute.following import Follower, status_of
+from fairmile.runs.execute.recorder import check_no_orphan, execute
+from fairmile.runs.execute.worker import Batch, Document
+from fairmile.runs.record.layout import RECORD, read_record
+from fairmile.runs.record.run import Run, RunState
+
+_AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
+
+
+class InPlace:
+    """Executes what waits when it is polled; where one is cancelled, so are those that wait behind it.
+
+    What programs print goes to `echo`. Members are executed as `batch` reads them.
+    """
+
+    def __init__(
+        self, host: RunHost, *, echo: BinaryIO | None = None, batch: Callable[[Path], Batch] = Batch.read
+    ) -> None:
+        self._host, self._echo, self._batch = host, echo, batch
+        self._batches: dict[Path, Batch] = {}
+        self._waiting: dict[Handle, Work] = {}
+        self._elsewhere: dict[Handle, Work] = {}
+        self._news: list[TaskStatus] = []
+        self._runs: dict[Handle, Run] = {}
+        self._follower = Follower(host.collect)
+
+    def submit(self, works: Sequence[Work]) -> list[Handle]:
+        """Have runs wait for their turn."""
+        handles = [Handle.of(work) for work in works]
+        self._waiting |= dict(zip(handles, works, strict=True))
+        return handles
+
+    def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+        """Execute the first that waits to its end, and return how it ended."""
+        news, self._news = self._news, []
+        handle = next((each for each in self._waiting if each in handles), None)
+        if handle is not None:
+            work = self._waiting.pop(handle)
+            status = self._execute(work)
+            if status is not None:
+                if status.state is RunState.CANCELLED:
+                    self.cancel(list(self._waiting))
+                return [*news, status, *self._take_news()]
+        followed = [each for each in handles if each not in self._waiting and each not in self._runs]
+        news += self._follow(followed)
+        if not news and not self._waiting:
+            time.sleep(wait_s)
+        return news
+
+    def cancel(self, handles: Collection[Handle]) -> None:
+        """Have what waits never begin, and end what another process executes."""
+        for handle in handles:
+            if self._waiting.pop(handle, None) is not None:
+                self._news.append(TaskStatus(handle, RunState.CANCELLED, "it was cancelled before it began"))
+            elif handle not in self._runs:
+                self._host.end(handle.run)
+
+    def collect(self, handle: Handle) -> Run:
+        """Return the run of a task."""
+        run = self._runs.get(handle)
+        return run if run is not None else self._host.collect(handle.run)
+
+    def _execute(self, work: Work) -> TaskStatus | None:
+        """Execute a run to its end; None where another process does so at this moment."""
+        handle = Handle.of(work)
+        document, folder = self._recorded(work)
+        if document is None:
+            self._elsewhere[handle] = work
+            return None
+        self._runs[handle] = Run(document, folder)
+        return status_of(self._runs[handle])
+
+    def _recorded(self, work: Work) -> tuple[Document | None, Path]:
+        if isinstance(work, PreparedRun):
+            return self._execute_run(work), work.folder
+        batch = self._batches.get(work.batch) or self._batches.setdefault(work.batch, self._batch(work.batch))
+        member = work.line if work.line is not None else batch.member(work.number)
+        done = batch.execute(member, more=_more(work, batch, member), look=work.look, then=work.then)
+        return done, batch.root / work.id
+
+    def _execute_run(self, work: PreparedRun) -> Document:
+        try:
+            with claimed(work) as claim:
+                if (claim.document.get("result") or {}).get("state") == "done":
+                    return claim.document
+                launch = self._host.launch(claim)
+                document = claim.document | {"argv": list(launch.argv)}
+                done = execute(
+                    work.folder, document, argv=launch.argv, env=launch.env, given=launch.given, echo=self._echo
+                )
+        except (FairmileError, OSError):
+            if not (work.folder / RECORD).exists():  # it never began
+                shutil.rmtree(work.folder, ignore_errors=True)
+            raise
+        self._host.conclude(Run(done, work.folder))
+        return done
+
+    def _follow(self, handles: Sequence[Handle]) -> list[TaskStatus]:
+        """Return news of runs of others; one that is lost, and was asked for here, is executed here."""
+        news = []
+        for status in self._follower.news(handles):
+            work = self._elsewhere.get(status.handle)
+            if work is not None and (status.state in _AGAIN or status.state is RunState.QUEUED):
+                self._waiting[status.handle] = self._elsewhere.pop(status.handle)
+                self._follower.forget(status.handle)
+                continue
+            news.append(status)
+        return news
+
+    def _take_news(self) -> list[TaskStatus]:
+        news, self._news = self._news, []
+        return news
+
+
+@contextlib.contextmanager
+def claimed(work: PreparedRun) -> Iterator[PreparedRun]:
+    """Let one process at a time go on with a run; a fresh one is only known to who made its folder."""
+    if not (work.folder / RECORD).exists():
+        yield work
+        return
+    try:
+        with Lock(work.folder.parent / f".{work.id}.resume", timeout_s=0.5):
+            document = read_record(work.folder)
+            attempts = document.get("attempts") or [{}]
+            if not document.get("result") and not Holder.parse(attempts[-1].get("holder", ""), 0).is_dead_here():
+                raise Conflict(f"run {work.id} is executed by another process")
+            check_no_orphan(work.folder, work.id)
+            yield replace(work, document=document)
+    except Locked as error:
+        raise Conflict(f"run {work.id} is being resumed by another process") from error
+
+
+def _more(work: Member, batch: Batch, member: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what goes into the record of a member beside what it has in common with the others."""
+    if not work.renew:
+        return work.more
+    now = batch.fresh(member, {})
+    return {**{name: now[name] for name in ("spec", "captured", "identity")}, **work.more}

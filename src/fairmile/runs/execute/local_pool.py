@@ -1,0 +1,113 @@
+"""The executor that is a pool of processes on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from fairmile.runs.execute.crew import TAKEN, Crew, Ended, Order
+from fairmile.runs.execute.executor import Handle, PreparedRun, RunHost, TaskStatus, Work
+from fairmile.runs.execute.following import Follower
+from fairmile.runs.record.layout import RECORD, read_record
+from fairmile.runs.record.run import Run, RunState
+
+_AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
+
+
+class LocalPool:
+    """Executes so many runs at once, each process one after the other; they end with the block of this pool."""
+
+    def __init__(self, at_once: int, host: RunHost) -> None:
+        self._crew = Crew(at_once)
+        self._host = host
+        self._works: dict[Handle, Work] = {}  # what was given to the crew and has not ended
+        self._elsewhere: dict[Handle, Work] = {}
+        self._over: set[Handle] = set()
+        self._cancelled: set[Handle] = set()
+        self._news: list[TaskStatus] = []
+        self._follower = Follower(host.collect)
+
+    def __enter__(self) -> LocalPool:
+        self._crew.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._crew.__exit__(*error)  # type: ignore[arg-type]
+
+    def submit(self, works: Sequence[Work]) -> list[Handle]:
+        """Give runs to the crew; they begin when they are polled."""
+        handles = [Handle.of(work) for work in works]
+        for handle, work in zip(handles, works, strict=True):
+            self._works[handle] = work
+            self._over.discard(handle)
+            self._cancelled.discard(handle)
+        self._crew.give(map(self._order, works))
+        return handles
+
+    def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+        """Return what has ended; runs of other processes are looked at when the crew has nothing more to do."""
+        news, self._news = self._news, []
+        if not self._crew.is_idle:
+            ends = self._crew.take(0.0 if news else wait_s)
+            return [*news, *(status for ended in ends if (status := self._ended(ended)) is not None)]
+        news += self._follow([each for each in handles if each not in self._over])
+        if not news and self._crew.is_idle:
+            time.sleep(wait_s)
+        return news
+
+    def cancel(self, handles: Collection[Handle]) -> None:
+        """Have what waits never begin, and end what runs, here or in another process."""
+        own = {handle for handle in handles if handle in self._works}
+        for id in self._crew.drop({handle.run for handle in own}):
+            self._over.add(Handle(id))
+            self._works.pop(Handle(id))
+            self._news.append(TaskStatus(Handle(id), RunState.CANCELLED, "it was cancelled before it began"))
+        self._cancelled |= own
+        self._crew.end({handle.run for handle in own})
+        for handle in set(handles) - own - self._over:
+            self._elsewhere.pop(handle, None)
+            self._host.end(handle.run)
+
+    def collect(self, handle: Handle) -> Run:
+        """Return the run of a task."""
+        return self._host.collect(handle.run)
+
+    def _order(self, work: Work) -> Order:
+        if not isinstance(work, PreparedRun):
+            return Order(work.batch, work.number, work.id)
+        if (work.folder / RECORD).exists():  # it is tried again
+            work = replace(work, document=read_record(work.folder))
+        launch = self._host.launch(work)
+        document = work.document | {"argv": list(launch.argv)}
+        run = {"folder": str(work.folder), "document": document, "argv": list(launch.argv)}
+        run |= {"env": dict(launch.env), "given": dict(launch.given)}
+        return Order(work.folder, 0, work.id, run)
+
+    def _ended(self, ended: Ended) -> TaskStatus | None:
+        """Return how a run ended; None where another process executes it, whose records are followed."""
+        handle = Handle(ended.id)
+        work = self._works.pop(handle)
+        if ended.state == TAKEN:
+            self._elsewhere[handle] = work
+            return None
+        self._over.add(handle)
+        state = RunState(ended.state)
+        if state is RunState.INTERRUPTED and handle in self._cancelled:
+            state = RunState.CANCELLED
+        if isinstance(work, PreparedRun) and state is RunState.DONE:
+            self._host.conclude(self._host.collect(handle.run))
+        return TaskStatus(handle, state, ended.reason)
+
+    def _follow(self, handles: Sequence[Handle]) -> list[TaskStatus]:
+        """Return news of runs of others; one that is lost, and was asked for here, is executed here."""
+        news = []
+        for status in self._follower.news(handles):
+            if status.handle in self._elsewhere and (status.state in _AGAIN or status.state is RunState.QUEUED):
+                self._follower.forget(status.handle)
+                self.submit([self._elsewhere.pop(status.handle)])
+                continue
+            if status.is_over:
+                self._over.add(status.handle)
+            news.append(status)
+        return news

@@ -1,0 +1,269 @@
+"""The executor that hands runs to a system as jobs: each run of its own is one, members of a batch are job arrays.
+
+What a job does is found again in any process, after a logout or a crash: a run names its job in its record, and a batch
+keeps beside it which members each task of each job array executes.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+from fairmile.base.errors import FairmileError, Transient, UsageError
+from fairmile.jobs.spec import JobSpec
+from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
+from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.carrier import near_job
+from fairmile.runs.execute.executor import Handle, Member, PreparedRun, TaskStatus, Work
+from fairmile.runs.execute.following import status_of
+from fairmile.runs.execute.host import WorkspaceRuns
+from fairmile.runs.execute.job_arrays import Arrays
+from fairmile.runs.execute.worker import Batch, Document
+from fairmile.runs.record.layout import write_record
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.targets import complete, value_texts
+
+_PACK_S = 600.0  # what a task of a job array should take: shorter ones cost the scheduler more than the runs
+_HISTORY = 50
+_WORKER = "fairmile.runs.execute.worker"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How members of a batch are put into the tasks of job arrays.
+
+    A task executes `pack` members, one after the other or `slots` at once; without `pack` as many as fill ten minutes
+    by what members took before. `at_once` tasks run together at most, and no more than `queued` wait or run.
+    """
+
+    pack: int | None = None
+    slots: int = 1
+    at_once: int | None = None
+    queued: int | None = None
+
+
+class RunCarrier(Protocol):
+    """Makes the job that executes a run of its own."""
+
+    def job(self, work: PreparedRun, document: Document, key: str) -> JobSpec:
+        """Materialize what the run works on, and return its job; `document` gets what is noted of that."""
+
+    def sent(self, folder: Path) -> None:
+        """Remove from the folder of a run what its job took along."""
+
+
+class SharedRuns:
+    """Makes jobs on machines that see the files of this one."""
+
+    def __init__(self, host: WorkspaceRuns) -> None:
+        self._host = host
+
+    def job(self, work: PreparedRun, document: Document, key: str) -> JobSpec:
+        """Return the job of a run; one that has begun before goes on with what lies in its folder."""
+        if "argv" not in document:
+            values = self._host.preparation.lay(document, work.folder, code=work.from_snapshot)
+            document["argv"] = list(complete(work.spec.argv, {**values, **value_texts(work.spec)}))
+        return near_job(work.spec, document["argv"], work.folder, key)
+
+    def sent(self, folder: Path) -> None:
+        """Nothing went anywhere."""
+
+
+class Scheduler:
+    """Executes runs as jobs of a system; `carrier` says how one reaches it."""
+
+    def __init__(
+        self,
+        system: str,
+        host: WorkspaceRuns,
+        arrays: Arrays,
+        packing: Packing,
+        carrier: RunCarrier,
+    ) -> None:
+        self._system, self._host, self._arrays, self._packing = system, host, arrays, packing
+        self._carrier = carrier
+        self._states: dict[Handle, RunState] = {}
+
+    def submit(self, works: Sequence[Work]) -> list[Handle]:
+        """Submit runs, and return the handles of those that were; the limit of a packing holds others back."""
+        taken: dict[str, Handle] = {}
+        batches: dict[Path, list[Member]] = {}
+        for work in works:
+            if isinstance(work, Member):
+                batches.setdefault(work.batch, []).append(work)
+            else:
+                self._submit_run(work)
+                taken[work.id] = Handle.of(work)
+        for folder, members in batches.items():
+            for id in self._submit_members(folder, members):
+                taken[id] = Handle(id, folder)
+        for handle in taken.values():
+            self._states.pop(handle, None)
+        return [taken[work.id] for work in works if work.id in taken]
+
+    def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+        """Return what is new, as the notes of the jobs and their scheduler tell."""
+        news = self._news(handles)
+        if not news and wait_s:
+            time.sleep(wait_s)
+            news = self._news(handles)
+        return news
+
+    def cancel(self, handles: Collection[Handle]) -> None:
+        """Cancel jobs; a job array can only be cancelled as a whole."""
+        ids = {handle.run for handle in handles}
+        keys: list[str] = []
+        for folder in {handle.batch for handle in handles if handle.batch is not None}:
+            members = Batch.read(folder).members()
+            for array in live_arrays(folder, self._arrays):
+                live = {members[number]["id"] for number in array.numbers}
+                if live & ids and not live <= ids:
+                    other = min(live - ids)
+                    raise UsageError(
+                        f"run {other} is executed by the same job array", hint="cancel all of its runs together"
+                    )
+                keys += [array.key] if live else []
+        for key in keys:
+            self._arrays.cancel(key)
+        for handle in handles:
+            if handle.batch is None and (key := self._key_of(handle)):
+                self._arrays.cancel(key)
+
+    def collect(self, handle: Handle) -> Run:
+        """Return the run of a task; its record is here, complete where it has ended."""
+        return self._host.collect(handle.run)
+
+    # Runs of their own
+
+    def _submit_run(self, work: PreparedRun) -> None:
+        """Hand a run over; its record, written before, says how to find it again."""
+        jobs, spec, folder = self._host.jobs(), work.spec, work.folder
+        document = copy.deepcopy(work.document)
+        key = f"{document['id']}-{len(document.get('attempts', []))}"
+        document |= {"state": str(RunState.QUEUED), "result": None, "job": {"key": key, "system": self._system}}
+        try:
+            job = self._carrier.job(work, document, key)
+            if spec.environment:
+                digest = document["captured"]["environment"]["digest"]
+                job = jobs.equipped(job, self._host.envs(), digest, on=self._system)
+            self._host.ledger.write(folder, document)
+            jobs.submit(job, on=self._system)
+        except Transient:  # it may have arrived: whoever asks for the run finds out
+            raise
+        except (FairmileError, OSError):
+            if work.document.get("attempts"):
+                write_record(folder, work.document)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._carrier.sent(folder)
+
+    def _key_of(self, handle: Handle) -> str:
+        job = self._host.ledger.get(handle.run).document.get("job") or {}
+        return str(job.get("key") or "")
+
+    # Members of a batch
+
+    def _submit_members(self, folder: Path, members: Sequence[Member]) -> list[str]:
+        """Submit members as job arrays, those that need the same as one, and return the ids of those submitted."""
+        batch = Batch.read(folder)
+        spec = RunSpec.model_validate(batch.document["spec"])
+        packing = self._packing
+        number = len(list(read_tasks(folder)))
+        room = None if packing.queued is None else packing.queued - self._in_queue(folder)
+        taken: list[str] = []
+        for resources, group in _by_resources([each.number for each in members], batch, spec):
+            needs, size = self._needs(resources, packing.pack or self._packed(spec, len(group)))
+            tasks = [group[at : at + size] for at in range(0, len(group), size)]
+            if room is not None:
+                tasks, room = tasks[: max(room, 0)], room - len(tasks)
+            if tasks:
+                number += 1
+                self._submit_array(Frozen(folder, spec, {}), number, tasks, needs)
+                taken += [batch.member(each)["id"] for task in tasks for each in task]
+        return taken
+
+    def _submit_array(
+        self, frozen: Frozen, number: int, tasks: Sequence[Sequence[int]], needs: Mapping[str, Any]
+    ) -> None:
+        key = f"{frozen.folder.name}-{number}"
+        file = write_tasks(frozen.folder, number, key, self._system, tasks)
+        words = ["-m", _WORKER, str(frozen.folder), "--tasks", file]
+        words += ["--at-once", str(self._packing.slots)] if self._packing.slots > 1 else []
+        try:
+            self._arrays.submit(frozen, words, len(tasks), key, at_once=self._packing.at_once, resources=needs)
+        except FairmileError as error:
+            # After a lost connection it may have arrived, and then needs the file.
+            if not isinstance(error, Transient) and self._arrays.get(key) is None:
+                (frozen.folder / file).unlink(missing_ok=True)
+            raise
+
+    def _in_queue(self, folder: Path) -> int:
+        """Return how many tasks of a batch wait or run."""
+        return sum(array.tasks for array in live_arrays(folder, self._arrays))
+
+    def _packed(self, spec: RunSpec, count: int) -> int:
+        """Return how many members a task should execute, by what those of the batch took, or runs of that name."""
+        rows = self._host.ledger.rows
+        for chosen in ({"group": spec.group}, {"name": spec.name, "limit": _HISTORY}):
+            found = rows(states=[RunState.DONE], **chosen) if any(chosen.values()) else []  # type: ignore[arg-type]
+            if took := [row.elapsed_s for row in found if row.elapsed_s]:
+                return max(1, min(count, int(_PACK_S / max(fmean(took), 0.1))))
+        return 1
+
+    def _needs(self, resources: Mapping[str, Any], size: int) -> tuple[dict[str, Any], int]:
+        """Return what a task of so many members asks for, and how many it can have within the time a job may take."""
+        needs, slots = dict(resources), self._packing.slots
+        if slots > 1:
+            needs["cpus_per_task"] = (needs.get("cpus_per_task") or 1) * slots
+        member_s = needs.get("time_s")
+        if member_s is not None:
+            limit_s = self._arrays.limit_s(self._system, needs.get("partition", ""))
+            if limit_s is not None:
+                size = max(1, min(size, slots * int(limit_s // member_s)))
+            needs["time_s"] = member_s * math.ceil(size / slots)
+        return needs, size
+
+    # Where they stand
+
+    def _news(self, handles: Collection[Handle]) -> list[TaskStatus]:
+        found: list[TaskStatus] = []
+        batches: dict[Path, dict[str, Handle]] = {}
+        for handle in handles:
+            if handle.batch is not None:
+                batches.setdefault(handle.batch, {})[handle.run] = handle
+            else:
+                found.append(status_of(self._host.collect(handle.run)))
+        for folder, own in batches.items():
+            statuses = member_statuses(folder, self._host, lambda: self._arrays)
+            found += [_status(own[each.id], each) for each in statuses if each.id in own]
+        news = [status for status in found if self._states.get(status.handle) is not status.state]
+        self._states |= {status.handle: status.state for status in news}
+        return news
+
+
+def _status(handle: Handle, member: MemberStatus) -> TaskStatus:
+    if member.is_queued:
+        return TaskStatus(handle, RunState.QUEUED)
+    if member.row is None:
+        return TaskStatus(handle, RunState.CANCELLED, "its job ended before it began")
+    return TaskStatus(handle, member.row.state, member.row.reason)
+
+
+def _by_resources(numbers: Sequence[int], batch: Batch, spec: RunSpec) -> list[tuple[Mapping[str, Any], list[int]]]:
+    """Return members by what they need: those that need the same go into one job array."""
+    shared = spec.resources.model_dump(mode="json", exclude_defaults=True)
+    groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
+    for number in numbers:
+        needs = batch.member(number)["spec"].get("resources", shared)
+        groups.setdefault(json.dumps(needs, sort_keys=True), (needs, []))[1].append(number)
+    return list(groups.values())

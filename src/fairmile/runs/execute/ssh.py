@@ -1,0 +1,39 @@
+"""Runs as jobs on a machine that ssh reaches, which sees no file of this one: what they need is sent along.
+
+`Scheduler` executes them; this says how the job of one is made. Members of batches travel as `remote_batches` tells.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fairmile.jobs.spec import JobSpec
+from fairmile.runs.execute import carrier
+from fairmile.runs.execute.executor import PreparedRun
+from fairmile.runs.execute.host import WorkspaceRuns
+from fairmile.runs.execute.worker import Document
+from fairmile.runs.record.layout import WORK
+from fairmile.runs.targets import complete, value_texts
+
+
+class SentRuns:
+    """Makes jobs to which record, recorder, program and inputs are sent."""
+
+    def __init__(self, host: WorkspaceRuns) -> None:
+        self._host = host
+
+    def job(self, work: PreparedRun, document: Document, key: str) -> JobSpec:
+        """Return the job of a run, with all that goes along."""
+        preparation, folder = self._host.preparation, work.folder
+        spec = preparation.travelling(folder, document, work.spec)
+        values = {**preparation.lay(document, folder, code=True), **carrier.far_values(document)}
+        carrier.lay_benchmarks(spec.argv, folder / WORK)
+        argv = complete(spec.argv, {**values, **value_texts(spec)})
+        recorder = carrier.recorder_file(self._host.ledger.root / ".recorder")
+        return carrier.far_job(spec, argv, document, recorder, key, folder)
+
+    def sent(self, folder: Path) -> None:
+        """Remove from the folder of a run what its job took along."""
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+        (folder / carrier.TRAVEL).unlink(missing_ok=True)
