@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -13,6 +14,7 @@ from fairmile.base.files import safe_join
 from fairmile.base.words import did_you_mean, slug
 from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
+from fairmile.runs.execute.executor import After, Graph, Task, TaskStatus, Work
 from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
@@ -80,17 +82,25 @@ def run_stages(
     read_settings(load(folder_of(name), SETTINGS).Settings, given)
     group = str(changes.pop("group", "")) or _group(name, given, seed)
     inputs: dict[str, Input] = dict(changes.pop("inputs", {}))
-    found: list[Run] = []
-    for step in wanted:
+    executed: dict[str, Run] = {}
+
+    def made(step: str, before: Mapping[str, Run]) -> Work | Run:
         takes = declared[step].params
         own = {key: value for key, value in given.items() if takes is None or key in takes}
-        asked = {**changes, "params": {**own, STEP: step}, "seed": seed, "inputs": dict(inputs), "group": group}
-        run = _ended(runs, runs.run(name, again=again, echo=echo, **asked), echo)
-        if run.state is RunState.DONE and _lost(run, declared[step].gives):
-            # It is known, but what it made is not there any more.
-            run = _ended(runs, runs.run(name, again=True, echo=echo, **asked), echo)
+        files = [file for each, run in before.items() for file in _given(run, declared[each].gives)]
+        handed = inputs | {file.name: Input(path=str(file)) for file in files}
+        asked = {**changes, "params": {**own, STEP: step}, "seed": seed, "inputs": handed, "group": group}
+        plan = runs.plan(name, **asked)
+        work = runs.prepare(plan, again=again or "name" in asked)
+        # It is known, but what it made is not there any more.
+        is_lost = isinstance(work, Run) and bool(_lost(work, declared[step].gives))
+        return runs.prepare(plan) if is_lost else work
+
+    def ended(step: str, status: TaskStatus) -> None:
+        if not status.handle.run:
+            return
+        run = executed[step] = graph.collect(step)
         on_stage(step, run)
-        found.append(run)
         if run.state is not RunState.DONE:
             raise _failed(runs, name, step, run)
         if missing := _lost(run, declared[step].gives):
@@ -98,12 +108,14 @@ def run_stages(
                 f"step {step} of {name} left no {missing[0]} behind",
                 hint=f"see `fairmile runs show {run.id}`; a card has to name it in `outputs`",
             )
-        inputs |= {file.name: Input(path=str(file)) for file in _given(run, declared[step].gives)}
-    return found
 
-
-def _ended(runs: Runs, run: Run, echo: BinaryIO | None) -> Run:
-    return run if run.state.is_end else runs.wait(run.id, echo=echo)
+    tasks = [
+        Task(step, partial(made, step), tuple(After(each) for each in wanted[:number]))
+        for number, step in enumerate(wanted)
+    ]
+    graph = Graph(tasks, runs.executors.place(echo), ended)
+    graph.follow()
+    return list(executed.values())
 
 
 def _group(name: str, params: Mapping[str, Value], seed: int | None) -> str:

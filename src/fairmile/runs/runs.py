@@ -366,7 +366,7 @@ class Runs(Ledger):
             member = replace(plan, spec=plan.spec.model_copy(update=changes))
             # On a system all of them wait in its queue at the same time.
             after = () if plan.spec.system or not number else (After(str(number - 1), "ended"),)
-            tasks.append(Task(str(number), lambda _, member=member: self._prepared(member), after))
+            tasks.append(Task(str(number), lambda _, member=member: self.prepare(member), after))
         return self._carried_out(tasks, echo)
 
     def execute(
@@ -381,20 +381,19 @@ class Runs(Ledger):
         """Execute a plan; see `run`. One of a record from elsewhere needs `trust`: somebody has read its review."""
         if plan.review is not None and not trust:
             raise refuse_unseen(plan.review)
-        task = Task(plan.spec.name, lambda _: self._prepared(plan, again=again, on_step=on_step))
+        task = Task(plan.spec.name, lambda _: self.prepare(plan, again=again, on_step=on_step))
         return self._carried_out([task], echo)[0]
 
     def _carried_out(self, tasks: Sequence[Task], echo: BinaryIO | None) -> list[Run]:
         """Execute tasks and return the runs that began; what a system executes has not ended then."""
-        here = self.executors.in_place(echo=echo)
-        graph = Graph(tasks, lambda work: self.executors.on(work.system) if work.system else here)
+        graph = Graph(tasks, self.executors.place(echo))
         graph.submit()
         if any(work.system for work in graph.works.values()):
             return [self.get(handle.run) for handle in graph.handles.values()]
         graph.follow()
         return [graph.collect(task.name) for task in tasks if graph.has_begun(task.name)]
 
-    def _prepared(
+    def prepare(
         self, plan: RunPlan, *, again: bool = True, on_step: Callable[[Step], None] = lambda _: None
     ) -> PreparedRun | Run:
         """Fetch what a run needs, capture what goes in, and make its folder; or return an earlier run with the same."""
@@ -589,15 +588,10 @@ class Runs(Ledger):
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
         run = self.collect(reference)
-        jobs = self._around.jobs()
-        job = jobs.find(run.document["job"]["key"]) if run.document.get("job") and not run.result else None
-        if job is None:
+        job = run.document.get("job")
+        if not job or run.result:
             return run
-        if echo is not None:
-            for piece in jobs.follow(job.id):
-                echo.write(piece)
-                echo.flush()
-        jobs.wait([job.id], timeout_s=timeout_s)
+        self.executors.on(job["system"], echo=echo).wait(Handle(run.id), timeout_s=timeout_s)
         return self.collect(reference)
 
     def output(self, reference: str) -> bytes:

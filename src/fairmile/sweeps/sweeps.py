@@ -364,7 +364,7 @@ class Sweeps:
             numbers = {each.run: each.number for each in wanted}
             tasks = [Task.of(Member(sweep.folder, each.number, each.run)) for each in wanted]
             with self._runs().executors.pool(at_once) as pool:
-                Graph(tasks, lambda _: pool).follow(lambda _, status: on_end(_end_of(numbers, status)))
+                Graph(tasks, lambda _: pool, lambda _, status: on_end(_end_of(numbers, status))).follow()
             found = self.points(sweep) if wanted else found
             self._conclude(sweep, found)
         return found
@@ -402,7 +402,7 @@ class Sweeps:
     ) -> list[ArrayState]:
         """Submit points as far as the queue has room for them, and note which are held back."""
         before = len(list(read_tasks(sweep.folder)))
-        executor = self._runs().executors.scheduler(sweep.system, _packing(limits))
+        executor = self._runs().executors.on(sweep.system, _packing(limits))
         members = [Member(sweep.folder, number, standings[number].run, sweep.system) for number in wanted]
         taken = {handle.run for handle in executor.submit(members)}
         _hold_back(sweep, [number for number in wanted if standings[number].run not in taken])

@@ -37,7 +37,7 @@ class LiveArray:
 
     key: str
     numbers: Mapping[int, int]
-    tasks: int  # of it that wait or run
+    left: tuple[int, ...]  # its tasks that wait or run
 
 
 def live_arrays(folder: Path, arrays: Arrays) -> Iterator[LiveArray]:
@@ -48,7 +48,7 @@ def live_arrays(folder: Path, arrays: Arrays) -> Iterator[LiveArray]:
             continue
         left = {index: members for index, members in enumerate(listed["tasks"]) if index not in job.ended}
         numbers = {number: index for index, members in left.items() for number in members}
-        yield LiveArray(listed["key"], numbers, len(left))
+        yield LiveArray(listed["key"], numbers, tuple(left))
 
 
 def member_statuses(folder: Path, host: WorkspaceRuns, arrays: Callable[[], Arrays]) -> list[MemberStatus]:

@@ -6,6 +6,7 @@ Like the recorder this needs nothing but the standard library, `base` and `meter
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any
+from typing import IO, Any
 
 from fairmile.base.errors import SystemFailure
 
@@ -38,12 +39,24 @@ class Ended:
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is to execute: a member of the batch in a folder, or a prepared run that is described in full."""
+    """What a worker is to execute: a member of the batch in a folder, or a prepared run that is described in full.
+
+    With `argv` the worker is a program of its own that needs no further orders, and prints to `log`.
+    """
 
     folder: Path
     number: int = 0
     id: str = ""
     run: Mapping[str, Any] | None = None
+    argv: tuple[str, ...] = ()
+    log: Path | None = None
+
+    @property
+    def worker(self) -> tuple[str, ...]:
+        """How the worker is started that can take it, as the arguments of Python."""
+        if self.argv:
+            return (*self.argv, f"{self.number}")
+        return (str(self.folder), "--feed") if self.run is None else (str(self.folder.parent), "--runs")
 
     @property
     def line(self) -> bytes:
@@ -130,6 +143,10 @@ class Crew:
         exit_code, order = worker.close(), worker.order
         if order is None:
             return
+        if order.argv:
+            state = "done" if exit_code == 0 else "failed" if exit_code > 0 else "interrupted"
+            yield Ended(order.number, order.id, state, f"exit code {exit_code}" if exit_code else "")
+            return
         if exit_code > 1 and not worker.has_answered:
             raise SystemFailure(
                 f"a worker of {order.folder} ended with exit code {exit_code} before it did anything",
@@ -182,25 +199,44 @@ def _asked_to_end() -> Iterator[None]:
 class _Worker:
     """A process that executes what it is ordered to."""
 
+    _orders: IO[bytes]
+    answers: IO[bytes]
+
     def __init__(self, first: Order, launch: Sequence[str]) -> None:
-        self._kind = (first.folder, "--feed") if first.run is None else (first.folder.parent, "--runs")
-        folder, option = self._kind
-        argv = [sys.executable, "-P", *_worker_module(), str(folder), option, "--", *launch]
-        # A session of its own: what is typed to end this process is passed on once, by us.
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._orders, self.answers = self._process.stdin, self._process.stdout
+        self._kind = first.worker
+        if first.argv:
+            self._start_loop(first)
+        else:
+            argv = [sys.executable, "-P", *_worker_module(), *first.worker, "--", *launch]
+            # A session of its own: what is typed to end this process is passed on once, by us.
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._orders, self.answers = self._process.stdin, self._process.stdout
         os.set_blocking(self.answers.fileno(), False)
         self._rest = b""
         self.order: Order | None = None  # what it is at
         self.has_answered = False
         self.is_over = False
 
+    def _start_loop(self, order: Order) -> None:
+        """Start a program that takes no orders; that its answers end tells its end."""
+        ours, theirs = os.pipe()
+        self.answers, self._orders = os.fdopen(ours, "rb", buffering=0), io.BytesIO()
+        argv = [sys.executable, "-P", *order.argv]
+        with open(order.log or os.devnull, "ab") as log, open(theirs, "wb", buffering=0):
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(theirs,)
+            )
+
     def can_take(self, order: Order) -> bool:
-        return self._kind == ((order.folder, "--feed") if order.run is None else (order.folder.parent, "--runs"))
+        return self._kind == order.worker
 
     def give(self, order: Order) -> None:
         self.order = order
+        if order.argv:
+            return
         with contextlib.suppress(BrokenPipeError):  # it is dead, and seen to be so when its answers end
             self._orders.write(order.line)
             self._orders.flush()

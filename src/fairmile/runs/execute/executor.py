@@ -54,7 +54,26 @@ class Member:
     then: Callable[[Document], None] | None = None  # may add to its record what the end shows
 
 
-Work = PreparedRun | Member
+@dataclass(frozen=True)
+class Loop:
+    """A planner that runs inside of a task: it asks for the next run until there is none, and executes each in place.
+
+    Python starts `module` with the folder of the batch and `arguments`. What it prints goes to `log` in that folder.
+    """
+
+    batch: Path
+    number: int
+    module: str
+    arguments: tuple[str, ...] = ()
+    system: str = ""
+    log: str = "workers.log"
+
+    @property
+    def id(self) -> str:
+        return f"{self.batch.name}/{self.number}"
+
+
+Work = PreparedRun | Member | Loop
 
 
 @dataclass(frozen=True)
@@ -115,14 +134,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Handle:
-    """What is needed to find a task again, in any process: the id of its run, and the batch it is a member of."""
+    """What is needed to find a task again, in any process: the id of its run, and the batch it is a member of.
+
+    A loop has no run of its own: a job array and its number stand for that.
+    """
 
     run: str
     batch: Path | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, work: Work) -> Handle:
-        return cls(work.id, work.batch if isinstance(work, Member) else None)
+        return cls(work.id, None if isinstance(work, PreparedRun) else work.batch)
 
 
 @dataclass(frozen=True)
@@ -158,10 +180,15 @@ class Executor(Protocol):
 
 
 class Graph:
-    """Tasks with edges on their way through executors; `place` says which executor takes a task."""
+    """Tasks with edges on their way through executors; `place` says which takes a run, `on_end` is told of each end."""
 
-    def __init__(self, tasks: Sequence[Task], place: Callable[[Work], Executor]) -> None:
-        self._place = place
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        place: Callable[[Work], Executor],
+        on_end: Callable[[str, TaskStatus], None] = lambda _, __: None,
+    ) -> None:
+        self._place, self._on_end = place, on_end
         self._tasks = {task.name: task for task in tasks}
         self._followers: dict[str, list[str]] = {}
         self._needed = {task.name: len(task.after) for task in tasks}
@@ -196,7 +223,7 @@ class Graph:
             self.handles |= dict(zip(names, handles, strict=True))
             self._live.setdefault(executor, {}).update(zip(handles, names, strict=True))
 
-    def follow(self, on_end: Callable[[Task, TaskStatus], None] = lambda _, __: None) -> dict[str, TaskStatus]:
+    def follow(self) -> dict[str, TaskStatus]:
         """Carry all tasks to their ends and return how each ended; what comes after a bad end is not begun."""
         self.submit()
         while self._live:
@@ -208,7 +235,6 @@ class Graph:
                     name = live.pop(status.handle)
                     if not self._tries_again(name, status):
                         self._end(name, status)
-                        on_end(self._tasks[name], status)
                 if not live:
                     del self._live[executor]
             self.submit()
@@ -252,6 +278,7 @@ class Graph:
 
     def _end(self, name: str, status: TaskStatus) -> None:
         self.over[name] = status
+        self._on_end(name, status)
         for follower in self._followers.get(name, ()):
             edge = next(each for each in self._tasks[follower].after if each.task == name)
             if follower in self.over:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fairmile.runs.execute.batch_status import MemberStatus, member_statuses
-from fairmile.runs.execute.executor import Executor
+from fairmile.runs.execute.executor import Executor, Work
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.in_place import InPlace
 from fairmile.runs.execute.job_arrays import Arrays
@@ -35,14 +35,25 @@ class Executors:
         """Return where each member of a batch stands, on whichever system."""
         return member_statuses(batch, self._host, self._arrays)
 
-    def on(self, system: str, packing: Packing | None = None) -> Executor:
-        """Return the executor of a system: jobs of its scheduler, over ssh where it is reached so."""
-        return self.scheduler(system, packing)
+    def on(self, system: str, packing: Packing | None = None, *, echo: BinaryIO | None = None) -> Scheduler:
+        """Return the executor of a system: jobs of its scheduler, over ssh where it is reached so.
 
-    def scheduler(self, system: str, packing: Packing | None = None) -> Scheduler:
-        """Return the same, with how members of a batch are put into its job arrays."""
+        `packing` says how members of a batch are put into its job arrays; what runs of their own print goes to `echo`
+        while they are polled.
+        """
         carrier = SentRuns(self._host) if self._host.jobs().machines[system].reach.host else SharedRuns(self._host)
-        return Scheduler(system, self._host, self._arrays(), packing or Packing(), carrier)
+        return Scheduler(system, self._host, self._arrays(), packing or Packing(), carrier, echo=echo)
+
+    def place(self, echo: BinaryIO | None = None) -> Callable[[Work], Executor]:
+        """Return what says which executor takes a run: that of its system, or this process."""
+        executors: dict[str, Executor] = {"": self.in_place(echo=echo)}
+
+        def executor_of(work: Work) -> Executor:
+            if work.system not in executors:
+                executors[work.system] = self.on(work.system, echo=echo)
+            return executors[work.system]
+
+        return executor_of
 
     def _arrays(self) -> Arrays:
         return Arrays(self._host.ledger.root, self._host.jobs(), self._host.envs)

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from fairmile.base.errors import Conflict, FairmileError, Locked
+from fairmile.base.errors import Conflict, FairmileError, Locked, Unsupported
 from fairmile.base.files import Holder, Lock
-from fairmile.runs.execute.executor import Handle, Member, PreparedRun, RunHost, TaskStatus, Work
+from fairmile.runs.execute.executor import Handle, Launch, Loop, Member, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower, status_of
 from fairmile.runs.execute.recorder import check_no_orphan, execute
 from fairmile.runs.execute.worker import Batch, Document
 from fairmile.runs.record.layout import RECORD, read_record
+from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run, RunState
 
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
@@ -88,6 +89,8 @@ class InPlace:
     def _recorded(self, work: Work) -> tuple[Document | None, Path]:
         if isinstance(work, PreparedRun):
             return self._execute_run(work), work.folder
+        if isinstance(work, Loop):
+            raise Unsupported("a loop needs a process of its own", hint="take a pool of one process")
         batch = self._batches.get(work.batch) or self._batches.setdefault(work.batch, self._batch(work.batch))
         member = work.line if work.line is not None else batch.member(work.number)
         done = batch.execute(member, more=_more(work, batch, member), look=work.look, then=work.then)
@@ -125,6 +128,28 @@ class InPlace:
     def _take_news(self) -> list[TaskStatus]:
         news, self._news = self._news, []
         return news
+
+
+class MembersOnly:
+    """What an executor needs of a ledger where it executes members of batches alone, as inside of a job."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def collect(self, reference: str) -> Run:
+        """Return a run as its record tells it."""
+        return self._ledger.get(reference)
+
+    def end(self, id: str) -> None:
+        """Refuse to end what another process executes."""
+        raise Unsupported(f"run {id} is executed by another process", hint=f"`fairmile runs cancel {id}` ends it")
+
+    def launch(self, work: PreparedRun) -> Launch:
+        """Refuse a run of its own."""
+        raise Unsupported(f"run {work.id} is no member of a batch, and nothing else is executed here")
+
+    def conclude(self, run: Run) -> None:
+        """Members keep what they made in their folders."""
 
 
 @contextlib.contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fairmile.runs.execute.crew import TAKEN, Crew, Ended, Order
-from fairmile.runs.execute.executor import Handle, PreparedRun, RunHost, TaskStatus, Work
+from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower
 from fairmile.runs.record.layout import RECORD, read_record
 from fairmile.runs.record.run import Run, RunState
@@ -74,7 +75,10 @@ class LocalPool:
         return self._host.collect(handle.run)
 
     def _order(self, work: Work) -> Order:
-        if not isinstance(work, PreparedRun):
+        if isinstance(work, Loop):
+            argv = ("-m", work.module, str(work.batch), *work.arguments, "--parent", str(os.getpid()), "--")
+            return Order(work.batch, work.number, work.id, argv=argv, log=work.batch / work.log)
+        if isinstance(work, Member):
             return Order(work.batch, work.number, work.id)
         if (work.folder / RECORD).exists():  # it is tried again
             work = replace(work, document=read_record(work.folder))

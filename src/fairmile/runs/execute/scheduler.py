@@ -11,18 +11,18 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from fairmile.base.errors import FairmileError, Transient, UsageError
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute.batch_status import MemberStatus, live_arrays, member_statuses
 from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.carrier import near_job
-from fairmile.runs.execute.executor import Handle, Member, PreparedRun, TaskStatus, Work
+from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, TaskStatus, Work
 from fairmile.runs.execute.following import status_of
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.job_arrays import Arrays
@@ -88,35 +88,52 @@ class Scheduler:
         arrays: Arrays,
         packing: Packing,
         carrier: RunCarrier,
+        *,
+        echo: BinaryIO | None = None,
     ) -> None:
         self._system, self._host, self._arrays, self._packing = system, host, arrays, packing
-        self._carrier = carrier
+        self._carrier, self._echo = carrier, echo
         self._states: dict[Handle, RunState] = {}
 
     def submit(self, works: Sequence[Work]) -> list[Handle]:
         """Submit runs, and return the handles of those that were; the limit of a packing holds others back."""
         taken: dict[str, Handle] = {}
         batches: dict[Path, list[Member]] = {}
+        loops: dict[Path, list[Loop]] = {}
         for work in works:
             if isinstance(work, Member):
                 batches.setdefault(work.batch, []).append(work)
+            elif isinstance(work, Loop):
+                loops.setdefault(work.batch, []).append(work)
             else:
                 self._submit_run(work)
                 taken[work.id] = Handle.of(work)
         for folder, members in batches.items():
             for id in self._submit_members(folder, members):
                 taken[id] = Handle(id, folder)
+        for folder, group in loops.items():
+            key = self._submit_loops(folder, group)
+            taken |= {loop.id: Handle(f"{key}/{index}", folder) for index, loop in enumerate(group)}
         for handle in taken.values():
             self._states.pop(handle, None)
         return [taken[work.id] for work in works if work.id in taken]
 
     def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
         """Return what is new, as the notes of the jobs and their scheduler tell."""
+        if self._echo is not None and wait_s:
+            self._print(handles, self._echo)
         news = self._news(handles)
         if not news and wait_s:
             time.sleep(wait_s)
             news = self._news(handles)
         return news
+
+    def wait(self, handle: Handle, *, timeout_s: float | None = None) -> None:
+        """Follow a run of its own to its end."""
+        if self._echo is not None:
+            self._print([handle], self._echo)
+        if (job := self._host.jobs().find(self._key_of(handle))) is not None:
+            self._host.jobs().wait([job.id], timeout_s=timeout_s)
 
     def cancel(self, handles: Collection[Handle]) -> None:
         """Cancel jobs; a job array can only be cancelled as a whole."""
@@ -131,7 +148,7 @@ class Scheduler:
                     raise UsageError(
                         f"run {other} is executed by the same job array", hint="cancel all of its runs together"
                     )
-                keys += [array.key] if live else []
+                keys += [array.key] if live or ids & {f"{array.key}/{index}" for index in array.left} else []
         for key in keys:
             self._arrays.cancel(key)
         for handle in handles:
@@ -207,9 +224,24 @@ class Scheduler:
                 (frozen.folder / file).unlink(missing_ok=True)
             raise
 
+    def _submit_loops(self, folder: Path, loops: Sequence[Loop]) -> str:
+        """Submit loops as one job array, and return its key."""
+        number = len(list(read_tasks(folder))) + 1
+        key = f"{folder.name}-{number}"
+        file = write_tasks(folder, number, key, self._system, [[] for _ in loops])
+        words = ["-m", loops[0].module, str(folder), "--job", key, *loops[0].arguments]
+        spec = RunSpec.model_validate(Batch.read(folder).document["spec"])
+        try:
+            self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key)
+        except FairmileError as error:
+            if not isinstance(error, Transient) and self._arrays.get(key) is None:
+                (folder / file).unlink(missing_ok=True)
+            raise
+        return key
+
     def _in_queue(self, folder: Path) -> int:
         """Return how many tasks of a batch wait or run."""
-        return sum(array.tasks for array in live_arrays(folder, self._arrays))
+        return sum(len(array.left) for array in live_arrays(folder, self._arrays))
 
     def _packed(self, spec: RunSpec, count: int) -> int:
         """Return how many members a task should execute, by what those of the batch took, or runs of that name."""
@@ -235,6 +267,16 @@ class Scheduler:
 
     # Where they stand
 
+    def _print(self, handles: Collection[Handle], echo: BinaryIO) -> None:
+        """Pass on what runs of their own print, one after the other, each until its end."""
+        jobs = self._host.jobs()
+        for handle in handles:
+            run = self._host.collect(handle.run) if handle.batch is None else None
+            job = jobs.find(run.document["job"]["key"]) if run is not None and not run.state.is_end else None
+            for piece in jobs.follow(job.id) if job is not None else ():
+                echo.write(piece)
+                echo.flush()
+
     def _news(self, handles: Collection[Handle]) -> list[TaskStatus]:
         found: list[TaskStatus] = []
         batches: dict[Path, dict[str, Handle]] = {}
@@ -246,9 +288,17 @@ class Scheduler:
         for folder, own in batches.items():
             statuses = member_statuses(folder, self._host, lambda: self._arrays)
             found += [_status(own[each.id], each) for each in statuses if each.id in own]
+            found += self._loop_statuses(handle for handle in own.values() if "/" in handle.run)
         news = [status for status in found if self._states.get(status.handle) is not status.state]
         self._states |= {status.handle: status.state for status in news}
         return news
+
+    def _loop_statuses(self, handles: Iterable[Handle]) -> Iterator[TaskStatus]:
+        for handle in handles:
+            key, _, index = handle.run.rpartition("/")
+            array = self._arrays.get(key)
+            is_over = array is None or array.is_over or int(index) in array.ended
+            yield TaskStatus(handle, RunState.DONE if is_over else RunState.RUNNING)
 
 
 def _status(handle: Handle, member: MemberStatus) -> TaskStatus:

@@ -8,8 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +18,8 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import Holder, write_atomic
-from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
+from fairmile.runs.execute.batches import Frozen, read_tasks
+from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.record.ledger import Ledger, RunRow
 from fairmile.runs.record.run import RunState
@@ -236,19 +235,22 @@ class Studies:
         self, study: Sweep, engine: Engine, workers: int, on_look: Callable[[Sequence[TrialRecord]], None]
     ) -> None:
         count = workers if engine.shares else 1
-        with contextlib.ExitStack() as stack:
-            processes = [stack.enter_context(_started(study.folder, workers // count)) for _ in range(count)]
+        loops = [_loop(study, number, "--at-once", str(workers // count)) for number in range(count)]
+        ends: list[TaskStatus] = []
+        with self._runs().executors.pool(count) as pool:
+            live = set(pool.submit(loops))
             try:
-                while _lasts(processes, _LOOK_S):
-                    if engine.shares:
+                while live:
+                    ends += [status for status in pool.poll(live, wait_s=_LOOK_S) if status.is_over]
+                    live -= {status.handle for status in ends}
+                    if live and engine.shares:
                         self._reap(study, engine)
-                    on_look(engine.trials())
+                    if live:
+                        on_look(engine.trials())
             except BaseException:
                 (study.folder / _STOP).touch()
-                for process in processes:
-                    process.send_signal(signal.SIGINT)
                 raise
-        if all(process.returncode > 0 for process in processes):
+        if all(status.state is RunState.FAILED for status in ends):
             raise RunFailed(
                 f"no worker of study {study.id} came to its end: {_last_line(study.folder / _LOG)}",
                 hint=f"{study.folder / _LOG} has all that they said",
@@ -266,11 +268,10 @@ class Studies:
             raise Conflict(f"study {study.id} has workers", hint=f"`fairmile tune show {study.id}` tells how far it is")
         (study.folder / _STOP).unlink(missing_ok=True)
         self._reap(study, engine)
-        number = len(list(read_tasks(study.folder))) + 1
-        key = f"{study.id}-{number}"
-        write_tasks(study.folder, number, key, study.system, [[] for _ in range(workers)])
-        words = ["-m", "fairmile.sweeps.tuning.study_worker", str(study.folder), "--job", key]
-        return self._runs().arrays.submit(frozen_of(study), words, workers, key).job
+        executor = self._runs().executors.on(study.system)
+        handle, *_ = executor.submit([_loop(study, number) for number in range(workers)])
+        array = self._runs().arrays.get(handle.run.rpartition("/")[0])
+        return array.job if array is not None else ""
 
     def is_spent(self, study: Sweep) -> bool:
         """Tell whether all trials that a study may have are over."""
@@ -308,8 +309,13 @@ class Studies:
     def stop(self, study: Sweep) -> None:
         """Have a study end: no trial is begun any more, and its jobs are cancelled."""
         (study.folder / _STOP).touch()
-        for said in read_tasks(study.folder):
-            self._runs().arrays.cancel(said["key"])
+        handles = [
+            Handle(f"{said['key']}/{task}", study.folder)
+            for said in read_tasks(study.folder)
+            for task in range(len(said["tasks"]))
+        ]
+        if handles:
+            self._runs().executors.on(study.system).cancel(handles)
 
     def _reap(self, study: Sweep, engine: Engine) -> None:
         engine.reap(lambda worker: self._is_alive(study, worker))
@@ -390,31 +396,9 @@ def frozen_of(study: Sweep) -> Frozen:
     return Frozen(study.folder, RunSpec.model_validate(study.document["spec"]), study.document["values"])
 
 
-@contextlib.contextmanager
-def _started(folder: Path, at_once: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a worker that begins nothing more when this process has ended."""
-    said = {"--at-once": at_once, "--parent": os.getpid()}
-    words = [word for name, value in said.items() for word in (name, str(value))]
-    argv = [sys.executable, "-P", "-m", "fairmile.sweeps.tuning.study_worker", str(folder), *words, "--"]
-    with open(folder / _LOG, "ab") as log:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=os.environ
-        )
-    try:
-        yield process
-    finally:
-        process.wait()
-
-
-def _lasts(processes: Sequence[subprocess.Popen[bytes]], for_s: float) -> bool:
-    """Wait for a while, at most until all processes have ended; tell whether one of them goes on."""
-    until = time.monotonic() + for_s
-    while running := [process for process in processes if process.poll() is None]:
-        if (left := until - time.monotonic()) <= 0:
-            return True
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running[0].wait(left)
-    return False
+def _loop(study: Sweep, number: int, *arguments: str) -> Loop:
+    """Return a worker of a study, which tries what its engine proposes."""
+    return Loop(study.folder, number, "fairmile.sweeps.tuning.study_worker", arguments, study.system, _LOG)
 
 
 def _last_line(file: Path) -> str:

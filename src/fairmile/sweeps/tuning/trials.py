@@ -8,7 +8,10 @@ from typing import Any
 
 from fairmile.meter.tail import Tail
 from fairmile.runs.execute.batches import Frozen
+from fairmile.runs.execute.executor import Member
+from fairmile.runs.execute.in_place import InPlace, MembersOnly
 from fairmile.runs.execute.worker import Batch
+from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.trial import STOPPED_EARLY, result_of
 from fairmile.runs.record.values import Value
@@ -61,10 +64,12 @@ class TrialRunner:
         def look() -> str:
             return watched.look() or (INTERRUPTED if self.is_interrupted else "")
 
-        document = self._batch.execute(member, more=more, look=look, then=lambda _: watched.take())
-        if document is None:
+        work = Member(self._batch.folder, 0, id, line=member, more=more, look=look, then=lambda _: watched.take())
+        executor = InPlace(MembersOnly(Ledger(self._batch.root)), batch=lambda _: self._batch)
+        handles = executor.submit([work])
+        if not any(status.is_over for status in executor.poll(handles)):
             return Outcome("failed", reason=f"run {id} is executed by another process", run=id)
-        return self._outcome(document, id)
+        return self._outcome(executor.collect(handles[0]))
 
     def _member(self, id: str, trial: Trial) -> dict[str, Any]:
         point = Point(trial.number, id, trial.params)
@@ -80,14 +85,13 @@ class TrialRunner:
             member["env"] = {**member.get("env", {}), **places}
         return member
 
-    def _outcome(self, document: Mapping[str, Any], id: str) -> Outcome:
-        folder = self._batch.root / id
-        result = result_of(Run(document, folder))
+    def _outcome(self, run: Run) -> Outcome:
+        result = result_of(run)
         if result.state == "running":  # not the trial failed: it may be tried again
             self.is_interrupted = True
-        left = folder / CHECKPOINT
+        left = run.folder / CHECKPOINT
         checkpoint = str(left) if result.state == "done" and left.is_dir() else ""
-        return Outcome(result.state, result.values, result.reason, id, checkpoint)
+        return Outcome(result.state, result.values, result.reason, run.id, checkpoint)
 
 
 class _Watched:

@@ -1,0 +1,73 @@
+"""Every executor of runs passes the same suite, with the real thing: processes, a Slurm, an ssh server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from far_systems import FAR, plain_system, slurm_system
+from slurm_cluster import SlurmCluster
+from sweep_making import environ_of, workspace_here, workspace_on
+
+from fairmile.jobs.queue import Jobs
+from fairmile.runs.execute.scheduler import Packing
+from fairmile.testing.executors import ExecutorSuite, Place
+from fairmile.workspace import Workspace
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def remote(folder: Path, systems: str) -> Workspace:
+    workspace = workspace_here(folder, systems)
+    # A test wants to know sooner than a scheduler should be asked.
+    workspace.__dict__["jobs"] = Jobs(workspace.home / "jobs", workspace.systems, ask_every_s=1.0)
+    return workspace
+
+
+class TestInPlace(ExecutorSuite):
+    outlives = False
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(workspace_here(tmp_path).runs, "in place", tmp_path, environ_of(tmp_path))
+
+
+class TestLocalPool(ExecutorSuite):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(workspace_here(tmp_path).runs, "pool", tmp_path, environ_of(tmp_path))
+
+
+class TestScheduler(ExecutorSuite):
+    @pytest.fixture
+    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+        runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
+        return Place(runs, "system", tmp_path, {**environ_of(tmp_path), **slurm_cluster.environ}, "rig")
+
+
+@pytest.mark.thorough
+class TestPackedScheduler(ExecutorSuite):
+    @pytest.fixture
+    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+        runs = workspace_on(slurm_cluster, tmp_path, monkeypatch).runs
+        environ = {**environ_of(tmp_path), **slurm_cluster.environ}
+        return Place(runs, "system", tmp_path, environ, "rig", Packing(pack=4, slots=2))
+
+
+class TestSsh(ExecutorSuite):
+    @pytest.fixture
+    def place(self, tmp_path: Path, sshd: Any) -> Place:
+        runs = remote(tmp_path, plain_system(sshd, tmp_path)).runs
+        return Place(runs, "system", tmp_path, environ_of(tmp_path), FAR)
+
+
+@pytest.mark.thorough
+class TestSchedulerOverSsh(ExecutorSuite):
+    @pytest.fixture
+    def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, sshd: Any) -> Place:
+        runs = remote(tmp_path, slurm_system(sshd, slurm_cluster, tmp_path)).runs
+        return Place(runs, "system", tmp_path, environ_of(tmp_path), FAR)
