@@ -140,9 +140,9 @@ class Scheduler:
         ids = {handle.run for handle in handles}
         keys: list[str] = []
         for folder in {handle.batch for handle in handles if handle.batch is not None}:
-            members = Batch.read(folder).members()
+            batch = Batch.read(folder)
             for array in live_arrays(folder, self._arrays):
-                live = {members[number]["id"] for number in array.numbers}
+                live = {batch.member(number)["id"] for number in array.numbers}
                 if live & ids and not live <= ids:
                     other = min(live - ids)
                     raise UsageError(
@@ -286,9 +286,11 @@ class Scheduler:
             else:
                 found.append(status_of(self._host.collect(handle.run)))
         for folder, own in batches.items():
-            statuses = member_statuses(folder, self._host, lambda: self._arrays)
-            found += [_status(own[each.id], each) for each in statuses if each.id in own]
-            found += self._loop_statuses(handle for handle in own.values() if "/" in handle.run)
+            loops = [handle for handle in own.values() if "/" in handle.run]
+            found += self._loop_statuses(loops)
+            if len(loops) < len(own):
+                statuses = member_statuses(folder, self._host, lambda: self._arrays)
+                found += [_status(own[each.id], each) for each in statuses if each.id in own]
         news = [status for status in found if self._states.get(status.handle) is not status.state]
         self._states |= {status.handle: status.state for status in news}
         return news

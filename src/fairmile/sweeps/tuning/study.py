@@ -309,11 +309,8 @@ class Studies:
     def stop(self, study: Sweep) -> None:
         """Have a study end: no trial is begun any more, and its jobs are cancelled."""
         (study.folder / _STOP).touch()
-        handles = [
-            Handle(f"{said['key']}/{task}", study.folder)
-            for said in read_tasks(study.folder)
-            for task in range(len(said["tasks"]))
-        ]
+        listed = list(read_tasks(study.folder))
+        handles = [Handle(f"{each['key']}/{n}", study.folder) for each in listed for n in range(len(each["tasks"]))]
         if handles:
             self._runs().executors.on(study.system).cancel(handles)
 
