@@ -88,6 +88,9 @@ def executor_of(runs: Runs, kind: str, system: str = "", packing: Packing | None
     elif kind == "pool":
         with executors.pool(2) as pool:
             yield pool
+    elif kind == "pilot":
+        with executors.pilot(system or "laptop", 1, workers=2, address="127.0.0.1") as pilot:
+            yield pilot
     else:
         yield executors.on(system, packing)
 

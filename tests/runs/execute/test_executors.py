@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,15 @@ class TestSchedulerOverSsh(ExecutorSuite):
     def place(self, slurm_cluster: SlurmCluster, tmp_path: Path, sshd: Any) -> Place:
         runs = remote(tmp_path, slurm_system(sshd, slurm_cluster, tmp_path)).runs
         return Place(runs, "system", tmp_path, environ_of(tmp_path), FAR)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(importlib.util.find_spec("parsl") is None, reason="needs the Python package parsl")
+# Sockets of Parsl are closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+class TestPilot(ExecutorSuite):
+    takes_runs = False
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(workspace_here(tmp_path).runs, "pilot", tmp_path, environ_of(tmp_path))

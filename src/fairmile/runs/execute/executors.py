@@ -12,6 +12,7 @@ from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.in_place import InPlace
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.local_pool import LocalPool
+from fairmile.runs.execute.pilot import Pilot
 from fairmile.runs.execute.scheduler import Packing, Scheduler, SharedRuns
 from fairmile.runs.execute.ssh import SentRuns
 from fairmile.runs.execute.worker import Batch
@@ -43,6 +44,11 @@ class Executors:
         """
         carrier = SentRuns(self._host) if self._host.jobs().machines[system].reach.host else SharedRuns(self._host)
         return Scheduler(system, self._host, self._arrays(), packing or Packing(), carrier, echo=echo)
+
+    def pilot(self, system: str, blocks: int, *, workers: int | None = None, address: str = "") -> Pilot:
+        """Return pilot jobs on a system, or on this machine where it is `laptop`, which last as long as its block."""
+        machine = self._host.jobs().machines[system]
+        return Pilot(machine, self._host, blocks=blocks, workers=workers, address=address)
 
     def place(self, echo: BinaryIO | None = None) -> Callable[[Work], Executor]:
         """Return what says which executor takes a run: that of its system, or this process."""

@@ -1,0 +1,254 @@
+"""The executor that is pilot jobs: workers that stay on a system, so that no run waits for its scheduler.
+
+Parsl does the work: it starts the workers, hands runs to them and replaces those that are lost. They end with the
+process that submitted them.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairmile.base.errors import FairmileError, Unsupported, UsageError
+from fairmile.base.files import write_failure
+from fairmile.jobs.directives import slurm_directives
+from fairmile.jobs.machines import Machine
+from fairmile.jobs.request import JobFiles, Request
+from fairmile.jobs.resolve import DEFAULT_TIME_S, resolve
+from fairmile.jobs.spec import JobSpec
+from fairmile.runs.execute.crew import TAKEN
+from fairmile.runs.execute.executor import Handle, Member, RunHost, TaskStatus, Work
+from fairmile.runs.execute.following import Follower
+from fairmile.runs.execute.worker import Batch
+from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.spec import RunSpec
+
+if TYPE_CHECKING:
+    from parsl.config import Config
+
+_LOOPBACK = "127.0.0.1"
+_LOST_RETRIES = 1  # of a run whose worker was lost
+_LOOK_EVERY_S = 0.5  # for the wish that a run be cancelled
+# What of our header Parsl writes itself.
+_THEIRS = ("--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--output", "--error")
+_CANCELLED = "it was cancelled"
+
+
+class Pilot:
+    """Executes members of batches on pilot jobs of a machine; they end with the block of this executor.
+
+    `blocks` pilot jobs are submitted, with the resources and software that the batch asks for and `workers` workers on
+    each node, or one for each core. The folder of the batch must be seen by the nodes; `address` is where they reach
+    this machine.
+    """
+
+    def __init__(
+        self, machine: Machine, host: RunHost, *, blocks: int = 1, workers: int | None = None, address: str = ""
+    ) -> None:
+        _check(machine, blocks, workers)
+        self._machine, self._host = machine, host
+        self._blocks, self._workers, self._address = blocks, workers, address or _address(machine)
+        self._kernel: Any = None
+        self._run: Callable[..., Any] | None = None
+        self._scratch: Path | None = None
+        self._futures: dict[Any, Handle] = {}
+        self._over: set[Handle] = set()
+        self._follower = Follower(host.collect)
+
+    def __enter__(self) -> Pilot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kernel is not None:
+            self._kernel.cleanup()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def submit(self, works: Sequence[Work]) -> list[Handle]:
+        """Hand members to the workers; the first submission starts them, like a job of its batch."""
+        handles = []
+        for work in works:
+            if not isinstance(work, Member):
+                raise Unsupported(f"pilot jobs execute members of batches, which {work.id} is not")
+            handle = Handle.of(work)
+            self._over.discard(handle)
+            _wish(work.batch, work.id).unlink(missing_ok=True)
+            self._futures[self._app(work.batch)(str(work.batch), work.number, work.id)] = handle
+            handles.append(handle)
+        return handles
+
+    def poll(self, handles: Collection[Handle], *, wait_s: float = 0.0) -> list[TaskStatus]:
+        """Return what has ended; runs of other processes are followed by their records."""
+        done = wait(self._futures, wait_s, FIRST_COMPLETED).done if self._futures else set()
+        news = [status for future in done if (status := self._ended(future)) is not None]
+        own = set(self._futures.values())
+        others = self._follower.news(each for each in handles if each not in own and each not in self._over)
+        self._over |= {status.handle for status in others if status.is_over}
+        if not self._futures and not news and not others:
+            time.sleep(wait_s)
+        return [*news, *others]
+
+    def cancel(self, handles: Collection[Handle]) -> None:
+        """Wish that runs end: a worker sees that before it begins one, and while one runs."""
+        for handle in handles:
+            if handle.batch is None:
+                raise UsageError(f"run {handle.run} is no member of a batch", hint="cancel it where it was submitted")
+            wish = _wish(handle.batch, handle.run)
+            try:
+                wish.touch()
+            except OSError as error:
+                raise write_failure(str(wish), error) from error
+
+    def collect(self, handle: Handle) -> Run:
+        """Return the run of a task."""
+        return self._host.collect(handle.run)
+
+    def _app(self, batch: Path) -> Callable[..., Any]:
+        if self._run is None:
+            kernel_class, app = _parsl()
+            spec = RunSpec.model_validate(Batch.read(batch).document["spec"])
+            like = JobSpec(argv=("true",), launch="plain", resources=spec.resources, software=spec.software)
+            request = resolve(self._machine.filled(like), self._machine.system)
+            self._scratch = Path(tempfile.mkdtemp(prefix=".pilot-", dir=batch))
+            config = _config(request, self._machine, self._scratch, self._workers, self._blocks, self._address)
+            self._kernel = kernel_class(config)
+            self._run = app(execute_member, data_flow_kernel=self._kernel)
+        return self._run
+
+    def _ended(self, future: Any) -> TaskStatus | None:
+        """Return how a run ended; None where another process executes it, whose record is followed."""
+        handle = self._futures.pop(future)
+        try:
+            state, reason = future.result()
+        except Exception as error:  # noqa: BLE001  whatever Parsl raises: the worker, the block or the interchange is gone
+            state, reason = "interrupted", f"{type(error).__name__}: {error}"
+        if state == TAKEN:
+            return None
+        self._over.add(handle)
+        return TaskStatus(handle, RunState(state), reason)
+
+
+def execute_member(folder: str, number: int, id: str) -> tuple[str, str]:
+    """Execute a member on a worker, and return its state and why; only what the worker does not survive is raised."""
+    wish = _wish(Path(folder), id)
+    if wish.exists():
+        return "cancelled", "it was cancelled before it began"
+    looked_at = 0.0
+
+    def look() -> str:
+        nonlocal looked_at
+        now = time.monotonic()
+        if now - looked_at < _LOOK_EVERY_S:
+            return ""
+        looked_at = now
+        return _CANCELLED if wish.exists() else ""
+
+    batch = Batch.read(Path(folder))
+    try:
+        document = batch.execute(batch.member(number), look=look)
+    except (FairmileError, OSError) as error:
+        return "failed", str(error)
+    if document is None:
+        return TAKEN, ""
+    result = document["result"]
+    return result["state"], result.get("reason") or ""
+
+
+def _wish(batch: Path, id: str) -> Path:
+    """Return the file by which somebody wishes that a run be cancelled."""
+    return batch / f".cancel-{id}"
+
+
+def _check(machine: Machine, blocks: int, workers: int | None) -> None:
+    for name, value in (("blocks", blocks), ("workers", workers)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}: expected at least 1, found {value}")
+    dialect = machine.system.scheduler.dialect
+    if dialect not in ("shell", "slurm"):
+        raise Unsupported(
+            f"pilot jobs are known for Slurm and for this machine alone, {machine.system.name} has {dialect}",
+            hint="submit the sweep as job arrays instead",
+        )
+    if machine.reach.host:
+        raise Unsupported(
+            f"pilot jobs must be started on {machine.system.name} itself: its nodes have to reach this process",
+            hint=f"run the same there, or submit the sweep as job arrays (ssh {machine.reach.host})",
+        )
+
+
+def _parsl() -> tuple[Callable[[Config], Any], Callable[..., Any]]:
+    try:
+        from parsl import python_app
+        from parsl.dataflow.dflow import DataFlowKernel
+    except ImportError as error:
+        raise Unsupported("pilot jobs need Parsl", hint="pip install 'fairmile[pilot]'") from error
+    return DataFlowKernel, python_app
+
+
+def _config(
+    request: Request, machine: Machine, scratch: Path, workers: int | None, blocks: int, address: str
+) -> Config:
+    from parsl.config import Config
+    from parsl.executors import HighThroughputExecutor
+    from parsl.executors.high_throughput import interchange
+
+    # The programs that Parsl looks for by name stand beside its Python; modules may have put another one before it.
+    beside = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+    lines = "\n".join([*request.lines, beside])
+    cpus = request.cpus_per_task * request.tasks_per_node if request.cpus_per_task else None
+    executor = HighThroughputExecutor(
+        label="pilot",
+        provider=_provider(request, machine, lines, blocks, cpus),
+        interchange_launch_cmd=[sys.executable, interchange.__file__],
+        address=address,
+        max_workers_per_node=workers or cpus,
+        worker_logdir_root=str(scratch),
+        encrypted=True,  # others on this machine must not hand our workers runs
+        heartbeat_period=10,
+        heartbeat_threshold=40,
+    )
+    return Config(
+        executors=[executor],
+        retries=_LOST_RETRIES,
+        run_dir=str(scratch),
+        strategy="simple",
+        strategy_period=1,
+        initialize_logging=False,
+        usage_tracking=0,
+    )
+
+
+def _provider(request: Request, machine: Machine, lines: str, blocks: int, cpus: int | None) -> Any:
+    from parsl.launchers import SimpleLauncher, SingleNodeLauncher, SrunLauncher
+    from parsl.providers import LocalProvider, SlurmProvider
+
+    size: dict[str, Any] = {"init_blocks": blocks, "min_blocks": 0, "max_blocks": blocks, "worker_init": lines}
+    if machine.system.scheduler.dialect == "shell":
+        make_local: Any = LocalProvider  # it has no types
+        return make_local(launcher=SingleNodeLauncher(), **size)
+    ours = slurm_directives(request, JobFiles("", ""))
+    options = [line for line in ours if not line.removeprefix("#SBATCH ").startswith(_THEIRS)]
+    seconds = math.ceil(request.time_s or DEFAULT_TIME_S)
+    return SlurmProvider(
+        nodes_per_block=request.nodes,
+        cores_per_node=cpus,
+        walltime=f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}",
+        scheduler_options="\n".join(options),
+        exclusive=False,  # our own options say so where it is meant
+        cmd_timeout=60,
+        launcher=SrunLauncher() if request.nodes > 1 else SimpleLauncher(),
+        **size,
+    )
+
+
+def _address(machine: Machine) -> str:
+    return _LOOPBACK if machine.system.scheduler.dialect == "shell" else socket.gethostname()
