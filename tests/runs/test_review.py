@@ -155,7 +155,7 @@ class TestTheProgram:
     def test_never_answers_for_a_run_of_ones_own(self, other: Runs, crate: Path) -> None:
         again = other.rerun(str(crate), trust=True).again
         assert again.identity == ""
-        imported = other.get(again.document["rerun_of"])
+        imported = other.get(again.record.rerun_of)
         asked = Candidate(imported.spec, {}, (), {}, other.root)
         assert not any(map(asked.is_asked_alike, other.alike(imported.identity)))
 
@@ -176,7 +176,7 @@ class TestTheProgram:
         found = {each.what: each for each in done.verdicts}
         assert (found["code"].same, found["code"].detail) == (True, "the same files")
         assert found["commit"].same is None
-        assert "git" not in done.again.captured["code"]
+        assert "git" not in done.again.captured.code
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_outputs_behind_a_link_that_leads_out_are_left_out_and_named(runs: Runs,
     (tmp_path / "outside" / "private.txt").write_text("secret")
     make = f"ln -s {tmp_path}/outside there; ln -s {tmp_path}/outside/private.txt one.txt; echo 1 > two.txt"
     run = runs.run(RunSpec(argv=("sh", "-c", make), outputs=("there/*", "*.txt", "there")))
-    assert list(run.result["outputs"]) == ["two.txt"]
-    assert "are left out, such as" in run.result["notes"][0]
+    assert list(run.result.outputs) == ["two.txt"]
+    assert "are left out, such as" in run.result.notes[0]
 
 
 def test_variables_of_others_are_set_by_a_list_of_what_is_harmless() -> None:
