@@ -506,11 +506,11 @@ class TestExchange:
 
     @pytest.mark.parametrize("id", ["../above", ".hidden", "a/b", ""])
     def test_an_id_that_leaves_the_folder_is_refused(self, runs: Runs, tmp_path: Path, id: str) -> None:
-        document = {**runs.run(["true"]).document, "id": id}
+        record = replace(runs.run(["true"]).record, id=id)
         fake = tmp_path / "crate"
         fake.mkdir()
-        (fake / "run.json").write_text(json.dumps(document))
-        (fake / "ro-crate-metadata.json").write_text(card_text(document, fake))
+        (fake / "run.json").write_text(json.dumps({**record.to_dict(), "id": id}))
+        (fake / "ro-crate-metadata.json").write_text(card_text(record, fake))
         before = sorted(tmp_path.rglob("run.json"))
         with pytest.raises(UsageError):
             runs.import_runs(fake)
@@ -537,7 +537,7 @@ class TestExchange:
         assert not (other.get(run.id).folder / "inputs").exists()
         for _ in range(2):
             (again,) = other.import_runs(whole)
-            paths = {name: Path(each["path"]) for name, each in again.captured.inputs.items()}
+            paths = {name: Path(each.path) for name, each in again.captured.inputs.items()}
             assert paths["data"].read_text() == "6" and (paths["more"] / "deep/x").read_text() == "7"
         assert [path.name for path in other.root.iterdir() if path.name.startswith(".import")] == []
         assert other.rerun(run.id, trust=True).reproduced

@@ -22,6 +22,7 @@ from fairmile.meter.meter import Meter
 from fairmile.runs.execute import recorder
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.layout import read_record
+from fairmile.runs.record.record import RecordedSpec, RunRecord
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.runs import Runs
@@ -87,7 +88,7 @@ class TestOutputs:
         run = runs.run(["sh", "-c", change], outputs=("out/*",))
         assert sorted(run.result.outputs) == ["out/changed", "out/new", "out/replaced", "out/same"]
         assert run.result.untouched == ["out/old"]
-        assert "before" not in runs.get(run.id).document
+        assert not runs.get(run.id).record.before
 
     def test_a_time_that_is_set_back_hides_no_change(self, runs: Runs) -> None:
         Path("a").write_text("1")
@@ -391,7 +392,7 @@ class TestBadDays:
         while recorder.poll() is None:
             recorder.send_signal(signal.SIGINT)
             time.sleep(0.5)
-            if read_record(found)["result"]:
+            if read_record(found).result:
                 break
         recorder.wait(30)
         run = runs.get(found.name)
@@ -431,7 +432,7 @@ def _events(folder: Path, name: str) -> list[object]:
 def _wait_for_record(root: Path) -> Path:
     _wait_until(lambda: any(root.glob("*/run.json")) and any(root.glob("*/events.jsonl")))
     (found,) = root.glob("*/run.json")
-    assert read_record(found.parent)["state"] == "running"
+    assert read_record(found.parent).state == "running"
     return found.parent
 
 
@@ -448,12 +449,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> None:
-    document = {
-        "format": 1,
-        "id": "quick",
-        "created": 0.0,
-        "spec": {"name": "quick", "argv": ["sleep", "0.3"], "watch_s": 0},
-    }
+    record = RunRecord(id="quick", spec=RecordedSpec(name="quick", argv=["sleep", "0.3"], watch_s=0))
 
     before = {each.pid for each in psutil.Process().children()}  # of other tests in this process
 
@@ -464,8 +460,8 @@ def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> N
         return "stopped early: weak"
 
     (tmp_path / "quick").mkdir()
-    recorder.execute(tmp_path / "quick", document, argv=["sleep", "0.3"], env=os.environ, look=look)
-    assert (document["state"], document["result"]["reason"]) == ("done", "")
+    recorder.execute(tmp_path / "quick", record, argv=["sleep", "0.3"], env=os.environ, look=look)
+    assert (record.state, record.result.reason) == ("done", "")
 
 
 def test_a_pattern_that_other_engines_need_years_for_costs_nothing(tmp_path: Path) -> None:

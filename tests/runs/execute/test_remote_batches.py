@@ -24,6 +24,7 @@ from fairmile.runs.execute.batches import ArrayState, Frozen, write_tasks
 from fairmile.runs.execute.remote_batches import FarBatches
 from fairmile.runs.execute.worker import pool
 from fairmile.runs.record.layout import open_arrays
+from fairmile.runs.record.record import JobReference
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.runs import RunPlan, Runs
@@ -133,7 +134,7 @@ def test_code_and_inputs_travel_and_records_come_back(runs: Runs, tmp_path: Path
         assert not (run.folder / "work").exists()
         assert "s3cr3t" not in (run.folder / "run.json").read_text()
     assert len({runs.get(f"g-{n}").identity for n in range(6)}) == 6
-    assert runs.get("g-4").document["job"] == {"key": key, "system": FAR, "task": 2}
+    assert runs.get("g-4").job == JobReference(key=key, system=FAR, task=2)
     assert (there / "batch.json").stat().st_mode & 0o077 == 0
     assert there.stat().st_mode & 0o077 == 0
     assert open_arrays(runs.root) == []

@@ -223,9 +223,9 @@ def test_a_member_is_stopped_where_somebody_who_looks_says_so(runs: Runs, tmp_pa
     frozen(runs, tmp_path / "b", ["sh", "-c", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"], 1)
     batch = Batch.read(tmp_path / "b")
     looked = iter(["", "", "it goes nowhere"])
-    document = batch.execute(batch.members()[0], look=lambda: next(looked, "it goes nowhere"))
-    assert document is not None
-    assert (document["result"]["state"], document["result"]["reason"]) == ("cancelled", "it goes nowhere")
+    record = batch.execute(batch.members()[0], look=lambda: next(looked, "it goes nowhere"))
+    assert record is not None
+    assert (record.result.state, record.result.reason) == ("cancelled", "it goes nowhere")
     assert runs.output("g-0").endswith(b"saved\n")
 
 

@@ -74,6 +74,9 @@ class Part:
                 except _Misfit as misfit:
                     misfit.path.insert(0, key)
                     raise
+        for name, slot in slots.items():
+            if slot.default is MISSING and name not in values:
+                raise _Misfit(data, f"an object with {name}")
         return cls(**values, extra=extra)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +106,7 @@ class _Slot(NamedTuple):
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
-    default: Any  # to compare with; a part never has this very object
+    default: Any  # to compare with; MISSING where a value must be stated
     is_stated: bool
 
 
@@ -436,12 +439,12 @@ class TrialReference(Part):
 class Metric(Part):
     """A metric of a run, over all values that were logged; `value` is the last."""
 
-    value: Stated[float] = 0.0
-    first: Stated[float] = 0.0
-    min: Stated[float] = 0.0
-    max: Stated[float] = 0.0
-    mean: Stated[float] = 0.0
-    count: Stated[int] = 0
+    value: float
+    first: float
+    min: float
+    max: float
+    mean: float
+    count: int
     unit: Stated[str] = ""
     better: Stated[Better] = ""
     tolerance: Stated[float | None] = None
