@@ -189,7 +189,7 @@ def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...],
     runs = Workspace.open().runs
     found = run_stages(runs, name, steps, params=parse_params(params), echo=echo, on_stage=_stage(out), **given)
     if out.as_json:
-        out.data({"group": found[0].group, "runs": [dict(run.document) for run in found]})
+        out.data({"group": found[0].group, "runs": [run.to_dict() for run in found]})
     else:
         out.hint(f"`fairmile compare {found[0].group}` shows them side by side")
 

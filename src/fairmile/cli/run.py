@@ -153,12 +153,12 @@ def _asks_anew(context: click.Context, options: Mapping[str, Any]) -> bool:
 
 
 def _going_on(run: Run) -> RunPlan:
-    return RunPlan(run.spec, (Step("run", " ".join(run.document.get("argv") or run.spec.argv)),))
+    return RunPlan(run.spec, (Step("run", " ".join(run.argv)),))
 
 
 def _waited(out: Out, runs: Runs, found: Sequence[Run], wait: bool) -> list[Run]:
     """Follow runs on systems to their end, where that is wanted."""
-    return [runs.wait(run.id, echo=_echo(out)) if wait and run.document.get("job") else run for run in found]
+    return [runs.wait(run.id, echo=_echo(out)) if wait and run.job is not None else run for run in found]
 
 
 def _what(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
@@ -218,7 +218,7 @@ def _shown(name: str, value: float) -> str:
 def _told(out: Out, runs: Runs, found: Sequence[Run]) -> int:
     """Tell how runs ended and return the exit code."""
     if out.as_json:
-        documents = [dict(run.document) for run in found]
+        documents = [run.to_dict() for run in found]
         out.data(documents[0] if len(documents) == 1 else {"runs": documents})
     else:
         for run in found:
@@ -242,8 +242,8 @@ def _tell(out: Out, runs: Runs, run: Run) -> None:
         out.say(f"  energy {run.energy_j:.4g} J")
     why = runs.explain(run)
     if why is not None:
-        out.say(f"  {run.result.get('reason') or why.what}" + (f": {why.line}" if why.line else ""))
-        out.hint(run.result.get("hint") or why.advice)
+        out.say(f"  {run.reason or why.what}" + (f": {why.line}" if why.line else ""))
+        out.hint(run.hint or why.advice)
         out.hint(f"`fairmile run --resume {run.id}` goes on with it")
     elif not run.state.is_end:
         out.hint(f"`fairmile runs show {run.id}` tells how it goes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 import zipfile
 from collections import deque
@@ -36,7 +35,7 @@ from fairmile.meter.meter import Meter
 from fairmile.runs import sabath
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import capture, carrier
-from fairmile.runs.execute.batches import Frozen, write_frozen
+from fairmile.runs.execute.batches import Frozen, write_batch
 from fairmile.runs.execute.executor import After, Graph, Handle, PreparedRun, Task
 from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.host import WorkspaceRuns
@@ -44,7 +43,7 @@ from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, finish
-from fairmile.runs.execute.worker import MEMBER
+from fairmile.runs.execute.worker import MEMBER, Batch
 from fairmile.runs.interchange import export_run, import_runs, known_run
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
@@ -54,6 +53,7 @@ from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.layout import OUTPUT, WORK, open_arrays
 from fairmile.runs.record.ledger import Ledger, recorded_spec
 from fairmile.runs.record.packing import SUFFIX as PACKED
+from fairmile.runs.record.record import Captured, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
@@ -127,14 +127,10 @@ class RunPlan:
 class Recording:
     """A run that is this very program: what it logs goes into its record."""
 
-    def __init__(self, folder: Path, document: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, id: str) -> None:
         self.folder = folder
-        self.document = document
+        self.id = id
         self.meter = Meter(folder / FILE)
-
-    @property
-    def id(self) -> str:
-        return str(self.document["id"])
 
     def log(self, *, step: float | None = None, **metrics: float) -> None:
         """Keep values of metrics."""
@@ -357,9 +353,9 @@ class Runs(Ledger):
         if count < 1:
             raise UsageError(f"a run cannot be repeated {count} times")
         plan.refuse_unfit()
-        folder, document = self.create(plan.spec, {})
+        folder = self.create(plan.spec, RunRecord())
         folder.rmdir()
-        group, seed = plan.spec.group or str(document["id"]), plan.spec.seed
+        group, seed = plan.spec.group or folder.name, plan.spec.seed
         tasks: list[Task] = []
         for number in range(count):
             changes = {"group": group, "seed": None if seed is None else seed + number}
@@ -404,12 +400,12 @@ class Runs(Ledger):
             if step.verb in ("fetch", "build"):
                 on_step(step)
         captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
-        captured |= needs_record(checked, captured)
-        document = _new_document(plan, spec, captured)
-        if not again and (known := self._known(document["identity"], spec, captured, on_step)) is not None:
+        captured.needs = needs_record(checked, captured)
+        record = _new_record(plan, spec, captured)
+        if not again and (known := self._known(record.identity, spec, captured, on_step)) is not None:
             return known
-        folder, document = self.create(spec, document)
-        return PreparedRun(folder, document, spec, from_snapshot=plan.original is not None)
+        folder = self.create(spec, record)
+        return PreparedRun(folder, record, spec, from_snapshot=plan.original is not None)
 
     def _spec_of(self, plan: RunPlan) -> RunSpec:
         """Return what is executed of a plan; a system that this machine is not raises."""
@@ -421,9 +417,7 @@ class Runs(Ledger):
             spec = spec.model_copy(update={"environment": file})
         return spec
 
-    def _known(
-        self, identity: str, spec: RunSpec, captured: Mapping[str, Any], on_step: Callable[[Step], None]
-    ) -> Run | None:
+    def _known(self, identity: str, spec: RunSpec, captured: Captured, on_step: Callable[[Step], None]) -> Run | None:
         """Return an earlier run whose result stands for a new one, its files back in place."""
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         asked = Candidate(spec, captured, argv, self._environ, self.root)
@@ -445,10 +439,10 @@ class Runs(Ledger):
     ) -> Iterator[Recording]:
         """Record the block as a run: what it logs, how long it takes, and how it ends."""
         spec = RunSpec(name=name, argv=(name,), params=params or {}, metrics=metrics or {}, watch_s=0)
-        inside = {"captured": {"agent": capture.agent()}, "job": None, "inside": True}
-        folder, document = self.create(spec, inside)
-        begin(folder, document, self._environ)
-        recording = Recording(folder, document)
+        record = RunRecord(captured=Captured(agent=capture.agent()), inside=True)
+        folder = self.create(spec, record)
+        begin(folder, record, self._environ)
+        recording = Recording(folder, record.id)
         begins = time.monotonic()
         ending = Ending("done", 0)
         try:
@@ -461,7 +455,7 @@ class Runs(Ledger):
             raise
         finally:
             recording.meter.close()
-            finish(folder, document, ending, time.monotonic() - begins, {})
+            finish(folder, record, ending, time.monotonic() - begins, {})
 
     def check_needs(self, spec: RunSpec) -> list[Need]:
         """Compare declared hardware and frameworks with where a run goes; what is missing there raises UsageError.
@@ -493,23 +487,22 @@ class Runs(Ledger):
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
         checked = self.check_needs(spec)
         captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
-        captured |= needs_record(checked, captured)
-        prediction = dict(plan.prediction)
-        document: dict[str, Any] = {"id": folder.name, "spec": recorded_spec(spec), "captured": captured}
+        captured.needs = needs_record(checked, captured)
+        shared = RunRecord(spec=recorded_spec(spec), captured=captured, prediction=dict(plan.prediction))
         moves = bool(spec.folder) and (is_far or not in_place)
         if moves:
-            spec = self._preparation.travelling(folder, document, spec)
-        values = self._preparation.lay(document, folder, code=True)
+            spec = self._preparation.travelling(folder, shared, spec)
+        values = self._preparation.lay(shared, folder, code=True)
         view = View([str(each) for each in (PurePath(spec.subfolder), *PurePath(spec.subfolder).parents)][:-1])
         if moves and not is_far:
-            view = self._preparation.show(document, Path(plan.spec.folder), folder, spec)
+            view = self._preparation.show(captured.code, Path(plan.spec.folder), folder, spec)
         if is_far:
             values |= {"python": carrier.PYTHON}
             carrier.lay_benchmarks(spec.argv, folder / WORK)
         if spec.folder != plan.spec.folder and not is_far:
             argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
             spec = spec.model_copy(update={"argv": argv})
-            document["spec"]["argv"] = list(argv)
+            shared.spec.argv = list(argv)
         values = {name: text for name, text in values.items() if name not in ("run", "source")}
         # Where things are elsewhere is known only there: placeholders stay until then.
         frozen = Frozen(folder, spec, {} if is_far else values, tuple(view.notes(Path(plan.spec.folder))))
@@ -517,19 +510,20 @@ class Runs(Ledger):
         env = dict(spec.env)
         around: tuple[str, ...] = (MEMBER,)
         if spec.environment and not spec.system:
-            command = self._around.envs().shell(captured["environment"]["digest"], [MEMBER])
+            command = self._around.envs().shell(captured.environment.digest, [MEMBER])
             env, around = {**command.env, **env}, tuple(command.argv)
-        shared = {"spec": document["spec"], "captured": captured, "prediction": prediction, "job": None}
         is_there = code.is_dir() and not spec.folder
-        write_frozen(
-            frozen,
-            shared,
-            self.root,
-            env=env,
-            around=around,
-            code=str(code) if is_there else "",
-            own=view.own,
-            values=values if is_far else {},
+        write_batch(
+            Batch(
+                folder,
+                shared,
+                self.root,
+                env,
+                str(code) if is_there else "",
+                around,
+                values=values if is_far else {},
+                own=frozenset(view.own),
+            )
         )
         _made(self.root)
         return frozen
@@ -575,23 +569,21 @@ class Runs(Ledger):
         run = self.collect(reference)
         if run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="only what waits or runs can be cancelled")
-        job = run.document.get("job") or {}
-        if "task" in job:
+        if run.job is not None and run.job.task is not None:
             raise UsageError(
                 f"run {run.id} is one of a job array",
                 hint="`fairmile job ls` lists it, `fairmile job cancel` ends it",
             )
-        executor = self.executors.on(job["system"]) if job else self.executors.in_place()
+        executor = self.executors.on(run.job.system) if run.job is not None else self.executors.in_place()
         executor.cancel([Handle(run.id)])
         return self.collect(run.id)
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
         run = self.collect(reference)
-        job = run.document.get("job")
-        if not job or run.result:
+        if run.job is None or run.result is not None:
             return run
-        self.executors.on(job["system"], echo=echo).wait(Handle(run.id), timeout_s=timeout_s)
+        self.executors.on(run.job.system, echo=echo).wait(Handle(run.id), timeout_s=timeout_s)
         return self.collect(reference)
 
     def output(self, reference: str) -> bytes:
@@ -610,7 +602,7 @@ class Runs(Ledger):
     def resume(self, reference: str, *, echo: BinaryIO | None = None) -> Run:
         """Go on with a run that did not end well, in its own folder, with what it left there."""
         run = self.resumable(reference)
-        work = PreparedRun(run.folder, copy.deepcopy(dict(run.document)), run.spec)
+        work = PreparedRun(run.folder, run.record, run.spec)
         return self._carried_out([Task.of(work)], echo)[0]
 
     def resumable(self, reference: str) -> Run:
@@ -625,7 +617,7 @@ class Runs(Ledger):
             raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
         if run.packed or run.folder.parent != self.root:
             raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
-        if run.document.get("imported"):
+        if run.record.imported:
             raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
         check_no_orphan(run.folder, run.id)
         return run
@@ -644,9 +636,8 @@ class Runs(Ledger):
             reference = imported.id
         original = self.collect(reference)
         check_repeatable(original)
-        code = original.captured.get("code") or {}
-        snapshot = code.get("snapshot")
-        kept = {entry.path for entry in self._around.store().tree(snapshot)} if snapshot else set()
+        code = original.captured.code
+        kept = {entry.path for entry in self._around.store().tree(code.snapshot)} if code.snapshot else set()
         foreign = is_foreign(original, self.root)
         spec = rerun_spec(original, self._preparation.inputs_again(original, foreign=foreign), kept)
         dropped: dict[str, str] = {}
@@ -655,11 +646,10 @@ class Runs(Ledger):
         spec = _changed(spec, changes)
         checked = None
         if foreign:
-            made = original.document.get("imported") or {}
-            source = str(made.get("from") or original.document.get("rerun_of") or original.folder)
+            source = str(original.record.imported.get("from") or original.record.rerun_of or original.folder)
             checked = review(original, spec, dropped, sorted(kept), source, container)
         _check_container(container, spec)
-        sources = tuple(each["asset"] for each in code.get("sources", []))
+        sources = tuple(each.asset for each in code.sources)
         steps = (Step("run", " ".join(spec.argv)),)
         return RunPlan(
             spec, steps, sources=sources, original=original, review=checked, container=container, changes=changes
@@ -733,12 +723,12 @@ class Runs(Ledger):
         if run.state in (RunState.DONE, RunState.QUEUED, RunState.RUNNING):
             return None
         states = {RunState.TIMEOUT: State.TIMED_OUT, RunState.CANCELLED: State.CANCELLED}
-        result = run.result
+        result = run.result or RunResult()
         standing = Standing(
             states.get(run.state, State.FAILED),
-            result.get("reason", ""),
-            result.get("exit_code"),
-            result.get("signal", ""),
+            result.reason,
+            result.exit_code,
+            result.signal,
         )
         said = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
         found = diagnose(standing, said, JobSpec(argv=run.spec.argv))
@@ -746,22 +736,21 @@ class Runs(Ledger):
         return replace(found, advice=advice)
 
 
-def _new_document(plan: RunPlan, spec: RunSpec, captured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the record of a run says before it has a folder."""
+def _new_record(plan: RunPlan, spec: RunSpec, captured: Captured) -> RunRecord:
+    """Return the record of a run before it has a folder."""
     identity = ""  # what others state of their code and commands must never answer for a run of one's own
     if plan.review is None and plan.original is None:
-        identity = capture.identity({"spec": recorded_spec(spec), "captured": captured})
+        identity = capture.identity(recorded_spec(spec), captured)
     elif plan.review is None and plan.original is not None:
         identity = rerun_identity(plan.original, captured)
-    document: dict[str, Any] = {"identity": identity, "captured": captured, "job": None}
-    document["prediction"] = dict(plan.prediction)
-    if plan.original is not None:
-        document["rerun_of"] = plan.original.id
-    if plan.review is not None:
-        document["foreign"] = True
-    if plan.container:
-        document["container"] = plan.container
-    return document
+    return RunRecord(
+        identity=identity,
+        captured=captured,
+        prediction=dict(plan.prediction),
+        rerun_of=plan.original.id if plan.original is not None else "",
+        foreign=plan.review is not None,
+        container=plan.container,
+    )
 
 
 def _within_reach(argv: Sequence[str], before: Path, work: Path) -> tuple[str, ...]:
@@ -781,7 +770,7 @@ def _check_container(container: str, spec: RunSpec) -> None:
 
 def _crate_plan(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
     """Return the plan of doing a record again that is not among ours yet."""
-    original = Run(imported.document, Path())
+    original = Run(imported.record, Path())
     check_repeatable(original)
     kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
     spec, dropped = restrict(rerun_spec(original, {}, kept), original)

@@ -327,7 +327,7 @@ class Sweeps:
         """Return where each point stands; runs whose job has ended without a word are settled first."""
         found = []
         batch = Batch.read(sweep.folder)
-        shared = batch.document["spec"].get("params", {})
+        shared = batch.shared.spec.params
         for each in self._runs().executors.statuses(sweep.folder):
             member, row = each.member, each.row
             at = (each.number, member["point"], each.id, member["spec"].get("params", shared))
@@ -372,8 +372,8 @@ class Sweeps:
     def _is_begun_here(self, point: PointStatus) -> bool:
         """Tell whether a point runs on this machine, where its end is seen."""
         run = self._runs().find(point.run) if point.state == str(RunState.RUNNING) else None
-        attempts: list[Mapping[str, Any]] = (run.document.get("attempts") if run is not None else None) or [{}]
-        return attempts[-1].get("host") == os.uname().nodename
+        attempts = run.record.attempts if run is not None else []
+        return bool(attempts) and attempts[-1].host == os.uname().nodename
 
     def submit(
         self,
@@ -484,7 +484,7 @@ class Sweeps:
         frozen, id = runs.freeze(plan, folder), f"{sweep.id}{COMBINED}"
         frozen.write_members([frozen.member(id)])
         # One that failed before may have been mended since.
-        combine = Member(folder, 0, id, renew=True)
+        combine = Member(folder, 0, id, mended=True)
         Graph([Task.of(combine)], lambda _: runs.executors.in_place()).follow()
 
     # Inside

@@ -114,7 +114,7 @@ def _wait_for(condition: Callable[[], object]) -> None:
 
 
 def _attempts(run: Run) -> int:
-    return len(run.document["attempts"])
+    return len(run.record.attempts)
 
 
 class ExecutorSuite(Suite):
@@ -138,10 +138,11 @@ class ExecutorSuite(Suite):
             (handle,) = executor.submit([like])
             followed(executor, [handle])
             reference = executor.collect(handle)
-        assert run.document.keys() - _OWN == reference.document.keys() - _OWN
-        assert run.document["captured"].keys() - {"start"} == reference.document["captured"].keys() - {"start"}
-        assert run.document["result"].keys() == reference.document["result"].keys()
-        assert run.document["attempts"][0].keys() == reference.document["attempts"][0].keys()
+        ours, like_it = run.record.to_dict(), reference.record.to_dict()
+        assert ours.keys() - _OWN == like_it.keys() - _OWN
+        assert ours["captured"].keys() - {"start"} == like_it["captured"].keys() - {"start"}
+        assert ours["result"].keys() == like_it["result"].keys()
+        assert ours["attempts"][0].keys() == like_it["attempts"][0].keys()
 
     @asked_only_with("takes_runs")
     def test_a_run_of_its_own_is_executed_alike(self, place: Place) -> None:
@@ -164,7 +165,8 @@ class ExecutorSuite(Suite):
             kept = [executor.collect(handle) for handle in handles]
         assert [over[work.id].state for work in works] == [RunState.FAILED, RunState.FAILED]
         assert [over[work.id].reason for work in works] == ["exit code 3", "killed by SIGKILL"]
-        assert [(run.result["exit_code"], run.result["signal"]) for run in kept] == [(3, ""), (137, "KILL")]
+        ends = [(run.result.exit_code, run.result.signal) for run in kept if run.result is not None]
+        assert ends == [(3, ""), (137, "KILL")]
 
     def test_what_takes_too_long_is_ended(self, place: Place) -> None:
         works = place.works("exec sleep 600", 1, timeout_s=1.0)
@@ -223,7 +225,9 @@ class ExecutorSuite(Suite):
             over = graph.follow()
             first, third = graph.collect(good.id), graph.collect(after_good.id)
         assert over[after_good.id].state is RunState.DONE
-        assert third.result["started"] >= first.result["ended"]
+        assert first.result is not None and third.result is not None
+        assert first.ended is not None and third.result.started is not None
+        assert third.result.started >= first.ended
         assert over[after_bad.id].state is RunState.CANCELLED
         assert bad.id in over[after_bad.id].reason
         with pytest.raises(NotFound):

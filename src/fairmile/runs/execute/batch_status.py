@@ -54,7 +54,7 @@ def live_arrays(folder: Path, arrays: Arrays) -> Iterator[LiveArray]:
 def member_statuses(folder: Path, host: WorkspaceRuns, arrays: Callable[[], Arrays]) -> list[MemberStatus]:
     """Return where each member of a batch stands; runs whose job has ended without a word are settled first."""
     batch = Batch.read(folder)
-    group, system = batch.document["spec"].get("group", ""), batch.document["spec"].get("system", "")
+    group, system = batch.shared.spec.group, batch.shared.spec.system
     queued: dict[int, tuple[str, int]] = {}
     if system:  # before the runs are read: what ends meanwhile is seen below
         for array in live_arrays(folder, arrays()):
@@ -81,5 +81,5 @@ def _is_before(row: RunRow, task: tuple[str, int], host: WorkspaceRuns) -> bool:
         return False
     if row.state in _AGAIN:
         return True
-    job = host.ledger.get(row.id).document.get("job") or {}
-    return (job.get("key"), job.get("task")) != task
+    job = host.ledger.get(row.id).job
+    return job is None or (job.key, job.task) != task

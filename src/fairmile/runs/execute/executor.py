@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fairmile.base.errors import UsageError
-from fairmile.runs.execute.worker import Document, Look
+from fairmile.runs.execute.worker import Look
+from fairmile.runs.record.record import JobReference, RunRecord, TrialReference
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 
@@ -26,7 +27,7 @@ class PreparedRun:
     """A run of its own: its folder is made and its inputs are known; what it works on is materialized where it runs."""
 
     folder: Path
-    document: Document
+    record: RunRecord
     spec: RunSpec
     from_snapshot: bool = False  # its program is the one that was kept, not what lies in the folder now
 
@@ -48,10 +49,11 @@ class Member:
     id: str  # of its run
     system: str = ""
     line: Mapping[str, Any] | None = None  # the member, where the batch does not list it, as a trial
-    more: Mapping[str, Any] = field(default_factory=dict)  # goes into its record
-    renew: bool = False  # one that did not succeed goes on with the program as the batch has it now
+    job: JobReference | None = None  # that carries this process
+    trial: TrialReference | None = None  # that it is
+    mended: bool = False  # one that did not succeed goes on with the program as the batch has it now
     look: Look | None = None  # asked while it runs here: why it is to be stopped, or nothing
-    then: Callable[[Document], None] | None = None  # may add to its record what the end shows
+    then: Callable[[RunRecord], None] | None = None  # may add to its record what the end shows
 
 
 @dataclass(frozen=True)

@@ -40,5 +40,4 @@ class Follower:
 
 def status_of(run: Run) -> TaskStatus:
     """Return where the task of a run stands."""
-    reason = str(run.result.get("reason") or run.document.get("trouble") or "")
-    return TaskStatus(Handle(run.id), run.state, reason)
+    return TaskStatus(Handle(run.id), run.state, run.reason or run.record.trouble)

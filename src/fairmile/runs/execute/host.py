@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from fairmile.base.errors import UsageError
 from fairmile.envs.envs import Envs
@@ -43,16 +41,16 @@ class WorkspaceRuns:
 
     def launch(self, work: PreparedRun) -> Launch:
         """Materialize what a run works on, and return how its program is started; one that has begun before goes on."""
-        spec, document = work.spec, work.document
-        if document.get("attempts"):
-            return Launch(document.get("argv") or spec.argv, self._resuming(work), {})
-        values = self.preparation.lay(document, work.folder, code=work.from_snapshot)
+        spec, record = work.spec, work.record
+        if record.attempts:
+            return Launch(record.argv or spec.argv, self._resuming(work), {})
+        values = self.preparation.lay(record, work.folder, code=work.from_snapshot)
         argv = complete(spec.argv, {**values, **value_texts(spec)})
         env = {**self._environ, **spec.env}
         if spec.environment:
-            command = self.envs().shell(document["captured"]["environment"]["digest"], argv)
+            command = self.envs().shell(record.captured.environment.digest, argv)
             argv, env = tuple(command.argv), {**self._environ, **command.env, **spec.env}
-        if document.get("container"):  # where its log goes lies beside the folder that it works in
+        if record.container:  # where its log goes lies beside the folder that it works in
             env["FAIRMILE_BIND"] = str(work.folder)
         if spec.params.get("stage"):  # it wants its data where they are read fastest
             env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._store().pools.by_rank())
@@ -60,10 +58,9 @@ class WorkspaceRuns:
 
     def _resuming(self, work: PreparedRun) -> dict[str, str]:
         env = {**self._environ, "FAIRMILE_RESUME": "1"}
-        if work.document.get("container"):
+        if work.record.container:
             env["FAIRMILE_BIND"] = str(work.folder)
-        captured = work.document.get("captured") or {}
-        name = (captured.get("environment") or {}).get("digest") if work.spec.environment else ""
+        name = work.record.captured.environment.digest if work.spec.environment else ""
         return env | dict(self.envs().shell(name).env) if name else env
 
     def conclude(self, run: Run) -> None:
@@ -71,8 +68,8 @@ class WorkspaceRuns:
         if run.state is not RunState.DONE:
             return
         keep_outputs(self._store, run)
-        if run.spec.name in self._recent:
-            self._recent[run.spec.name].appendleft(run)
+        if run.name in self._recent:
+            self._recent[run.name].appendleft(run)
 
     def collect(self, reference: str, arrays: dict[str, JobStatus | None] | None = None) -> Run:
         """Return a run; one that a job carries, or whose recorder is gone, is brought up to date.
@@ -81,34 +78,34 @@ class WorkspaceRuns:
         """
         ledger = self.ledger
         run = ledger.get(reference)
-        if run.document.get("job") and not run.result:
+        if run.job is not None and run.result is None:
             return carrier.collect(run, self.jobs(), arrays if arrays is not None else {})
         state = ledger.standing(run)
-        if state is RunState.INTERRUPTED and not run.result and not run.packed and run.folder.parent == ledger.root:
+        is_own = not run.packed and run.folder.parent == ledger.root
+        if state is RunState.INTERRUPTED and run.result is None and is_own:
             return self._settled(run)
         if state is RunState.RUNNING and ledger.is_orphaned(run):
-            trouble = "its recorder was killed, but its program still runs"
-            return replace(run, document={**run.document, "trouble": trouble})
-        return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
+            return run.in_state(state, "its recorder was killed, but its program still runs")
+        return run if state is run.state else run.in_state(state)
 
     def end(self, id: str) -> None:
         """End a run that some process of this machine executes, politely first."""
         run = self.collect(id)
         if run.state.is_end:
             return
-        if run.document.get("inside"):
+        if run.record.inside:
             raise UsageError(f"run {run.id} is a part of another program", hint="end that program")
-        if not end_run(run.folder, str(run.document["attempts"][-1].get("holder", ""))):
+        if not end_run(run.folder, run.record.attempts[-1].holder):
             self._settled(run, RunState.CANCELLED)
 
     def _settled(self, run: Run, state: RunState = RunState.INTERRUPTED) -> Run:
         """Write the end of a run whose recorder was killed, from all that was written until then."""
-        document = copy.deepcopy(dict(run.document))
-        started = document["attempts"][-1]["started"]
+        record = run.record.copy()
+        started = record.attempts[-1].started
         last = max((file.stat().st_mtime for file in run.folder.glob("*.*")), default=started)
         reason = "its recorder was ended without a word: killed, or a power cut"
         if state is RunState.CANCELLED:
             reason = "it was cancelled after its recorder had been killed"
         ending = Ending(str(state), reason=reason)
-        finish(run.folder, document, ending, max(last - started, 0.0), {"watch": "it was cut short"})
-        return Run(document, run.folder)
+        finish(run.folder, record, ending, max(last - started, 0.0), {"watch": "it was cut short"})
+        return Run(record, run.folder)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from fairmile.base.errors import Conflict, FairmileError, Locked, Unsupported
 from fairmile.base.files import Holder, Lock
-from fairmile.runs.execute.executor import Handle, Launch, Loop, Member, PreparedRun, RunHost, TaskStatus, Work
+from fairmile.runs.execute.executor import Handle, Launch, Loop, PreparedRun, RunHost, TaskStatus, Work
 from fairmile.runs.execute.following import Follower, status_of
 from fairmile.runs.execute.recorder import check_no_orphan, execute
-from fairmile.runs.execute.worker import Batch, Document
+from fairmile.runs.execute.worker import Batch
 from fairmile.runs.record.layout import RECORD, read_record
 from fairmile.runs.record.ledger import Ledger
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
@@ -79,32 +80,32 @@ class InPlace:
     def _execute(self, work: Work) -> TaskStatus | None:
         """Execute a run to its end; None where another process does so at this moment."""
         handle = Handle.of(work)
-        document, folder = self._recorded(work)
-        if document is None:
+        record, folder = self._recorded(work)
+        if record is None:
             self._elsewhere[handle] = work
             return None
-        self._runs[handle] = Run(document, folder)
+        self._runs[handle] = Run(record, folder)
         return status_of(self._runs[handle])
 
-    def _recorded(self, work: Work) -> tuple[Document | None, Path]:
+    def _recorded(self, work: Work) -> tuple[RunRecord | None, Path]:
         if isinstance(work, PreparedRun):
             return self._execute_run(work), work.folder
         if isinstance(work, Loop):
             raise Unsupported("a loop needs a process of its own", hint="take a pool of one process")
         batch = self._batches.get(work.batch) or self._batches.setdefault(work.batch, self._batch(work.batch))
         member = work.line if work.line is not None else batch.member(work.number)
-        done = batch.execute(member, more=_more(work, batch, member), look=work.look, then=work.then)
-        return done, batch.root / work.id
+        references = {"job": work.job, "trial": work.trial, "mended": work.mended}
+        return batch.execute(member, look=work.look, then=work.then, **references), batch.root / work.id
 
-    def _execute_run(self, work: PreparedRun) -> Document:
+    def _execute_run(self, work: PreparedRun) -> RunRecord:
         try:
             with claimed(work) as claim:
-                if (claim.document.get("result") or {}).get("state") == "done":
-                    return claim.document
+                if claim.record.result is not None and claim.record.result.state is RunState.DONE:
+                    return claim.record
                 launch = self._host.launch(claim)
-                document = claim.document | {"argv": list(launch.argv)}
+                claim.record.argv = list(launch.argv)
                 done = execute(
-                    work.folder, document, argv=launch.argv, env=launch.env, given=launch.given, echo=self._echo
+                    work.folder, claim.record, argv=launch.argv, env=launch.env, given=launch.given, echo=self._echo
                 )
         except (FairmileError, OSError):
             if not (work.folder / RECORD).exists():  # it never began
@@ -160,19 +161,11 @@ def claimed(work: PreparedRun) -> Iterator[PreparedRun]:
         return
     try:
         with Lock(work.folder.parent / f".{work.id}.resume", timeout_s=0.5):
-            document = read_record(work.folder)
-            attempts = document.get("attempts") or [{}]
-            if not document.get("result") and not Holder.parse(attempts[-1].get("holder", ""), 0).is_dead_here():
+            record = read_record(work.folder)
+            holder = record.attempts[-1].holder if record.attempts else ""
+            if record.result is None and not Holder.parse(holder, 0).is_dead_here():
                 raise Conflict(f"run {work.id} is executed by another process")
             check_no_orphan(work.folder, work.id)
-            yield replace(work, document=document)
+            yield replace(work, record=record)
     except Locked as error:
         raise Conflict(f"run {work.id} is being resumed by another process") from error
-
-
-def _more(work: Member, batch: Batch, member: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what goes into the record of a member beside what it has in common with the others."""
-    if not work.renew:
-        return work.more
-    now = batch.fresh(member, {})
-    return {**{name: now[name] for name in ("spec", "captured", "identity")}, **work.more}

@@ -81,10 +81,10 @@ class LocalPool:
         if isinstance(work, Member):
             return Order(work.batch, work.number, work.id)
         if (work.folder / RECORD).exists():  # it is tried again
-            work = replace(work, document=read_record(work.folder))
+            work = replace(work, record=read_record(work.folder))
         launch = self._host.launch(work)
-        document = work.document | {"argv": list(launch.argv)}
-        run = {"folder": str(work.folder), "document": document, "argv": list(launch.argv)}
+        record = {**work.record.to_dict(), "argv": list(launch.argv)}
+        run = {"folder": str(work.folder), "record": record, "argv": list(launch.argv)}
         run |= {"env": dict(launch.env), "given": dict(launch.given)}
         return Order(work.folder, 0, work.id, run)
 

@@ -115,7 +115,7 @@ class Pilot:
     def _app(self, batch: Path) -> Callable[..., Any]:
         if self._run is None:
             kernel_class, app = _parsl()
-            spec = RunSpec.model_validate(Batch.read(batch).document["spec"])
+            spec = RunSpec.model_validate(Batch.read(batch).shared.spec.to_dict())
             like = JobSpec(argv=("true",), launch="plain", resources=spec.resources, software=spec.software)
             request = resolve(self._machine.filled(like), self._machine.system)
             self._scratch = Path(tempfile.mkdtemp(prefix=".pilot-", dir=batch))
@@ -154,13 +154,12 @@ def execute_member(folder: str, number: int, id: str) -> tuple[str, str]:
 
     batch = Batch.read(Path(folder))
     try:
-        document = batch.execute(batch.member(number), look=look)
+        record = batch.execute(batch.member(number), look=look)
     except (FairmileError, OSError) as error:
         return "failed", str(error)
-    if document is None:
+    if record is None or record.result is None:
         return TAKEN, ""
-    result = document["result"]
-    return result["state"], result.get("reason") or ""
+    return str(record.result.state), record.result.reason
 
 
 def _wish(batch: Path, id: str) -> Path:

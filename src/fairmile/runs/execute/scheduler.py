@@ -6,7 +6,6 @@ keeps beside it which members each task of each job array executes.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import shutil
@@ -26,8 +25,9 @@ from fairmile.runs.execute.executor import Handle, Loop, Member, PreparedRun, Ta
 from fairmile.runs.execute.following import status_of
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.job_arrays import Arrays
-from fairmile.runs.execute.worker import Batch, Document
+from fairmile.runs.execute.worker import Batch
 from fairmile.runs.record.layout import write_record
+from fairmile.runs.record.record import JobReference, RunRecord
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.targets import complete, value_texts
@@ -54,8 +54,8 @@ class Packing:
 class RunCarrier(Protocol):
     """Makes the job that executes a run of its own."""
 
-    def job(self, work: PreparedRun, document: Document, key: str) -> JobSpec:
-        """Materialize what the run works on, and return its job; `document` gets what is noted of that."""
+    def job(self, work: PreparedRun, record: RunRecord, key: str) -> JobSpec:
+        """Materialize what the run works on, and return its job; `record` gets what is noted of that."""
 
     def sent(self, folder: Path) -> None:
         """Remove from the folder of a run what its job took along."""
@@ -67,12 +67,12 @@ class SharedRuns:
     def __init__(self, host: WorkspaceRuns) -> None:
         self._host = host
 
-    def job(self, work: PreparedRun, document: Document, key: str) -> JobSpec:
+    def job(self, work: PreparedRun, record: RunRecord, key: str) -> JobSpec:
         """Return the job of a run; one that has begun before goes on with what lies in its folder."""
-        if "argv" not in document:
-            values = self._host.preparation.lay(document, work.folder, code=work.from_snapshot)
-            document["argv"] = list(complete(work.spec.argv, {**values, **value_texts(work.spec)}))
-        return near_job(work.spec, document["argv"], work.folder, key)
+        if not record.argv:
+            values = self._host.preparation.lay(record, work.folder, code=work.from_snapshot)
+            record.argv = list(complete(work.spec.argv, {**values, **value_texts(work.spec)}))
+        return near_job(work.spec, record.argv, work.folder, key)
 
     def sent(self, folder: Path) -> None:
         """Nothing went anywhere."""
@@ -164,36 +164,37 @@ class Scheduler:
     def _submit_run(self, work: PreparedRun) -> None:
         """Hand a run over; its record, written before, says how to find it again."""
         jobs, spec, folder = self._host.jobs(), work.spec, work.folder
-        document = copy.deepcopy(work.document)
-        key = f"{document['id']}-{len(document.get('attempts', []))}"
-        document |= {"state": str(RunState.QUEUED), "result": None, "job": {"key": key, "system": self._system}}
+        record = work.record.copy()
+        key = f"{record.id}-{len(record.attempts)}"
+        record.state, record.result = RunState.QUEUED, None
+        record.job = JobReference(key=key, system=self._system)
         try:
-            job = self._carrier.job(work, document, key)
+            job = self._carrier.job(work, record, key)
             if spec.environment:
-                digest = document["captured"]["environment"]["digest"]
+                digest = record.captured.environment.digest
                 job = jobs.equipped(job, self._host.envs(), digest, on=self._system)
-            self._host.ledger.write(folder, document)
+            self._host.ledger.write(folder, record)
             jobs.submit(job, on=self._system)
         except Transient:  # it may have arrived: whoever asks for the run finds out
             raise
         except (FairmileError, OSError):
-            if work.document.get("attempts"):
-                write_record(folder, work.document)
+            if work.record.attempts:
+                write_record(folder, work.record)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         self._carrier.sent(folder)
 
     def _key_of(self, handle: Handle) -> str:
-        job = self._host.ledger.get(handle.run).document.get("job") or {}
-        return str(job.get("key") or "")
+        job = self._host.ledger.get(handle.run).job
+        return job.key if job is not None else ""
 
     # Members of a batch
 
     def _submit_members(self, folder: Path, members: Sequence[Member]) -> list[str]:
         """Submit members as job arrays, those that need the same as one, and return the ids of those submitted."""
         batch = Batch.read(folder)
-        spec = RunSpec.model_validate(batch.document["spec"])
+        spec = RunSpec.model_validate(batch.shared.spec.to_dict())
         packing = self._packing
         number = len(list(read_tasks(folder)))
         room = None if packing.queued is None else packing.queued - self._in_queue(folder)
@@ -230,7 +231,7 @@ class Scheduler:
         key = f"{folder.name}-{number}"
         file = write_tasks(folder, number, key, self._system, [[] for _ in loops])
         words = ["-m", loops[0].module, str(folder), "--job", key, *loops[0].arguments]
-        spec = RunSpec.model_validate(Batch.read(folder).document["spec"])
+        spec = RunSpec.model_validate(Batch.read(folder).shared.spec.to_dict())
         try:
             self._arrays.submit(Frozen(folder, spec, {}), words, len(loops), key)
         except FairmileError as error:
@@ -272,7 +273,7 @@ class Scheduler:
         jobs = self._host.jobs()
         for handle in handles:
             run = self._host.collect(handle.run) if handle.batch is None else None
-            job = jobs.find(run.document["job"]["key"]) if run is not None and not run.state.is_end else None
+            job = jobs.find(run.job.key) if run is not None and run.job is not None and not run.state.is_end else None
             for piece in jobs.follow(job.id) if job is not None else ():
                 echo.write(piece)
                 echo.flush()

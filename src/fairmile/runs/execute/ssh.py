@@ -12,8 +12,8 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute import carrier
 from fairmile.runs.execute.executor import PreparedRun
 from fairmile.runs.execute.host import WorkspaceRuns
-from fairmile.runs.execute.worker import Document
 from fairmile.runs.record.layout import WORK
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.targets import complete, value_texts
 
 
@@ -23,15 +23,15 @@ class SentRuns:
     def __init__(self, host: WorkspaceRuns) -> None:
         self._host = host
 
-    def job(self, work: PreparedRun, document: Document, key: str) -> JobSpec:
+    def job(self, work: PreparedRun, record: RunRecord, key: str) -> JobSpec:
         """Return the job of a run, with all that goes along."""
         preparation, folder = self._host.preparation, work.folder
-        spec = preparation.travelling(folder, document, work.spec)
-        values = {**preparation.lay(document, folder, code=True), **carrier.far_values(document)}
+        spec = preparation.travelling(folder, record, work.spec)
+        values = {**preparation.lay(record, folder, code=True), **carrier.far_values(record)}
         carrier.lay_benchmarks(spec.argv, folder / WORK)
         argv = complete(spec.argv, {**values, **value_texts(spec)})
         recorder = carrier.recorder_file(self._host.ledger.root / ".recorder")
-        return carrier.far_job(spec, argv, document, recorder, key, folder)
+        return carrier.far_job(spec, argv, record, recorder, key, folder)
 
     def sent(self, folder: Path) -> None:
         """Remove from the folder of a run what its job took along."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from fairmile.runs.execute.executor import Member
 from fairmile.runs.execute.in_place import InPlace, MembersOnly
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.record.ledger import Ledger
+from fairmile.runs.record.record import JobReference, TrialReference
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.trial import STOPPED_EARLY, result_of
 from fairmile.runs.record.values import Value
@@ -32,7 +33,7 @@ class TrialRunner:
         members: Members,
         batch: Batch,
         objectives: Sequence[Objective],
-        job: Mapping[str, Any] | None,
+        job: JobReference | None,
     ) -> None:
         self._study = study
         self._frozen = frozen
@@ -53,18 +54,26 @@ class TrialRunner:
         id = f"{self._study}-{trial.number:05d}" + (f"-{trial.generation}" if trial.until is not None else "")
         member = self._member(id, trial)
         watched = _Watched(self._batch.root / id, self._objectives[0], report)
-        said = {
-            "study": self._study,
-            "number": trial.number,
-            "generation": trial.generation,
-            "objectives": {each.metric: each.better for each in self._objectives},
-        }
-        more: dict[str, Any] = {"trial": said} | ({"job": dict(self._job)} if self._job else {})
+        reference = TrialReference(
+            study=self._study,
+            number=trial.number,
+            generation=trial.generation,
+            objectives={each.metric: each.better for each in self._objectives},
+        )
 
         def look() -> str:
             return watched.look() or (INTERRUPTED if self.is_interrupted else "")
 
-        work = Member(self._batch.folder, 0, id, line=member, more=more, look=look, then=lambda _: watched.take())
+        work = Member(
+            self._batch.folder,
+            0,
+            id,
+            line=member,
+            job=self._job,
+            trial=reference,
+            look=look,
+            then=lambda _: watched.take(),
+        )
         executor = InPlace(MembersOnly(Ledger(self._batch.root)), batch=lambda _: self._batch)
         handles = executor.submit([work])
         if not any(status.is_over for status in executor.poll(handles)):
