@@ -14,9 +14,9 @@ from fairmile.catalog.assets import Assets
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
-from fairmile.runs import sabath
 from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.execute import capture
+from fairmile.runs.execute.materials import Material, bring, materialize
 from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
 from fairmile.runs.parameters import program_files
 from fairmile.runs.record.layout import WORK
@@ -54,13 +54,13 @@ class Preparation:
         spec: RunSpec,
         *,
         sources: Sequence[str],
-        model: sabath.SabathPlan | None,
+        materials: Sequence[Material],
         original: Run | None,
     ) -> dict[str, Any]:
         """Bring what a run needs and return what goes in, with digests.
 
-        `sources` are the assets whose files it works on, `model` is the one of SABATH that it executes, `original` the
-        run that it does again.
+        `sources` are the assets whose files it works on, `materials` go to places of its folder, `original` is the run
+        that it does again.
         """
         inputs: dict[str, Any] = {}
         for name, each in spec.inputs.items():
@@ -69,9 +69,9 @@ class Preparation:
                 self._check_content(laid.name, laid.root, laid.path)
                 inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
                 inputs[name] |= {"path": str(laid.path), "files": laid.files}
-        if model is not None:
-            inputs |= sabath.bring(model, self._assets())
-        if original is not None:  # what the commands of a model expect at a place of their own
+        if materials:
+            inputs |= bring(materials, self._assets())
+        if original is not None:  # what its program expects at a place of its own
             before = original.captured.get("inputs") or {}
             inputs |= {name: each for name, each in before.items() if "place" in each}
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
@@ -128,7 +128,7 @@ class Preparation:
         if code and not given and captured["code"].get("snapshot"):
             lay_code(self._store(), captured["code"]["snapshot"], work)
         placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
-        values = sabath.lay(placed, self._assets(), work) if placed else {}
+        values = materialize(placed, self._assets(), work) if placed else {}
         values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
         values["python"] = python_of(bool(document["spec"].get("environment")))
         return {**values, "run": str(folder), "source": str(work)}
