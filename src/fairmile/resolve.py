@@ -28,6 +28,7 @@ _SUFFIXES = frozenset(
     | {".h5", ".hdf5", ".nc", ".npy", ".npz", ".parquet", ".pt", ".pth", ".onnx", ".zip", ".tar", ".gz", ".tgz", ".7z"}
 )
 _ADDRESSES = ("zenodo", "doi", "pypi", "npm")  # schemes of addresses that need no `://`
+_HERE, _OF_CATALOG = " here", " of the catalog"
 _FUNCTION = ".py:"  # between a file and the name of a function in it
 
 
@@ -122,9 +123,6 @@ class Target:
         """Where it was read from: a path, a handle, an address or an id."""
         return str(self.path) if self.path is not None else self.handle or self.address or self.id
 
-    def __str__(self) -> str:
-        return f"the {_title(self.kind)} {self.origin}"
-
     def __repr__(self) -> str:
         return f"<Target {self.kind}: {self.origin}>"
 
@@ -186,7 +184,7 @@ _KINDS = {
     "path": _Kind(f"{_CATALOG}:PATH", ("fetch",), "path", "path", "a file or folder"),
     "run": _Kind("fairmile.runs.targets:RUN_ID", (), "id", "run"),
     "sweep": _Kind("fairmile.sweeps.files:SWEEP_ID", _SWEEPING, "id", "sweep"),
-    "imported": _Kind(f"{_CATALOG}:IMPORTED", _RUNNING, "name", "asset"),
+    "imported": _Kind(f"{_CATALOG}:IMPORTED", _RUNNING, "name", ""),  # a target of it is of another kind
     "benchmark": _Kind(f"{_CATALOG}:BENCHMARK", (*_RUNNING, "predict", "benchmark"), "name", "benchmark"),
     "asset": _Kind(f"{_CATALOG}:ASSET", (*_RUNNING, "predict", "show", "fetch"), "name", "asset"),
     "address": _Kind(f"{_CATALOG}:ADDRESS", ("fetch",), "name", "address"),
@@ -266,8 +264,9 @@ def _title(kind: str) -> str:
 
 
 def _ambiguous(word: Word, meanings: Sequence[Target]) -> UsageError:
+    titles = [f"the {_title(each.kind)} {word.path if each.path is not None else each.origin}" for each in meanings]
     ways = [f"./{word.text}" if each.path is not None else each.origin for each in meanings]
-    return UsageError(f"{word.text!r} may be {_listed(map(str, meanings), 'or')}", hint=f"write {_listed(ways, 'or')}")
+    return UsageError(f"{word.text!r} may be {_listed(titles, 'or')}", hint=f"write {_listed(ways, 'or')}")
 
 
 def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> Target:
@@ -279,14 +278,19 @@ def _refuse(word: Word, nouns: Nouns, kinds: Mapping[str, _Kind], verb: str) -> 
         advice = _ADVICE.get((verb, word.path.suffix.lower()), "").format(path=word.path)
         raise UsageError(f"{word.text} is {what}: {command}{_listed(expected, 'or')}", hint=advice)
     if word.is_path:
-        near = closest(word.path.name, _neighbours(word.path), 3)
-        hint = f"did you mean {', '.join(near)}?" if near else f"{command}{_listed(expected, 'or')}"
+        near = closest(word.path.name, _neighbours(word.path), 1)
+        hint = f"did you mean {word.path.with_name(near[0])}?" if near else f"{command}{_listed(expected, 'or')}"
         raise NotFound(f"there is no file {word.path}", hint=hint)
-    tried: dict[str, list[str]] = {"file here": closest(word.text, _neighbours(word.path), 1)}
+    tried: dict[str, list[str]] = {f"file{_HERE}": closest(word.text, _neighbours(word.path), 1)}
     for name, kind in kinds.items():
-        if kind.group != "path":
-            tried.setdefault(kind.title, []).extend(RESOLVERS[name].near(word, nouns))
-    near = [f"the {title.removesuffix(' here')} {name}" for title, names in tried.items() for name in _some(names)]
+        if kind.group != "path" and kind.title:
+            title = f"{word.options.get('kind') or 'asset'}{_OF_CATALOG}" if kind.title == "asset" else kind.title
+            tried.setdefault(title, []).extend(RESOLVERS[name].near(word, nouns))
+    near = [
+        f"the {title.removesuffix(_HERE).removesuffix(_OF_CATALOG)} {name}"
+        for title, names in tried.items()
+        for name in _some(names)
+    ]
     hint = f"did you mean {_listed(near, 'or')}?" if near else f"`fairmile search {word.text}` looks for assets"
     raise NotFound(f"{word.text!r} is no {_listed(tried, 'and no')}", hint=hint)
 

@@ -29,6 +29,7 @@ from fairmile.predict.memory.sharding import Layout
 from fairmile.predict.predict import MemoryPrediction, Predict
 from fairmile.predict.step_cache import Foreseen
 from fairmile.predict.step_time import StepTime, step_time
+from fairmile.resolve import Nouns, Target, resolve
 from fairmile.systems.model import Gpu, Partition
 
 STEP = Path(__file__).parents[2] / "docs" / "examples" / "step.py"

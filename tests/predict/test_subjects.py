@@ -88,7 +88,7 @@ def test_a_card_in_a_file_is_none(place: Path) -> None:
         ("step.py:a:b", None, "step.py:a:b: 'a:b' cannot be the name of a function"),
         ("nosuch.py:build", None, "there is no file nosuch.py"),
         ("nosuch.yaml", None, "there is no file nosuch.yaml"),
-        ("nosuch", None, "'nosuch' is no file here, no benchmark and no asset"),
+        ("nosuch", None, "'nosuch' is no file here, no benchmark and no asset of the catalog"),
         ("bad.yaml", b"\xff\xfe", "cannot read bad.yaml: 'utf-8' codec"),
         ("bad.yaml", b"kind: [", "bad.yaml:1"),
         ("bad.yaml", b"", "bad.yaml describes no model: it is empty"),
