@@ -90,8 +90,8 @@ class Word:
         return read_document(self.path)
 
     @cached_property
-    def rows(self) -> dict[str, Any]:
-        """What resolvers have looked up in the catalog, for those behind them."""
+    def known(self) -> dict[str, Any]:
+        """What resolvers have looked up, for those behind them."""
         return {}
 
 

@@ -13,6 +13,7 @@ from fairmile.base.yaml import Located
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog, NoSuchAsset
+from fairmile.catalog.row import CatalogRow
 from fairmile.resolve import RESOLVERS, Nouns, Resolver, Target, Word, read_document
 
 CARD_OF_FOLDER = "card.jsonld"
@@ -70,34 +71,58 @@ class _Address(Resolver):
 
 
 class _Asset(Resolver):
-    """An asset of any catalog, or of one kind, by name, handle, id, DOI or digest."""
+    """An asset of any catalog by name, handle, id, DOI or digest; the first one of `kind` where that is given."""
 
-    def __init__(self, name: str, kind: str | None = None) -> None:
+    def __init__(self, name: str, kind: str = "") -> None:
         self._name = name
         self._kind = kind
 
     def find(self, word: Word, nouns: Nouns) -> Target | None:
         if nouns.catalog is None:
             return None
-        catalog: Catalog = nouns.catalog()
-        kind = self._kind or word.options.get("kind") or ""
-        if kind not in word.rows:
-            try:
-                word.rows[kind] = catalog.resolve(word.text, kind=kind or None)
-            except (NotFound, UsageError) as error:
-                if not isinstance(error, NoSuchAsset) and not word.is_address and not word.exists:
-                    raise
-                word.rows[kind] = error
-        if isinstance(word.rows[kind], Exception):
+        rows = _rows(word, nouns.catalog())
+        row = next((row for row in rows if self._kind in ("", row.kind)), None)
+        if row is None:
             return None
-        row, others = word.rows[kind]
-        return Target(
-            word.text, self._name, handle=row.handle, row=row, others=tuple(others), load=lambda: catalog.read(row)
-        )
+        others = tuple(each for each in rows if each is not row)
+        return Target(word.text, self._name, handle=row.handle, row=row, others=others, load=_reader(word, nouns, row))
 
     def near(self, word: Word, nouns: Nouns) -> Sequence[str]:
-        error = word.rows.get(self._kind or word.options.get("kind") or "")
-        return error.near if isinstance(error, NoSuchAsset) else ()
+        try:
+            if nouns.catalog is not None:
+                nouns.catalog().resolve(word.text, kind=self._kind or word.options.get("kind"))
+        except NoSuchAsset as error:
+            return error.near
+        except (NotFound, UsageError):  # it cannot be a name
+            pass
+        return ()
+
+
+def _rows(word: Word, catalog: Catalog) -> Sequence[CatalogRow]:
+    """Return all that a word may mean in the catalog, the best first; it is looked up once for all resolvers."""
+    if "rows" not in word.known:
+        try:
+            row, others = catalog.resolve(word.text, kind=word.options.get("kind"))
+            word.known["rows"] = [row, *others]
+        except (NotFound, UsageError) as error:
+            if not isinstance(error, NoSuchAsset) and not word.is_address and not word.exists:
+                raise
+            word.known["rows"] = []
+    rows: Sequence[CatalogRow] = word.known["rows"]
+    return rows
+
+
+def _reader(word: Word, nouns: Nouns, row: CatalogRow) -> Callable[[], Card]:
+    """Return what reads the card of a row, once for all resolvers."""
+
+    def read() -> Card:
+        if row.handle not in word.known:
+            assert nouns.catalog is not None
+            word.known[row.handle] = nouns.catalog().read(row)
+        card: Card = word.known[row.handle]
+        return card
+
+    return read
 
 
 class _Imported(_Asset):
