@@ -129,7 +129,7 @@ PROGRAM = "import yaml\nprint(yaml.safe_load(open('config.yaml'))['experiment'])
 OURS = """\
 import os, sys
 from pathlib import Path
-from fairmile.sweeps.cloudmesh import read_project
+from fairmile.compat.cloudmesh import read_project
 from fairmile.sweeps.generate import generate, plan_generation
 definition = read_project([Path("config.yaml")], environ=os.environ)
 given = {"name": "speed", "copy": ["train.py"], "environ": os.environ}

@@ -111,7 +111,7 @@ def test_the_verbs_work_on_the_workspace_of_the_settings(home: Path) -> None:
     assert fm.search("ours", kind="model")[0].row.uses == 1
     (found,) = fm.match(model="net-of-ours")
     assert (found.dataset, found.reasons[0].kind) == ("local/dataset/rays-of-ours@1.0", "declared")
-    with pytest.raises(fm.FairmileError, match="no dataset named"):
+    with pytest.raises(fm.FairmileError, match="is no file here and no dataset of the catalog"):
         fm.show("net-of-ours", kind="dataset")
 
 

@@ -110,8 +110,11 @@ def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> Searc
 
 
 def show(name: str, *, kind: str | None = None) -> Card:
-    """Return the card that a name, handle, id, DOI or digest means."""
-    return _workspace().catalog.show(name, kind=kind)
+    """Return the card that a name, handle, id, DOI or digest means, or that a file or folder holds."""
+    workspace = _workspace()
+    target = workspace.resolve(name, for_="show", kind=kind)
+    card: Card = workspace.catalog.show(target.handle) if target.handle else target.content
+    return card
 
 
 def match(

@@ -17,6 +17,7 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import parse_duration, parse_size
 from fairmile.base.version import __version__
 from fairmile.catalog import OWN_IDS
+from fairmile.resolve import Nouns, Target, resolve
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.remote import Context
@@ -326,6 +327,14 @@ class Workspace:
         file = Path(_below(str(table), self.config.origin("footprint.table"))) if table is not None else None
         return Supply(self.config["footprint.region"], self.config["footprint.pue"], file)
 
+    def resolve(self, word: str, *, for_: str = "", without: Sequence[str] = (), **options: Any) -> Target:
+        """Return what a word means to a verb (run, fetch, sweep, tune, predict, show), or to any of them.
+
+        `options` are what stands beside the word, as `kind="model"`; `without` leaves kinds of targets out.
+        """
+        nouns = Nouns(catalog=lambda: self.catalog, runs=lambda: self.ledger, sweeps=lambda: self.sweeps)
+        return resolve(word, nouns, for_=for_, options=options, without=without)
+
     @cached_property
     def catalog(self) -> Catalog:
         from fairmile.catalog.catalog import Catalog
@@ -465,7 +474,7 @@ class Workspace:
     def sweeps(self) -> Sweeps:
         from fairmile.sweeps.sweeps import Sweeps
 
-        return Sweeps(self.home / "sweeps", lambda: self.runs, environ=self.environ)
+        return Sweeps(self.home / "sweeps", lambda: self.runs, resolve=self.resolve, environ=self.environ)
 
     @cached_property
     def studies(self) -> Studies:
@@ -497,7 +506,8 @@ class Workspace:
 
         return Predict(
             self.home / "perf",
-            step_of=lambda name: self.benchmarks.step_of(name),
+            resolve=lambda word: self.resolve(word, for_="predict"),
+            step_of=lambda target: self.benchmarks.step_of(target),
             partition_of=lambda name: self.systems.partition(name),
         )
 

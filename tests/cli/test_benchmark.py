@@ -178,7 +178,11 @@ class TestBenchmarks:
 
     def test_are_not_hidden_by_a_folder_of_the_same_name(self, fairmile: Fairmile, place: Path) -> None:
         assert fairmile("benchmark", "new", "mnist", "--kind", "program").code == 0
-        assert fairmile("run", "mnist", "--dry-run", "--json").json["spec"]["asset"] == "builtin/benchmark/mnist@1.0"
+        both = fairmile("run", "mnist", "--dry-run")
+        told = "'mnist' may be the folder mnist or the benchmark builtin/benchmark/mnist@1.0"
+        assert (both.code, both.err.splitlines()[0]) == (2, f"error: {told}")
+        named = fairmile("run", "benchmark/mnist", "--dry-run", "--json").json
+        assert named["spec"]["asset"] == "builtin/benchmark/mnist@1.0"
         own = fairmile("run", "./mnist", "--dry-run", "--json").json["spec"]
         assert ("asset" in own, own["params"]) == (False, {"terms": 100000})
 

@@ -142,5 +142,5 @@ def test_a_sabath_file_without_an_environment_is_said_so(fairmile: Fairmile, pla
     (place / "bare.json").write_text(json.dumps({"name": "Bare", "git": {"origin": "https://x.org/w"}, "run": {}}))
     done = fairmile("env", "build", "bare.json", "--dry-run")
     assert done.code != 0
-    assert "Bare states neither requirements nor env_vars" in done.err
+    assert "the model Bare states no requirements" in done.err
     assert "environment file" in done.err

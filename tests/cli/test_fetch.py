@@ -235,7 +235,7 @@ def test_how_to_get_access_is_told(fairmile: Fairmile, server: WebServer, place:
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
-        (["nosuch"], 2, "no asset named 'nosuch' in the catalog"),
+        (["nosuch"], 2, "'nosuch' is no file here, no asset of the catalog and no address"),
         (["lake", "--pool", "hmoe"], 2, "no pool named 'hmoe'; did you mean 'home'?"),
         (["lake", "--limit", "0"], 2, "a limit of 0 would bring nothing"),
         (["lake", "--sha256", "0" * 64], 2, "--sha256 and --unpack are for addresses"),

@@ -221,7 +221,7 @@ def test_an_error_shows_no_traceback_unless_asked(fairmile: Callable[..., Any]) 
     result = fairmile("show", "nosuch", "--debug")
     assert result.code == 2
     assert "Traceback (most recent call last)" in result.err
-    assert result.err.splitlines()[-2] == "error: no asset named 'nosuch' in the catalog"
+    assert result.err.splitlines()[-2] == "error: 'nosuch' is no file here and no asset of the catalog"
 
 
 def test_behind_two_dashes_nothing_is_an_option(fairmile: Callable[..., Any]) -> None:

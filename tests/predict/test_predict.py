@@ -29,7 +29,7 @@ from fairmile.predict.memory.sharding import Layout
 from fairmile.predict.predict import MemoryPrediction, Predict
 from fairmile.predict.step_cache import Foreseen
 from fairmile.predict.step_time import StepTime, step_time
-from fairmile.predict.subjects import find_target
+from fairmile.resolve import Nouns, Target, resolve
 from fairmile.systems.model import Gpu, Partition
 
 STEP = Path(__file__).parents[2] / "docs" / "examples" / "step.py"
@@ -40,14 +40,18 @@ H200 = device("h200")
 MIB = 1 << 20
 
 
-def no_benchmark(name: str) -> Path:
-    raise NotFound(f"no asset named {name!r}")
+def no_benchmark(target: Target) -> Path:
+    raise NotFound(f"no asset named {target.word!r}")
+
+
+def resolved(word: str) -> Target:
+    return resolve(word, Nouns(), for_="predict")
 
 
 @pytest.fixture
 def predict(tmp_path: Path) -> Predict:
     machines = Machines([], tmp_path / "jobs")
-    return Predict(tmp_path / "perf", step_of=no_benchmark, partition_of=machines.partition)
+    return Predict(tmp_path / "perf", resolve=resolved, step_of=no_benchmark, partition_of=machines.partition)
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +340,7 @@ def described(found: MemoryPrediction) -> int:
 
 def test_a_description_gives_its_closed_form(predict: Predict) -> None:
     found = predict.memory(GPT, gpu="a100-80gb")
-    form = closed_form(find_target(GPT, no_benchmark).description, device("a100-80gb"))  # type: ignore[arg-type]
+    form = closed_form(resolved(GPT).content, device("a100-80gb"))
     assert (found.found, found.batch, found.gpu.slug) == (form, 4, "a100-80gb")
     assert found.device_used_bytes == form.peak_reserved_bytes + form.breakdown["context"]
     assert found.as_dict()["peak_reserved_bytes"] == form.peak_reserved_bytes > form.peak_allocated_bytes
@@ -380,7 +384,7 @@ def test_what_is_asked_changes_a_description(predict: Predict) -> None:
 
 def test_a_replica_of_a_description_takes_its_batch(predict: Predict) -> None:
     rank = predict.memory(GPT, layout=Layout(data=8, zero=3)).rank
-    form = closed_form(find_target(GPT, no_benchmark).description)  # type: ignore[arg-type]
+    form = closed_form(resolved(GPT).content)
     assert rank is not None
     kept, copies = form.footprint.activations_bytes, form.footprint.copies_bytes or {}
     assert rank.activations_bytes == pytest.approx(sum(kept.values()) + sum(copies.values()))

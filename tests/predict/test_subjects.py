@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fairmile.base.errors import FairmileError, NotFound, UsageError
+from fairmile.base.errors import FairmileError, UsageError
 from fairmile.predict.memory.descriptions import Transformer
-from fairmile.predict.subjects import Target, find_target, parameters_of
+from fairmile.predict.subjects import Subject, parameters_of, subject_of
+from fairmile.resolve import Nouns, Target, resolve
 
 GPT = "kind: transformer\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 100\nseq: 16\nbatch: 2\n"
 
@@ -21,51 +22,53 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def known(name: str) -> Path:
-    """Stand for the catalog, which knows one benchmark."""
-    if name not in ("mnist", "card.json"):
-        raise NotFound(f"no asset named {name!r}")
+def step_of(target: Target) -> Path:
+    """Stand for the benchmarks, which have one step."""
     return Path("/suite/mnist/step.py")
 
 
+def find_subject(word: str) -> Subject:
+    return subject_of(resolve(word, Nouns(), for_="predict"), step_of)
+
+
 def test_code_is_a_file_and_its_function(place: Path) -> None:
-    assert find_target("step.py:make_it", known) == Target("step.py:make_it", place / "step.py", "make_it")
+    assert find_subject("step.py:make_it") == Subject("step.py:make_it", place / "step.py", "make_it")
 
 
 def test_the_function_is_build_where_none_is_named(place: Path) -> None:
-    assert find_target("./step.py", known) == Target("./step.py", place / "step.py", "build")
+    assert find_subject("./step.py") == Subject("./step.py", place / "step.py", "build")
 
 
 @pytest.mark.parametrize(("content", "what"), [("", "is empty"), ("# nothing\n", "is empty"), ("- 1\n", "names no")])
 def test_a_file_without_fields_describes_no_model(place: Path, content: str, what: str) -> None:
     (place / "gpt.yaml").write_text(content)
     with pytest.raises(UsageError, match=f"gpt.yaml describes no model: it {what}"):
-        find_target("gpt.yaml", known)
+        find_subject("gpt.yaml")
 
 
 def test_the_parameters_of_a_function_are_read_without_running_it(place: Path) -> None:
     (place / "step.py").write_text("import nosuch\n\ndef build(width, /, batch_size=8, *, scale=-1.0, names=()): ...\n")
-    target = find_target("step.py", known)
+    target = find_subject("step.py")
     assert parameters_of(target) == {"width": None, "batch_size": 8, "scale": None, "names": None}
     (place / "step.py").write_text("def build(:")
     assert parameters_of(target) == {}
-    assert parameters_of(find_target("gpt.yaml", known)) == {}
+    assert parameters_of(find_subject("gpt.yaml")) == {}
 
 
 def test_a_colon_in_a_folder_is_no_function(place: Path) -> None:
     (place / "a:b").mkdir()
     (place / "a:b" / "step.py").write_text("")
-    assert find_target("a:b/step.py:other", known).file == place / "a:b" / "step.py"
+    assert find_subject("a:b/step.py:other").file == place / "a:b" / "step.py"
 
 
 def test_a_name_is_looked_up_and_its_batch_has_a_known_name() -> None:
-    found = find_target("mnist", known)
+    found = subject_of(Target("mnist", "benchmark"), step_of)
     assert (found.file, found.function, found.batch_argument) == (Path("/suite/mnist/step.py"), "build", "batch_size")
-    assert find_target("step.py", known).batch_argument == ""
+    assert find_subject("step.py").batch_argument == ""
 
 
 def test_a_description_needs_no_code(place: Path) -> None:
-    found = find_target("gpt.yaml", known)
+    found = find_subject("gpt.yaml")
     assert (found.file, found.description) == (
         None,
         Transformer(layers=2, hidden=64, heads=4, vocab=100, seq=16, batch=2),
@@ -74,7 +77,7 @@ def test_a_description_needs_no_code(place: Path) -> None:
 
 def test_a_card_in_a_file_is_none(place: Path) -> None:
     (place / "card.json").write_text('{"@type": "SoftwareSourceCode"}')
-    assert find_target("card.json", known).file == Path("/suite/mnist/step.py")
+    assert find_subject("card.json").file == Path("/suite/mnist/step.py")
 
 
 @pytest.mark.parametrize(
@@ -85,8 +88,8 @@ def test_a_card_in_a_file_is_none(place: Path) -> None:
         ("step.py:a:b", None, "step.py:a:b: 'a:b' cannot be the name of a function"),
         ("nosuch.py:build", None, "there is no file nosuch.py"),
         ("nosuch.yaml", None, "there is no file nosuch.yaml"),
-        ("nosuch", None, "no asset named 'nosuch'"),
-        ("bad.yaml", b"\xff\xfe", "bad.yaml cannot be read: 'utf-8' codec"),
+        ("nosuch", None, "'nosuch' is no file here, no benchmark and no asset of the catalog"),
+        ("bad.yaml", b"\xff\xfe", "cannot read bad.yaml: 'utf-8' codec"),
         ("bad.yaml", b"kind: [", "bad.yaml:1"),
         ("bad.yaml", b"", "bad.yaml describes no model: it is empty"),
         ("bad.json", b"[1]", "bad.json describes no model: it names no fields"),
@@ -101,6 +104,6 @@ def test_what_names_nothing_is_told_in_one_sentence(
     if written is not None:
         (place / target).write_bytes(written)
     with pytest.raises(FairmileError) as told:
-        find_target(target, known)
+        find_subject(target)
     assert message in str(told.value)
     assert "\n" not in str(told.value)

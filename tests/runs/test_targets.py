@@ -10,8 +10,9 @@ import pytest
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.catalog.kinds import CONTEXT_IRI
+from fairmile.catalog.resolvers import read_card
 from fairmile.runs.record.spec import Input
-from fairmile.runs.targets import card_in, card_target
+from fairmile.runs.targets import card_target
 from fairmile.workspace import Workspace
 
 CARD: dict[str, Any] = {
@@ -39,8 +40,7 @@ def lay(name: str, **changes: Any) -> Path:
 @pytest.mark.parametrize("name", ["card.yaml", "card.json", "deep/card.jsonld"])
 def test_its_command_runs_beside_the_file_with_its_parameters(workspace: Workspace, name: str) -> None:
     file = lay(name)
-    card = card_in(Path(name))
-    assert card is not None
+    card = read_card(Path(name))
     target = card_target(workspace.catalog, card, "", {"params": {"level": 3}}, file)
     spec = target.spec
     assert (spec.name, spec.argv, spec.params) == ("high-tide", ("sh", "tide.sh", "{level}"), {"level": 3})
@@ -49,34 +49,23 @@ def test_its_command_runs_beside_the_file_with_its_parameters(workspace: Workspa
 
 def test_files_elsewhere_are_brought_and_it_runs_where_they_are_laid(workspace: Workspace) -> None:
     file = lay("card.json", codeRepository="https://example.org/tides.git")
-    card = card_in(Path("card.json"))
-    assert card is not None
+    card = read_card(Path("card.json"))
     target = card_target(workspace.catalog, card, "", {}, file)
     assert (target.sources, target.spec.folder) == (("https://example.org/tides.git",), "")
 
 
 def test_a_command_behind_the_name_takes_the_place_of_the_cards(workspace: Workspace) -> None:
     file = lay("card.json", command=None)
-    card = card_in(Path("card.json"))
-    assert card is not None
+    card = read_card(Path("card.json"))
     with pytest.raises(UsageError, match=r"^card\.json does not say how it is run"):
         card_target(workspace.catalog, card, "", {}, file)
     assert card_target(workspace.catalog, card, "", {"argv": ("true",)}, file).spec.argv == ("true",)
 
 
-def test_other_files_are_no_cards(workspace: Workspace) -> None:
-    Path("run.yaml").write_text("argv: echo tide\n")
-    Path("list.json").write_text("[1]")
-    Path("notes.txt").write_text(json.dumps(CARD))
-    assert [card_in(Path(name)) for name in ("run.yaml", "list.json", "notes.txt", "nothing.yaml", "program/tide")] == [
-        None
-    ] * 5
-
-
 def test_a_card_with_a_mistake_is_told_with_file_and_line(workspace: Workspace) -> None:
     lay("card.yaml", **{"@type": "Teapot"})
     with pytest.raises(InvalidDocument) as caught:
-        card_in(Path("card.yaml"))
+        workspace.resolve("card.yaml", for_="run").content  # noqa: B018  read when it is asked for
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.field) == ("card.yaml", 2, "@type")
 

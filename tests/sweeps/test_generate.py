@@ -17,8 +17,8 @@ import pytest
 
 from fairmile.base import yaml
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, UsageError
+from fairmile.compat.cloudmesh import read_project
 from fairmile.sweeps import code_copy as snapshot
-from fairmile.sweeps.cloudmesh import read_project
 from fairmile.sweeps.generate import Generated, generate, plan_generation
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.space import Space

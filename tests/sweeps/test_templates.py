@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import UsageError
+from fairmile.compat.cloudmesh import DIALECT
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.space import Space
 from fairmile.sweeps.templates import Texts
@@ -179,8 +180,8 @@ def test_environment_variables_need_to_be_allowed() -> None:
 
 def test_in_a_project_of_cloudmesh_every_variable_that_is_no_secret_may_be_used() -> None:
     environ = {"SITE": "x", "MY_TOKEN": "t", "PWD": "/here"}
-    assert filled("{os.SITE} {os.PWD}", {}, environ=environ, dialect="cloudmesh") == "x /here"
-    assert "looks like a secret" in refusal("{os.MY_TOKEN}", {}, environ=environ, dialect="cloudmesh").message
+    assert filled("{os.SITE} {os.PWD}", {}, environ=environ, dialect=DIALECT) == "x /here"
+    assert "looks like a secret" in refusal("{os.MY_TOKEN}", {}, environ=environ, dialect=DIALECT).message
 
 
 def test_the_account_tells_who_the_user_is_where_the_environment_does_not() -> None:
@@ -203,7 +204,7 @@ def test_the_point_tells_of_itself_and_its_uuid_is_always_the_same() -> None:
 def test_truth_and_nothing_are_written_as_each_dialect_does() -> None:
     settings = {"yes": True, "list": [1, "a"]}
     assert filled("{yes} {list}", settings) == 'true [1, "a"]'
-    assert filled("{yes} {list}", settings, dialect="cloudmesh") == "True [1, 'a']"
+    assert filled("{yes} {list}", settings, dialect=DIALECT) == "True [1, 'a']"
 
 
 def test_all_settings_of_a_point_keep_their_types() -> None:
@@ -219,7 +220,7 @@ def test_all_settings_of_a_point_keep_their_types() -> None:
 
 
 def test_with_a_prefix_the_values_of_the_point_stand_in_their_section() -> None:
-    made, point = texts({"experiment": {"more": "{experiment.lr}!"}, "x": 1}, prefix="experiment", dialect="cloudmesh")
+    made, point = texts({"experiment": {"more": "{experiment.lr}!"}, "x": 1}, prefix="experiment", dialect=DIALECT)
     assert made.settings(point) == {"experiment": {"lr": 0.1, "model": "cnn", "more": "0.1!"}, "x": 1}
     assert made.fill(made.compile("{experiment.model} {experiment.more}", "f"), point) == "cnn 0.1!"
 

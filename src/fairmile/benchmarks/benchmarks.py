@@ -18,7 +18,7 @@ from fairmile.benchmarks.harness.schema import Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
-from fairmile.runs.targets import card_file, card_in, runnable
+from fairmile.resolve import Nouns, Target, resolve
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -96,23 +96,27 @@ class Benchmarks:
 
     def get(self, name: str) -> Benchmark:
         """Return the benchmark that a name or a folder means."""
-        file = card_file(name)
-        card = card_in(file)
-        if card is not None:
-            return Benchmark(card, folder_of(str(file.absolute().parent)))
-        found = self._catalog().get(name, kind="benchmark")
-        return Benchmark(found, _own_folder(found))
+        return self._of(resolve(name, Nouns(catalog=self._catalog), for_="benchmark"))
 
-    def step_of(self, name: str) -> Path:
+    @staticmethod
+    def _of(target: Target) -> Benchmark:
+        card: Card = target.content
+        return Benchmark(
+            card, _own_folder(card) if target.path is None else folder_of(str(target.path.absolute().parent))
+        )
+
+    def step_of(self, what: str | Target) -> Path:
         """Return the file that builds a training step of a benchmark, or of the benchmark that has a model.
 
         NotFound says what the card tells instead.
         """
-        card = card_in(card_file(name)) or runnable(self._catalog(), name)
+        nouns, without = Nouns(catalog=self._catalog), ("python-file", "description")
+        target = resolve(what, nouns, for_="predict", without=without) if isinstance(what, str) else what
+        card: Card = target.content
         if card.kind == "model":
             found = [each for each in self.ls() if card.iri in as_list(each.rule.get("models"))]
         else:
-            found = [self.get(name)]
+            found = [self._of(target)]
         for each in found:
             file = each.step_file()
             if file is not None:
@@ -120,7 +124,7 @@ class Benchmarks:
         count = card.get("parameterCount")
         told = f"; its card tells {count:,} parameters and nothing else to count with" if isinstance(count, int) else ""
         raise NotFound(
-            f"{name} brings no step that could be traced{told}",
+            f"{target.word} brings no step that could be traced{told}",
             hint="give FILE.py:FUNCTION that builds one, or a description in YAML: `fairmile predict memory --help`",
         )
 

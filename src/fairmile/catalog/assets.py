@@ -19,10 +19,10 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
 from fairmile.catalog.row import CatalogRow
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
+from fairmile.resolve import Nouns, Word, resolve
 from fairmile.store.files import total_bytes
 from fairmile.store.refs import Ref
 from fairmile.transfer.credentials import shown_address
-from fairmile.transfer.fetchers import scheme_of
 from fairmile.transfer.items import Item, check_path
 from fairmile.transfer.remote import Remote
 
@@ -283,17 +283,14 @@ class Assets:
             raise UsageError("an empty name names nothing", hint="give the name of an asset, an address or a path")
         if limit is not None and limit < 1:
             raise UsageError(f"a limit of {limit} would bring nothing", hint="give a number of files, 1 or more")
-        is_address = _is_address(name) and not name.startswith(OWN_IDS)
+        is_address = Word(name).is_address and not name.startswith(OWN_IDS)
         if is_address and not index_path(self._home).exists():  # no card can have been given this id yet
             return self._address_target(name, limit, sha256, unpack)
-        try:
-            row, _ = self._catalog.resolve(name)
-            target = self._card_target(row, limit)
-            card = target.card if is_address else None
-        except (NotFound, UsageError):
-            if not is_address and not Path(name).exists():
-                raise
-            return self._address_target(name, limit, sha256, unpack)
+        meaning = resolve(name, Nouns(catalog=lambda: self._catalog), for_="fetch")
+        if meaning.row is None:
+            return self._address_target(meaning.address, limit, sha256, unpack)
+        target = self._card_target(meaning.row, limit)
+        card = target.card if is_address else None
         stated = next((file for file in card.files if file.url == name), None) if card is not None else None
         if stated is not None:  # the address of one file means that file, not all the others of its asset
             return replace(self._address_target(name, limit, sha256 or stated.sha256, unpack), stated_by=card)
@@ -326,8 +323,7 @@ class Assets:
 
     @staticmethod
     def _address_target(name: str, limit: int | None, sha256: str | None, unpack: bool) -> _Target:
-        address = name if _is_address(name) else Path(name).absolute().as_uri()
-        address = recognised(address)
+        address = recognised(name)
         checksums: tuple[Checksum, ...] = ()
         if sha256 is not None:
             parsed = parse_checksum(sha256, "sha256")
@@ -515,11 +511,6 @@ class Assets:
 def _is_of_card(ref: Ref, target: _Target) -> bool:
     """Tell whether a name was given to what the very file of the target's card describes."""
     return bool(target.card_sha256) and ref.details.get("card") == target.card_sha256
-
-
-def _is_address(name: str) -> bool:
-    scheme = scheme_of(name)
-    return bool(scheme) and (("://" in name) or scheme in ("zenodo", "doi", "pypi", "npm"))
 
 
 def _folders(targets: Sequence[_Target], to: Path | None) -> list[Path | None]:

@@ -63,6 +63,14 @@ _WORK: Registry[Callable[..., Any]] = Registry(
 )
 
 
+class NoSuchAsset(NotFound):
+    """No card has the name; `near` are the nearest names."""
+
+    def __init__(self, message: str, *, hint: str | None = None, near: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.near = tuple(near)
+
+
 class Catalog:
     """Cards of every source as one view: search, read, add, change, exchange.
 
@@ -307,7 +315,7 @@ class Catalog:
         names = [row.name for query in queries for row in index.search(query, limit=3) if not row.gone]
         near = closest(slug(word), names) or list(dict.fromkeys(names))[:3]
         hint = f"did you mean {', '.join(near)}?" if near else f"try `fairmile search {word}`"
-        return NotFound(f"no {wanted or 'asset'} named {name!r} in the catalog", hint=hint)
+        return NoSuchAsset(f"no {wanted or 'asset'} named {name!r} in the catalog", hint=hint, near=near)
 
     def get(self, name: str, *, kind: str | None = None) -> Card:
         """Return the card a name, handle, id, DOI or digest means."""
@@ -640,9 +648,9 @@ class Catalog:
         measured: Content = _WORK["measure"](path)
         return measured
 
-    def fair(self, name: str, *, kind: str | None = None) -> Assessment:
-        """Return how FAIR an asset is: scores, evidence and advice."""
-        card = self.get(name, kind=kind)
+    def fair(self, name: str | Card, *, kind: str | None = None) -> Assessment:
+        """Return how FAIR an asset is, also one whose card is in no catalog yet: scores, evidence and advice."""
+        card = name if isinstance(name, Card) else self.get(name, kind=kind)
         with self.open_index() as index:
             reference = parse_reference(f"{card.kind}/{card.name}", tuple(KINDS))
             rows = index.named(reference)

@@ -9,7 +9,7 @@ from typing import Any
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
-from fairmile.catalog.exchange import READERS, read
+from fairmile.catalog.exchange import read, recognise
 from fairmile.catalog.exchange.draft import Document
 
 ENVIRONMENT_LINKS = ("environment", "softwareRequirements")
@@ -19,7 +19,7 @@ _PROGRAM = ("isBasedOn", "instrument")
 def environment_of(catalog: Catalog, name: str) -> Mapping[str, Any] | None:
     """Return the card of the environment that a name means: its own, or that of a model, benchmark or program.
 
-    The path of a SABATH file means the environment that its model would have in the catalog.
+    The path of a file in another format means the environment that it would have in the catalog.
     """
     if name.endswith(".json"):
         return _described_in(Path(name))
@@ -34,19 +34,19 @@ def environment_of(catalog: Catalog, name: str) -> Mapping[str, Any] | None:
 
 
 def _described_in(file: Path) -> Mapping[str, Any] | None:
-    """Return the environment that the SABATH file of a model describes; None for a file of any other form."""
+    """Return the environment that a file in another format describes; None for a file in none that is known."""
     document = Document.from_file(file)
-    if not READERS["sabath"].recognises(document):
+    format = recognise(document)
+    if format is None:
         return None
-    cards = read(document, "sabath")
-    found = next((card for card in cards if card.kind == "environment"), None)
-    if found is None:
-        what = "is a data set" if cards[0].kind == "dataset" else "states neither requirements nor env_vars"
+    cards = read(document, format)
+    environment = next((card for card in cards if card.kind == "environment"), None)
+    if environment is None:
         raise UsageError(
-            f"{file}: {cards[0].text('name')} {what}, so no environment can be made of it",
+            f"{file}: the {cards[0].kind} {cards[0].title} states no requirements to make an environment of",
             hint="write an environment file; the shortest one is `python: {packages: [numpy]}`",
         )
-    return found.body
+    return environment.body
 
 
 def _references(catalog: Catalog, card: Card) -> Iterator[str]:

@@ -64,7 +64,7 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
         return _told(out, runs, _waited(out, runs, found, options["wait"]))
     command = command_of(context)
     changes = changes_from(options, parse_params(options["params"])) | ({"argv": command} if what and command else {})
-    plan = runs.plan(_what(what, command), dataset or "", command_set=options["command_set"], **changes)
+    plan = runs.plan(_what(what, command), dataset or "", options={"set": options["command_set"]}, **changes)
     if options["dry_run"]:
         _show_plan(out, plan)
         if out.as_json:  # the plan itself has the verdict

@@ -51,7 +51,8 @@ _VIEWS = ("tests", "table1", "indicators", "richness")
 def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, out: Out) -> int:
     """Describe an asset.
 
-    NAME is a name, model/name, a whole handle such as builtin/model/cosmoflow@1.0, an id, a DOI or a digest.
+    NAME is a name, model/name, a whole handle such as builtin/model/cosmoflow@1.0, an id, a DOI, a digest,
+    or the path of a card or of a folder with a card.
 
     \b
     Examples:
@@ -61,34 +62,35 @@ def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, o
     """
     if raw and (fair or view):
         raise UsageError("--raw prints the document alone", hint="ask for --raw and --fair one after the other")
-    catalog = Workspace.open(on_progress=out.progress).catalog
-    row, others = catalog.resolve(name, kind=kind)
-    card = catalog.show(row.handle)
+    workspace = Workspace.open(on_progress=out.progress)
+    catalog, target = workspace.catalog, workspace.resolve(name, for_="show", kind=kind)
+    card: Card = catalog.show(target.handle) if target.handle else target.content
     if raw:
-        _print_raw(row, catalog.raw_document(card), out)
+        _print_raw(target.origin, catalog.raw_document(card) if target.handle else None, out)
         return 0
-    also = [each.handle for each in others]
+    also = [each.handle for each in target.others]
     if fair or view:
-        assessment = catalog.fair(row.handle)
+        assessment = catalog.fair(card)
         if out.as_json:
-            out.data({"handle": row.handle, **assessment.to_dict(), "also": also})
+            out.data({"handle": target.origin, **assessment.to_dict(), "also": also})
         else:
-            _render_fair(row.handle, assessment, view or "tests", out)
+            _render_fair(target.origin, assessment, view or "tests", out)
     elif out.as_json:
-        out.data({"handle": row.handle, "digest": card.digest, "card": card.body, "also": also})
+        out.data({"handle": target.origin, "digest": card.digest, "card": card.body, "also": also})
     else:
-        _render(row, card, out)
-    _tell_others(row, others, out)
+        _render(target.origin, card, out)
+    if target.row is not None:
+        _tell_others(target.row, target.others, out)
     return 0
 
 
-def _print_raw(row: CatalogRow, document: bytes | None, out: Out) -> None:
+def _print_raw(handle: str, document: bytes | None, out: Out) -> None:
     if document is None:
         raise NotFound(
-            f"no source document of {row.handle} is kept", hint="only cards imported from another format have one"
+            f"no source document of {handle} is kept", hint="only cards imported from another format have one"
         )
     if out.as_json:
-        out.data({"handle": row.handle, "document": document.decode("utf-8", "replace")})
+        out.data({"handle": handle, "document": document.decode("utf-8", "replace")})
     else:
         out.document(document)
 
@@ -103,14 +105,13 @@ def _tell_others(row: CatalogRow, others: Sequence[CatalogRow], out: Out) -> Non
             out.hint(f"the catalog {each.catalog!r} has {same}; {row.catalog!r} takes precedence")
 
 
-def _render(row: CatalogRow, card: Card, out: Out) -> None:
+def _render(handle: str, card: Card, out: Out) -> None:
     out.heading(f"{card.title}  ({card.kind}, version {card.version})")
-    if row.gone:
-        grave = card["tombstone"]
+    if grave := card.get("tombstone"):
         out.line(out.colour(f"removed {grave.get('date', '')}: {grave.get('reason') or 'no reason given'}", "red"))
         if grave.get("supersededBy"):
             out.line(f"its place takes {grave['supersededBy']}")
-    out.line(row.handle)
+    out.line(handle)
     if card.text("description"):
         out.line()
         out.paragraph(card.text("description"))

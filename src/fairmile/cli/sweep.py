@@ -23,6 +23,7 @@ from fairmile.meter.lines import number_text
 from fairmile.reports.sweep import best as best_of
 from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
+from fairmile.sweeps.files import is_definition
 from fairmile.sweeps.folder import Sweep
 from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
 from fairmile.sweeps.model import Definition, Point
@@ -103,7 +104,7 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
       fairmile sweep plan -p lr=0.1,0.01 -p 'n=range(1,9)' -- python train.py {lr} {n}
     """
     workspace = Workspace.open()
-    definition, _ = _read_points(workspace.sweeps, options, command_of(context))
+    definition, _ = _read_points(workspace, options, command_of(context))
     points = list(definition.points)
     workspace.sweeps.check(definition, points, catalog=lambda: workspace.catalog, template=options["template"])
     if out.as_json:
@@ -140,7 +141,7 @@ def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry
       fairmile sweep generate tide-sweep.yaml --template tide.in.slurm --out rates
       fairmile sweep generate tide-sweep.yaml --out by-two --split-among 2
     """
-    definition, _ = _read_points(Workspace.open().sweeps, options, ())
+    definition, _ = _read_points(Workspace.open(), options, ())
     given: dict[str, Any] = {"name": options["name"], "copy": copy, "split_among": split_among, "environ": os.environ}
     if dry_run:
         _show_generation(out, plan_generation(definition, options["template"], folder, **given))
@@ -191,10 +192,10 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     """
     workspace = Workspace.open()
     sweeps = workspace.sweeps
-    found = known_sweep(sweeps, words) if not options["axes"] else None
+    found = known_sweep(workspace, words) if not options["axes"] else None
     if found is None:
         options["words"] = words
-        definition, source = _read_points(sweeps, options, command_of(context))
+        definition, source = _read_points(workspace, options, command_of(context))
         options["name"] = definition.name
         changes = changes_from(options)
         if "run" not in definition.fields:  # a run file may name a system, too
@@ -364,10 +365,10 @@ def _check_where(context: click.Context, system: str) -> None:
 
 
 def _read_points(
-    sweeps: Sweeps, options: Mapping[str, Any], command: Sequence[str]
+    workspace: Workspace, options: Mapping[str, Any], command: Sequence[str]
 ) -> tuple[Definition, dict[str, Any]]:
     """Return the sweep that is defined; of a space without values UsageError."""
-    definition, source = read_definition(sweeps, options, command)
+    definition, source = read_definition(workspace, options, command)
     for name in definition.distributions:
         raise UsageError(
             f"{definition.origin('axes', name)} axes.{name} is a distribution, and a sweep needs values",
@@ -377,11 +378,11 @@ def _read_points(
 
 
 def read_definition(
-    sweeps: Sweeps, options: Mapping[str, Any], command: Sequence[str]
+    workspace: Workspace, options: Mapping[str, Any], command: Sequence[str], verb: str = "sweep"
 ) -> tuple[Definition, dict[str, Any]]:
     """Return the sweep that the words and options of a command line define."""
     words = list(options["words"])
-    files = [word for word in words if word.endswith(_FILES) or Path(word).is_file()]
+    files = [word for word in words if is_definition(workspace.resolve(word, for_=verb, without=("sweep",)))]
     names = [word for word in words if word not in files]
     if len(names) > 1 or (names and files):
         raise UsageError(f"{names[0]!r} is no file", hint="give configuration files, or the name of one asset")
@@ -394,7 +395,7 @@ def read_definition(
         if name in axes:
             raise UsageError(f"-p {name} is given twice", hint=f"write all values at once: -p {name}={axes[name]},…")
         axes[name] = values
-    return sweeps.read(
+    return workspace.sweeps.read(
         files,
         what=names[0] if names else "",
         command=command,
@@ -411,16 +412,10 @@ def _axis(text: str) -> tuple[str, str]:
     return name, values
 
 
-def known_sweep(sweeps: Sweeps, words: Sequence[str]) -> Sweep | None:
-    """Return the sweep that one word names, where it names one and no file; NotFound where it may be any of several."""
-    if len(words) != 1 or words[0].endswith(_FILES) or Path(words[0]).is_file():
-        return None
-    try:
-        return sweeps.get(words[0])
-    except NotFound:
-        if words[0] == "last" or any(each.id.startswith(words[0]) for each in sweeps.ls()):
-            raise
-        return None
+def known_sweep(workspace: Workspace, words: Sequence[str], verb: str = "sweep") -> Sweep | None:
+    """Return the sweep that one word names, or None where it names what is to be run."""
+    target = workspace.resolve(words[0], for_=verb) if len(words) == 1 else None
+    return target.content if target is not None and target.kind == "sweep" else None
 
 
 def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> list[PointStatus]:

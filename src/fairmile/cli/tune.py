@@ -73,10 +73,10 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     """
     workspace = Workspace.open()
     studies = workspace.studies
-    found = known_sweep(workspace.sweeps, words) if not options["axes"] else None
+    found = known_sweep(workspace, words, "tune") if not options["axes"] else None
     if found is None:
         options["words"] = words
-        definition, source = read_definition(workspace.sweeps, options, command_of(context))
+        definition, source = read_definition(workspace, options, command_of(context), "tune")
         options["name"] = definition.name
         changes = changes_from(options) | _settings(options)
         if options["dry_run"]:

@@ -6,13 +6,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem
+from fairmile.base.registry import Plugin, Registry
 from fairmile.meter.energy import Energy, SpanEnergy, Total, counted, energies, energy_by_span, estimate, total
 from fairmile.meter.footprint import Footprint, footprint
-from fairmile.meter.gpu_log import is_gpu_log, read_gpu_log
 from fairmile.meter.lines import Channel, Log, Samples, event_files, read_log
+
+
+class LogReader(Protocol):
+    """Reads the logs of another tool; a module may be one."""
+
+    def recognises(self, text: str) -> bool:
+        """Tell whether a file that begins so is one of them."""
+        ...
+
+    def read(self, path: Path) -> Any:
+        """Return its `samples`, and as `damaged` how many lines could not be read."""
+        ...
+
+
+LOGS: Registry[LogReader] = Registry(
+    "kind of log", {"cloudmesh-gpu": Plugin("fairmile.compat.gpu_log")}, entry_points="fairmile.logs"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +110,7 @@ def summarise(
 
 
 def read_samples(path: Path) -> Log:
-    """Read what a log holds: one of cloudmesh-gpu, one of ours, or all of ours in a folder."""
+    """Read what a log holds: one of ours, one of another tool, or all of ours in a folder."""
     if path.is_dir():
         files = event_files(path)
         if not files:
@@ -104,12 +121,14 @@ def read_samples(path: Path) -> Log:
             head = stream.read(4096)
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {path}") from error
-    if is_gpu_log(head) or not head.lstrip().startswith("{"):
-        found = read_gpu_log(path)
-        return Log([found.samples.writer], samples=[found.samples], damaged=found.damaged)
-    log = read_log([path])
+    is_ours = head.lstrip().startswith("{")
+    for name in () if is_ours else LOGS.names():
+        if LOGS[name].recognises(head):
+            foreign = LOGS[name].read(path)
+            return Log([foreign.samples.writer], samples=[foreign.samples], damaged=foreign.damaged)
+    log = read_log([path]) if is_ours else Log()
     if not log.writers:
-        problem = "no line is one of a log of events, nor of a log of cloudmesh-gpu"
+        problem = f"no line is one of a log of events, nor of a log of {' or '.join(LOGS.names())}"
         raise InvalidDocument([Problem(problem, file=str(path))])
     return log
 

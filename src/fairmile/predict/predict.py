@@ -35,7 +35,8 @@ from fairmile.predict.scaling.plans import divisors
 from fairmile.predict.scaling.step import device_of_partition
 from fairmile.predict.step_cache import Foreseen, foresee
 from fairmile.predict.step_time import StepTime
-from fairmile.predict.subjects import Target, find_target, parameters_of
+from fairmile.predict.subjects import Subject, parameters_of, subject_of
+from fairmile.resolve import Target
 from fairmile.systems.hardware import hardware
 from fairmile.systems.model import Partition
 
@@ -176,20 +177,27 @@ class TimePrediction:
 class Predict:
     """Predictions of a workspace; `folder` holds what was measured on its own devices, and what was foreseen.
 
-    `step_of` finds the file that builds a step of a benchmark or model, `partition_of` knows machines.
+    `resolve` tells what a word means, `step_of` finds the file that builds a step of a benchmark or model,
+    `partition_of` knows machines.
     """
 
     def __init__(
-        self, folder: Path, *, step_of: Callable[[str], Path], partition_of: Callable[[str], Partition]
+        self,
+        folder: Path,
+        *,
+        resolve: Callable[[str], Target],
+        step_of: Callable[[Target], Path],
+        partition_of: Callable[[str], Partition],
     ) -> None:
         self._measured = Measured(folder)
         self._foreseen = folder / "foreseen"
+        self._resolve = resolve
         self._step_of = step_of
         self._partition_of = partition_of
 
     def trace(self, target: str, arguments: Mapping[str, Any] | None = None, **how: Any) -> Trace:
         """Return what a step does, operator by operator, without a GPU; `how` are fields of a TraceRequest."""
-        return self._trace(self._target(target), arguments or {}, how)
+        return self._trace(self._subject(target), arguments or {}, how)
 
     def memory(
         self,
@@ -207,7 +215,7 @@ class Predict:
         PYTORCH_CUDA_ALLOC_CONF would say; `how` are fields of a TraceRequest, as `precision`. Of a step that depends
         on the values of tensors the least that it takes is told, where it is not spread.
         """
-        asked, on = self._target(target), device(gpu)
+        asked, on = self._subject(target), device(gpu)
         if asked.description is not None:
             _refuse_allocator(target, allocator)
             return _of_description(_changed(asked, arguments or {}, how), target, on, layout)
@@ -236,7 +244,7 @@ class Predict:
         **how: Any,
     ) -> LargestBatch:
         """Find the largest batch that fits, by looking at the model alone; `tell` hears what is going on."""
-        asked, on, given = self._target(target), device(gpu), dict(arguments or {})
+        asked, on, given = self._subject(target), device(gpu), dict(arguments or {})
         if asked.description is not None:
             _refuse_allocator(target, allocator)
             first = _changed(asked, given, how)
@@ -278,7 +286,7 @@ class Predict:
 
         With what a storage evaluation measured, also whether samples of `sample_bytes` arrive in time.
         """
-        asked, on = self._target(target), device(gpu)
+        asked, on = self._subject(target), device(gpu)
         trace = self._trace(asked, arguments or {}, how)
         step, batch = self._measured.step_time(trace, on), _samples(trace, how)
         fed = None
@@ -314,7 +322,7 @@ class Predict:
 
         `batch` is that of the whole step (strong scaling) or of one GPU (weak).
         """
-        asked, partition = self._target(target), self._partition_of(on)
+        asked, partition = self._subject(target), self._partition_of(on)
         if partition.gpu is None:
             raise UsageError(f"{on} has no GPUs", hint="name a partition that has some: SYSTEM:PARTITION")
         curve: dict[str, Any] = {"mode": mode, "batch": batch, "goal": goal}
@@ -339,22 +347,22 @@ class Predict:
         found = predict_scaling(_footprint(trace, taken), steps, partition, gpus, device=where, **curve)
         return replace(found, notes=tuple(dict.fromkeys((*taken.notes, *alone.notes, *found.notes))))
 
-    def _target(self, text: str) -> Target:
-        return find_target(text, self._step_of)
+    def _subject(self, text: str) -> Subject:
+        return subject_of(self._resolve(text), self._step_of)
 
-    def _trace(self, target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Trace:
-        return self._traces(target, [arguments], how)[0]
+    def _trace(self, subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Trace:
+        return self._traces(subject, [arguments], how)[0]
 
-    def _traces(self, target: Target, each: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> list[Trace]:
-        """Trace a target with these and those arguments in one process; the first refusal is raised."""
-        if target.file is None:
+    def _traces(self, subject: Subject, each: Sequence[Mapping[str, Any]], how: Mapping[str, Any]) -> list[Trace]:
+        """Trace a subject with these and those arguments in one process; the first refusal is raised."""
+        if subject.file is None:
             hint = "give FILE.py:FUNCTION"
-            if isinstance(target.description, Transformer):
-                hint += f", or ask for the time alone: fairmile predict scaling {target.name} --on SYSTEM --gpus 1"
-            raise UsageError(f"{target.name} is a description: its operators are not known", hint=hint)
+            if isinstance(subject.description, Transformer):
+                hint += f", or ask for the time alone: fairmile predict scaling {subject.name} --on SYSTEM --gpus 1"
+            raise UsageError(f"{subject.name} is a description: its operators are not known", hint=hint)
         for arguments in each:
-            _check_batch(_batch_name(target, arguments), arguments)
-        requests = [TraceRequest(str(target.file), target.function, dict(arguments), **how) for arguments in each]
+            _check_batch(_batch_name(subject, arguments), arguments)
+        requests = [TraceRequest(str(subject.file), subject.function, dict(arguments), **how) for arguments in each]
         with tempfile.TemporaryDirectory(prefix="fairmile-trace-") as folder:
             answers = trace_targets(requests, timeout_s=_LONGEST_S, folder=Path(folder))
         for answer in answers:
@@ -562,18 +570,18 @@ def _refuse_stopped(target: str, trace: Trace) -> None:
         )
 
 
-def _batch_name(target: Target, given: Mapping[str, Any]) -> str:
+def _batch_name(subject: Subject, given: Mapping[str, Any]) -> str:
     """Return which argument is the batch by its name, given or not; nothing where that cannot be told."""
-    named = [*given, *([target.batch_argument] if target.batch_argument else parameters_of(target))]
+    named = [*given, *([subject.batch_argument] if subject.batch_argument else parameters_of(subject))]
     by_name = {each.casefold(): each for each in reversed(named)}
-    return next((by_name[each] for each in BATCH_NAMES if each in by_name), target.batch_argument)
+    return next((by_name[each] for each in BATCH_NAMES if each in by_name), subject.batch_argument)
 
 
-def _changed(target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Any:
+def _changed(subject: Subject, arguments: Mapping[str, Any], how: Mapping[str, Any]) -> Any:
     """Return a description with other values; UsageError where it cannot say what `how` asks for."""
-    described = target.description
+    described = subject.description
     if described is None:
-        raise NotFound(f"{target.name} is no description")
+        raise NotFound(f"{subject.name} is no description")
     said = {**described.model_dump(exclude_unset=True), "kind": described.kind, **arguments}
     for name, value in how.items():
         if value is None or (name, value) == ("accumulate", 1):
@@ -584,10 +592,10 @@ def _changed(target: Target, arguments: Mapping[str, Any], how: Mapping[str, Any
             said[_OF_DESCRIPTIONS[name]] = value
         else:
             raise UsageError(
-                f"{target.name} is a description: it cannot be told {name.replace('_', ' ')}",
+                f"{subject.name} is a description: it cannot be told {name.replace('_', ' ')}",
                 hint="give FILE.py:FUNCTION, whose operators are followed",
             )
-    return parse_description(said, file=target.name)
+    return parse_description(said, file=subject.name)
 
 
 def _described(found: ClosedForm) -> dict[str, Any]:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.base.errors import NotFound, UsageError
-from fairmile.base.yaml import load_located
+from fairmile.base.yaml import Located
 from fairmile.predict.memory.descriptions import Cnn, Gnn, Rnn, Transformer, parse_description
+from fairmile.resolve import Nouns, Resolver, Target, Word
 
 _DESCRIPTIONS = (".yaml", ".yml", ".json")
 _BATCH = "batch_size"  # as all benchmarks call it
 
 
 @dataclass(frozen=True)
-class Target:
+class Subject:
     """A file with the function that builds a step, or a description where there is no code."""
 
     name: str
@@ -27,39 +28,63 @@ class Target:
     batch_argument: str = ""  # of the function, where its name is known
 
 
-def find_target(text: str, step_of: Callable[[str], Path]) -> Target:
-    """Return what `text` names; `step_of` knows the files of benchmarks and models."""
-    path, code, function = text.partition(".py:")
-    if code:
+class _PythonFile(Resolver):
+    """A file of Python, with the name of a function behind it where that is not `build`."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        if word.path.suffix != ".py" or not word.path.is_file():
+            return None
+        function = "build" if word.function is None else word.function
         if not function.isidentifier():
-            raise UsageError(f"{text}: {function!r} cannot be the name of a function", hint="give FILE.py:FUNCTION")
-        return Target(text, _existing(f"{path}.py"), function)
-    if text.endswith(".py"):
-        return Target(text, _existing(text))
-    if text.endswith(_DESCRIPTIONS):
-        file = _existing(text)
-        located = load_located(_text(file), file=text)
-        if not isinstance(located.data, dict):
-            what = "is empty" if located.data is None else "names no fields"
-            raise UsageError(f"{text} describes no model: it {what}", hint="begin with its kind, as kind: transformer")
-        if "@type" not in located.data:  # as cards have
-            return Target(text, description=parse_description(located.data, file=text, line_of=located.line))
-    return Target(text, step_of(text), batch_argument=_BATCH)
+            raise UsageError(
+                f"{word.text}: {function!r} cannot be the name of a function", hint="give FILE.py:FUNCTION"
+            )
+        return Target(word.text, "python-file", path=word.path.absolute(), function=function)
 
 
-def parameters_of(target: Target) -> Mapping[str, Any]:
-    """Return the parameters of a target's function with their defaults, None where there is none or it is no constant.
+class _Description(Resolver):
+    """A model described in YAML or JSON."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        located = word.located if word.text.endswith(_DESCRIPTIONS) else None
+        if located is None or not (word.verb or (isinstance(located.data, dict) and "kind" in located.data)):
+            return None
+        return Target(word.text, "description", path=word.path, load=lambda: _described(word.text, located))
+
+
+PYTHON_FILE = _PythonFile()
+DESCRIPTION = _Description()
+
+
+def _described(name: str, located: Located) -> Transformer | Cnn | Rnn | Gnn:
+    if not isinstance(located.data, dict):
+        what = "is empty" if located.data is None else "names no fields"
+        raise UsageError(f"{name} describes no model: it {what}", hint="begin with its kind, as kind: transformer")
+    return parse_description(located.data, file=name, line_of=located.line)
+
+
+def subject_of(target: Target, step_of: Callable[[Target], Path]) -> Subject:
+    """Return what a target builds; `step_of` knows the files of benchmarks and models."""
+    if target.kind == "python-file":
+        return Subject(target.word, target.path, target.function)
+    if target.kind == "description":
+        return Subject(target.word, description=target.content)
+    return Subject(target.word, step_of(target), batch_argument=_BATCH)
+
+
+def parameters_of(subject: Subject) -> Mapping[str, Any]:
+    """Return the parameters of a subject's function with their defaults, None where there is none or it is no constant.
 
     The file is read, not run: there is nothing to tell of a function that it does not define itself.
     """
-    if target.file is None:
+    if subject.file is None:
         return {}
     try:
-        parsed = ast.parse(_text(target.file))
+        parsed = ast.parse(_text(subject.file))
     except (SyntaxError, ValueError):
         return {}  # whoever runs it says where it is wrong
     for each in parsed.body:
-        if isinstance(each, ast.FunctionDef) and each.name == target.function:
+        if isinstance(each, ast.FunctionDef) and each.name == subject.function:
             said = each.args
             plain = [*said.posonlyargs, *said.args]
             defaults = [*[None] * (len(plain) - len(said.defaults)), *said.defaults, *said.kw_defaults]
@@ -77,10 +102,3 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"{file} cannot be read: {error}", hint="a description is a text in UTF-8") from error
-
-
-def _existing(path: str) -> Path:
-    file = Path(path)
-    if not file.is_file():
-        raise NotFound(f"there is no file {path}", hint="expected FILE.py:FUNCTION, a description, or a name to search")
-    return file.absolute()

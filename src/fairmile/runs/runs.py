@@ -32,7 +32,7 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
-from fairmile.runs import sabath
+from fairmile.resolve import Nouns, resolve
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import capture, carrier
 from fairmile.runs.execute.batches import Frozen, write_batch
@@ -41,6 +41,7 @@ from fairmile.runs.execute.executors import Executors
 from fairmile.runs.execute.host import WorkspaceRuns
 from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
+from fairmile.runs.execute.materials import Material, plan_materials
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, finish
 from fairmile.runs.execute.worker import MEMBER, Batch
@@ -61,18 +62,13 @@ from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_s
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
 from fairmile.runs.review import Review, is_foreign, refuse_unseen, restrict, review
 from fairmile.runs.targets import (
-    Target,
-    card_file,
-    card_in,
-    card_target,
+    Runnable,
     checked_spec,
     command_target,
-    file_target,
     filled,
-    is_run_file,
     lasting,
     python_of,
-    runnable,
+    runnable_of,
     value_texts,
 )
 from fairmile.store.store import Store
@@ -102,7 +98,7 @@ class RunPlan:
     prediction: Mapping[str, Any] = field(default_factory=dict)
     script: str = ""  # of the job, where a system's scheduler carries it
     sources: tuple[str, ...] = ()
-    sabath: sabath.SabathPlan | None = None
+    materials: tuple[Material, ...] = ()  # what goes to places of the folder it runs in
     original: Run | None = None  # what is done again
     review: Review | None = None  # of a record from elsewhere: what somebody must have agreed to
     crate: Path | None = None  # what the record is imported from before it is done again
@@ -177,25 +173,21 @@ class Runs(Ledger):
         what: str | Sequence[str] | RunSpec,
         dataset: str = "",
         *,
-        command_set: str = "",
+        options: Mapping[str, Any] | None = None,
         used: Collection[str] = (),
         place: Callable[[str], str] = lambda _: "",
         **changes: Any,
     ) -> RunPlan:
         """Return what running a name, a file, a command or a specification would do; only sizes are asked for.
 
-        `changes` are fields of the specification. Of a SABATH model with several sets of commands `command_set` names
-        one. A parameter that nothing uses is an error; those in `used` serve whoever asks, who may tell the `place` of
-        the others.
+        `changes` are fields of the specification. `options` are those that the resolver of a kind of target knows, such
+        as `set`, which of several sets of commands. A parameter that nothing uses is an error; those in `used` serve
+        whoever asks, who may tell the `place` of the others.
         """
-        target, sabath_plan = self._target(what, dataset, command_set, changes)
-        if sabath_plan is None:
-            self._check_command(target, used, place)
-        spec = lasting(target.spec)
-        steps, notes = list(self._bringing(target)), list(target.notes)
-        if sabath_plan is not None:
-            steps += [Step(verb, text, size) for verb, text, size in sabath_plan.steps(self._around.assets())]
-            notes += sabath_plan.notes
+        runnable = self._runnable(what, dataset, options or {}, changes)
+        self._check_command(runnable, used, place)
+        spec = lasting(runnable.spec)
+        steps, notes = list(self._bringing(runnable)), list(runnable.notes)
         if spec.environment:
             planned = self._around.envs().plan(spec.environment)
             state = "is ready" if planned.state == "ready" else "; ".join(each.words for each in planned.steps)
@@ -234,11 +226,11 @@ class Runs(Ledger):
         if fit is Fit.MAY_NOT:
             notes.append(f"it may not fit: {why}")
         return RunPlan(
-            spec, tuple(steps), tuple(notes), prediction, script, target.sources, sabath_plan,
+            spec, tuple(steps), tuple(notes), prediction, script, runnable.sources, runnable.materials,
             unpredicted="" if prediction else unpredicted,
         )  # fmt: skip
 
-    def meant(
+    def resolve_spec(
         self,
         what: str | Sequence[str] | RunSpec,
         *,
@@ -247,18 +239,19 @@ class Runs(Ledger):
         **changes: Any,
     ) -> RunSpec:
         """Return the specification that a name, a file or a command means; nothing but the catalog is asked."""
-        target, sabath_plan = self._target(what, "", "", changes)
-        if sabath_plan is None:
-            self._check_command(target, used, place)
-        return target.spec
+        runnable = self._runnable(what, "", {}, changes)
+        self._check_command(runnable, used, place)
+        return runnable.spec
 
-    def _check_command(self, target: Target, used: Collection[str], place: Callable[[str], str]) -> None:
+    def _check_command(self, runnable: Runnable, used: Collection[str], place: Callable[[str], str]) -> None:
         """Raise UsageError where a placeholder has no value, or a value no use."""
-        spec = target.spec
-        check_placeholders(spec, target.where)
-        names = [name for name in spec.params if name not in used and name not in target.declared]
-        unused = unused_params(spec, names, self._environ, sources=bool(target.sources))
-        check_used(unused, spec, (place(unused[0]) if unused else "") or target.where)
+        if runnable.is_complete:
+            return
+        spec = runnable.spec
+        check_placeholders(spec, runnable.where)
+        names = [name for name in spec.params if name not in used and name not in runnable.declared]
+        unused = unused_params(spec, names, self._environ, sources=bool(runnable.sources))
+        check_used(unused, spec, (place(unused[0]) if unused else "") or runnable.where)
 
     def _with_time(self, spec: RunSpec) -> tuple[RunSpec, list[str]]:
         """Return a job with the time that earlier runs let expect, where they do, and how that was found."""
@@ -277,40 +270,32 @@ class Runs(Ledger):
         told = f"the time of {format_duration(time_s)} was chosen from earlier runs: {projection.basis}"
         return spec.model_copy(update={"resources": resources}), [told]
 
-    def _target(
-        self, what: str | Sequence[str] | RunSpec, dataset: str, command_set: str, changes: Mapping[str, Any]
-    ) -> tuple[Target, sabath.SabathPlan | None]:
+    def _runnable(
+        self,
+        what: str | Sequence[str] | RunSpec,
+        dataset: str,
+        options: Mapping[str, Any],
+        changes: Mapping[str, Any],
+    ) -> Runnable:
         if isinstance(what, RunSpec):
             spec = checked_spec({**what.model_dump(exclude_defaults=True), **changes}) if changes else what
-            return Target(spec), None
+            return Runnable(spec)
         if not isinstance(what, str):
-            return command_target(what, changes), None
-        file = card_file(what)
-        card = card_in(file)
-        if card is not None:
-            return card_target(self._around.catalog(), card, dataset, changes, file), None
-        if is_run_file(what):
-            return file_target(Path(what), changes), None
-        catalog = self._around.catalog()
-        model = sabath.find_model(catalog, what)
-        if model is not None:
-            planned = sabath.plan(catalog, model, dataset, set_name=command_set, config=changes.get("params"))
-            said = {**planned.spec.model_dump(exclude_defaults=True), **changes}
-            return Target(checked_spec(said)), planned
-        card = runnable(catalog, what)
-        if changes.get("argv"):
-            said = {"name": card.handle.name, "asset": str(card.handle), **changes}
-            return Target(checked_spec(said), (str(card.handle),)), None
-        return card_target(catalog, card, dataset, changes), None
+            return command_target(what, changes)
+        target = resolve(what, Nouns(catalog=self._around.catalog), for_="run", options=options)
+        return runnable_of(target, self._around.catalog, dataset, changes)
 
-    def _bringing(self, target: Target) -> Iterator[Step]:
-        names = [*target.sources, *(each.asset for each in target.spec.inputs.values() if each.asset)]
+    def _bringing(self, runnable: Runnable) -> Iterator[Step]:
+        names = [*runnable.sources, *(each.asset for each in runnable.spec.inputs.values() if each.asset)]
         for name in names:
             try:
                 (planned,) = self._around.assets().plan(name)
                 yield Step("fetch", planned.describe(), planned.need_bytes)
             except (SystemFailure, Transient, Unsupported) as error:
                 yield Step("fetch", f"{name} (cannot be asked now: {error})")
+        if runnable.materials:
+            for text, size_bytes in plan_materials(runnable.materials, self._around.assets()):
+                yield Step("fetch", text, size_bytes)
 
     def _history(self, spec: RunSpec) -> list[Run]:
         """Return earlier runs of that name; they are looked for once in the life of a process."""
@@ -399,7 +384,7 @@ class Runs(Ledger):
         for step in plan.steps:
             if step.verb in ("fetch", "build"):
                 on_step(step)
-        captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
+        captured = self._preparation.bring(spec, sources=plan.sources, materials=plan.materials, original=plan.original)
         captured.needs = needs_record(checked, captured)
         record = _new_record(plan, spec, captured)
         if not again and (known := self._known(record.identity, spec, captured, on_step)) is not None:
@@ -486,7 +471,7 @@ class Runs(Ledger):
         if is_far and spec.environment:  # which is refused
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
         checked = self.check_needs(spec)
-        captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
+        captured = self._preparation.bring(spec, sources=plan.sources, materials=plan.materials, original=plan.original)
         captured.needs = needs_record(checked, captured)
         shared = RunRecord(spec=recorded_spec(spec), captured=captured, prediction=dict(plan.prediction))
         moves = bool(spec.folder) and (is_far or not in_place)

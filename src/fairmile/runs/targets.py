@@ -1,50 +1,44 @@
-"""What a person names to run: a command, a file that describes a run, or an asset of the catalog that says how."""
+"""What becomes a run: a command, a file that describes one, or a card that says how it is run."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.errors import InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.placeholders import drop_escapes, fill_words
-from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import slug
-from fairmile.base.yaml import Located, load_located
+from fairmile.base.yaml import Located
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.needs import ENVIRONMENT_LINKS, environment_of
+from fairmile.resolve import Nouns, Resolver, Target, Word
+from fairmile.runs.execute.materials import Material
 from fairmile.runs.needs import declared_needs
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.transfer.credentials import shown_address
 
-# Most runs are of no card in a file, and what checks one takes longer to load than a run to start.
-_CHECKS: Registry[Callable[[Any], list[Problem]]] = Registry(
-    "check", {"card": Plugin("fairmile.catalog.profile:check_body")}
-)
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _DATA_LINKS = ("evaluationDataset", "input", "trainedOn", "acceptsDataset")
 _PROGRAM_LINKS = ("isBasedOn", "instrument", "evaluationSoftware", "hasPart")
 _FILES = (".yaml", ".yml")
 _OWN_FOLDER = "{benchmark}"
-_CARD_OF_FOLDER = "card.jsonld"
-_CARD_FILES = (*_FILES, ".json", ".jsonld")
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh|julia|Rscript|perl|node|mpirun|torchrun")
 
 
 @dataclass(frozen=True)
-class Target:
+class Runnable:
     """What will be run, and what has to be there first."""
 
     spec: RunSpec
@@ -52,70 +46,80 @@ class Target:
     notes: tuple[str, ...] = ()
     where: str = ""  # where the command stands, for messages, unless a person typed it
     declared: frozenset[str] = frozenset()  # parameters that a card says its program has
+    materials: tuple[Material, ...] = ()  # what it finds at places of its folder
+    is_complete: bool = False  # its placeholders are filled and its parameters used already
 
 
-def command_target(argv: Sequence[str], changes: Mapping[str, Any]) -> Target:
+class Maker(Protocol):
+    """What a target from another tool holds: it makes a run of itself."""
+
+    def runnable(self, dataset: str, changes: Mapping[str, Any]) -> Runnable:
+        """Return what running it on a data set means; `changes` are fields of the specification."""
+        ...
+
+
+class _RunFile(Resolver):
+    """A YAML file that describes a run."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        located = word.located if word.text.endswith(_FILES) else None
+        if located is None or not (word.verb or (isinstance(located.data, Mapping) and "argv" in located.data)):
+            return None
+        return Target(word.text, "run-file", path=word.path, load=lambda: located)
+
+
+class _RunId(Resolver):
+    """A recorded run, by its id, the unique start or end of it, or `last`."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        if nouns.runs is None or "/" in word.text:
+            return None
+        try:
+            run = nouns.runs().get(word.text)
+        except (NotFound, UsageError):
+            return None
+        return Target(word.text, "run", id=run.id, load=lambda: run)
+
+
+RUN_FILE = _RunFile()
+RUN_ID = _RunId()
+
+
+def runnable_of(target: Target, catalog: Callable[[], Catalog], dataset: str, changes: Mapping[str, Any]) -> Runnable:
+    """Return what running a target on a data set means; `changes` are fields of the specification."""
+    if target.kind == "run-file":
+        assert target.path is not None
+        return file_target(target.path, changes, target.content)
+    if not isinstance(target.content, Card):
+        maker: Maker = target.content
+        return maker.runnable(dataset, changes)
+    if target.path is None and changes.get("argv"):
+        handle = target.content.handle
+        return Runnable(checked_spec({"name": handle.name, "asset": str(handle), **changes}), (str(handle),))
+    return card_target(catalog(), target.content, dataset, changes, target.path)
+
+
+def command_target(argv: Sequence[str], changes: Mapping[str, Any]) -> Runnable:
     """Return what a command means: it runs where the person stands."""
     given = {"name": _name_of(argv), "folder": str(Path.cwd()), **changes, "argv": tuple(argv)}
-    return Target(checked_spec(given))
+    return Runnable(checked_spec(given))
 
 
-def file_target(file: Path, changes: Mapping[str, Any]) -> Target:
+def file_target(file: Path, changes: Mapping[str, Any], located: Located) -> Runnable:
     """Return what a file describes: the fields of a run, as YAML."""
-    try:
-        located = load_located(file.read_text(), file=str(file))
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {file}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemFailure(f"cannot read {file}: {error}") from error
     if not isinstance(located.data, Mapping):
         raise UsageError(f"{file}: expected the fields of a run, such as argv", hint="see docs/runs.md")
-    said = {"name": slug(file.stem) or "run", "folder": str(file.absolute().parent), **located.data}
-    if isinstance(said.get("argv"), str):
-        said["argv"] = shlex.split(said["argv"])
-    if isinstance(said.get("code", []), list):  # else it is told below what is wrong
-        said["code"] = [*said.get("code", []), str(file.absolute())]
-    return Target(checked_spec(_merged(said, changes), str(file), located), where=str(file))
-
-
-def card_in(file: Path) -> Card | None:
-    """Return the card that a file holds; None where that is no file, or describes a run or anything else."""
-    name = str(file)
-    if not name.endswith(_CARD_FILES) or not file.is_file():
-        return None
-    try:
-        located = load_located(file.read_text(), file=name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemFailure(f"cannot read {file}: {error}") from error
-    body = located.data
-    if not isinstance(body, Mapping) or "@type" not in body or "argv" in body:
-        return None
-    problems = [replace(each, file=name, line=located.line([each.field])) for each in _CHECKS["card"](body)]
-    if errors := [each for each in problems if each.severity == "error"]:
-        raise InvalidDocument(errors)
-    return Card(body)
-
-
-def card_file(name: str) -> Path:
-    """Return the file that a person means who names a card's file, or by a path a folder with a card in it.
-
-    A bare word is a name of the catalog, whatever lies in the folder where somebody stands.
-    """
-    is_path = os.sep in name or name in (".", "..")
-    return Path(name) / _CARD_OF_FOLDER if is_path and (Path(name) / _CARD_OF_FOLDER).is_file() else Path(name)
-
-
-def runnable(catalog: Catalog, name: str) -> Card:
-    """Return the card that a name means to somebody who runs it: a benchmark, where a model has the same name."""
-    if "/" not in name:
-        with contextlib.suppress(NotFound, UsageError):
-            return catalog.get(name, kind="benchmark")
-    return catalog.get(name)
+    fields = {"name": slug(file.stem) or "run", "folder": str(file.absolute().parent), **located.data}
+    if isinstance(fields.get("argv"), str):
+        fields["argv"] = shlex.split(fields["argv"])
+    if isinstance(fields.get("code", []), list):  # else it is told below what is wrong
+        fields["code"] = [*fields.get("code", []), str(file.absolute())]
+    return Runnable(checked_spec(_merged(fields, changes), str(file), located), where=str(file))
 
 
 def card_target(
     catalog: Catalog, card: Card, dataset: str, changes: Mapping[str, Any], file: Path | None = None
-) -> Target:
+) -> Runnable:
     """Return what a card with a command means; one in a file needs not be in the catalog and runs beside that file."""
     command = changes.get("argv") or card.get("command")
     name = str(file or card.handle)
@@ -126,7 +130,7 @@ def card_target(
         )
     argv = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     data = dataset or ("" if card.get("makesData") is True else _data_of(catalog, card))
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": slug(card.handle.name)[:64] or "run",
         "argv": tuple(argv),
         "params": _hyperparameters(card),
@@ -135,24 +139,24 @@ def card_target(
     }
     sources = _sources(catalog, card) if file is None else _addresses(card) or _programs(catalog, card)
     if file is None:
-        said["asset"] = str(card.handle)
+        fields["asset"] = str(card.handle)
     elif any(_OWN_FOLDER in word for word in argv):  # the program lies beside the card, and works elsewhere
         beside = str(file.absolute().parent)
-        said |= {"argv": filled(argv, {"benchmark": beside}), "code": (beside,)}
+        fields |= {"argv": filled(argv, {"benchmark": beside}), "code": (beside,)}
     elif not sources:
-        said |= {"folder": str(file.absolute().parent), "code": (str(file.absolute()),)}
+        fields |= {"folder": str(file.absolute().parent), "code": (str(file.absolute()),)}
     if data:
-        said["dataset"] = str(catalog.get(data).handle)
-        said["inputs"] = {"data": {"asset": said["dataset"]}}
+        fields["dataset"] = str(catalog.get(data).handle)
+        fields["inputs"] = {"data": {"asset": fields["dataset"]}}
     bodies: list[Mapping[str, Any]] = [card.body]
     for place in (str(card.handle),) if file is None else [to for key, to in card.links if key in ENVIRONMENT_LINKS]:
-        if "environment" not in said and (environment := environment_of(catalog, place)) is not None:
-            said["environment"] = place
+        if "environment" not in fields and (environment := environment_of(catalog, place)) is not None:
+            fields["environment"] = place
             bodies.append(environment)
     if needs := declared_needs(bodies):
-        said["needs"] = needs
-    declared = frozenset(said["params"])
-    return Target(checked_spec(_merged(said, changes)), sources, where=f"the command of {name}", declared=declared)
+        fields["needs"] = needs
+    declared = frozenset(fields["params"])
+    return Runnable(checked_spec(_merged(fields, changes)), sources, where=f"the command of {name}", declared=declared)
 
 
 def lasting(spec: RunSpec) -> RunSpec:

@@ -10,22 +10,23 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from pydantic import BaseModel
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.units import parse_duration
-from fairmile.base.words import did_you_mean, slug
+from fairmile.base.words import closest, did_you_mean, slug
 from fairmile.base.yaml import Located, load_located
+from fairmile.resolve import PROGRAMS, Nouns, Resolver, Target, Word
 from fairmile.runs.record.spec import Input, MetricSpec, RunSpec
 from fairmile.runs.record.values import Value, better_of
 from fairmile.runs.targets import checked_spec, command_target, is_run_file
 from fairmile.sweeps.axes import values
-from fairmile.sweeps.cloudmesh import read_project
 from fairmile.sweeps.filters import Filter
 from fairmile.sweeps.model import Better, Definition, Objective, Points, place_of
 from fairmile.sweeps.origins import Origins, SourceFile, key_text, option_of
@@ -33,8 +34,6 @@ from fairmile.sweeps.space import Condition, Space
 from fairmile.sweeps.tuning.search_space import Space as TuningSpace
 
 _FORMAT = 1
-_DOCUMENTS = (".yaml", ".yml", ".json")
-_PROGRAMS = (".py", ".ipynb")  # configurations that cloudmesh executes
 _OWN: dict[str, tuple[type, ...]] = {
     "name": (str,),
     "run": (str,),
@@ -62,6 +61,7 @@ _MEANT = {short: field for field, short in _SYNONYMS.items() if short != "comman
 _OF_SWEEPS = frozenset({"name", "group", "argv"})  # fields of a run that a sweep sets itself
 _RUN_FIELDS = frozenset(RunSpec.model_fields) - _OF_SWEEPS
 _KEYS = (*_OWN, *_MEANT, *sorted(_RUN_FIELDS - set(_MEANT.values())))
+_ALL_KEYS = frozenset({*_KEYS, *_SYNONYMS})
 _SEVERAL = ("code", "outputs", "software", "tags")  # one text may stand for a list
 _INSIDE: dict[str, type[BaseModel]] = {
     "resources": type(RunSpec.model_fields["resources"].default),
@@ -72,6 +72,67 @@ _DISTRIBUTIONS = ("uniform", "log", "integer", "choice")
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOLDS_NAME = re.compile(r"\{[A-Za-z_{]")
+
+
+class DialectReader(Protocol):
+    """Reads the files of another tool as definitions."""
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Tell whether the file is one of that tool."""
+        ...
+
+    def parts(self, file: Path, data: Mapping[str, Any]) -> Iterable[Path]:
+        """Return the files that a file with these data names and that are read with it."""
+        ...
+
+    def read(
+        self, files: Sequence[Path], *, environ: Mapping[str, str], allow_code: bool, params: Mapping[str, Any]
+    ) -> Definition:
+        """Return what the files define."""
+        ...
+
+
+# Asked about files with keys that are not ours, and about programs.
+DIALECTS: Registry[DialectReader] = Registry(
+    "dialect of sweeps", {"cloudmesh": Plugin("fairmile.compat.cloudmesh:PROJECT")}, entry_points="fairmile.dialects"
+)
+
+
+class _DefinitionFile(Resolver):
+    """A file that defines a sweep or a study."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        data = word.located.data if word.located is not None else None
+        is_definition = word.path.is_file() if word.verb else isinstance(data, Mapping) and "axes" in data
+        return Target(word.text, "definition", path=word.path) if is_definition else None
+
+
+class _SweepId(Resolver):
+    """A sweep or a study of the workspace, by its id, the unique start or end of it, or `last`."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        if nouns.sweeps is None:
+            return None
+        try:
+            sweep = nouns.sweeps().get(word.text)
+        except NotFound:
+            is_start = any(each.id.startswith(word.text) for each in nouns.sweeps().ls())
+            if word.verb and (word.text == "last" or is_start):
+                raise
+            return None
+        return Target(word.text, "sweep", id=sweep.id, load=lambda: sweep)
+
+    def near(self, word: Word, nouns: Nouns) -> Sequence[str]:
+        return closest(word.text, [each.id for each in nouns.sweeps().ls()], 1) if nouns.sweeps is not None else ()
+
+
+def is_definition(target: Target) -> bool:
+    """Tell whether a target is a file that defines a sweep, in whatever dialect."""
+    return target.path is not None and (target.kind == "definition" or target.kind in DIALECTS)
+
+
+DEFINITION_FILE = _DefinitionFile()
+SWEEP_ID = _SweepId()
 
 
 def read_definition(
@@ -131,60 +192,67 @@ def read_document(document: Mapping[str, Any], environ: Mapping[str, str]) -> De
     texts: Mapping[str, str] = document["texts"]
     files = [SourceFile(path, document["shown"][path], _located(path, texts, document)) for path in document["files"]]
     params: Mapping[str, Any] = document["params"]
-    if any(file.is_of_cloudmesh for file in files):
-        found = _project(document, environ)
-        fields = _absolute(found.fields, os.path.dirname(files[0].path))
+    reader = _reader_of(files)
+    if reader is not None:
+        definition = _read_foreign(reader, document, environ)
+        fields = _absolute(definition.fields, os.path.dirname(files[0].path))
         fields |= _absolute(_from_command_line(document), document["folder"])
-        places = found.origin
-        found = replace(
-            found,
+        places = definition.origin
+        definition = replace(
+            definition,
             fields=fields,
             sources=tuple(texts),
             origin=lambda *path: option_of(path, document) or places(*path),
         )
-        return _changed(found, document["changes"])
+        return _changed(definition, document["changes"])
     return _Reading(files, params, document).definition()
-
-
-def is_definition_file(name: str) -> bool:
-    """Tell whether a name is that of a file that may define a sweep."""
-    return name.endswith((*_DOCUMENTS, *_PROGRAMS))
 
 
 # Files
 
 
-def _project(document: Mapping[str, Any], environ: Mapping[str, str]) -> Definition:
-    """Return a project of cloudmesh; one whose files are no longer as they were is read from what is kept of them."""
+def _reader_of(files: Sequence[SourceFile]) -> DialectReader | None:
+    """Return who reads the files of another tool; None for our own."""
+    for file in files:
+        data = file.located.data if file.located is not None else None
+        is_ours = file.located is not None and (not isinstance(data, Mapping) or {*map(key_text, data)} <= _ALL_KEYS)
+        for name in () if is_ours else DIALECTS.names():
+            if DIALECTS[name].recognises(file):
+                return DIALECTS[name]
+    return None
+
+
+def _read_foreign(reader: DialectReader, document: Mapping[str, Any], environ: Mapping[str, str]) -> Definition:
+    """Return what another tool's files define; files that changed since are read from what is kept of them."""
     texts: Mapping[str, str] = document["texts"]
     rest = {"environ": environ, "allow_code": bool(document["allow_code"]), "params": document["params"]}
     if all(_is_still(path, text) for path, text in texts.items()):
         shown = [document["shown"][path] for path in document["files"]]
         are_near = [os.path.abspath(each) for each in shown] == document["files"]
-        return read_project([Path(each) for each in (shown if are_near else document["files"])], **rest)
+        return reader.read([Path(each) for each in (shown if are_near else document["files"])], **rest)
     with tempfile.TemporaryDirectory(prefix="fairmile-") as root:
         for path, text in texts.items():
             there = Path(root + path)
             there.parent.mkdir(parents=True, exist_ok=True)
             there.write_text(text, encoding="utf-8")
         try:
-            found = read_project([Path(root + path) for path in document["files"]], **rest)
+            kept = reader.read([Path(root + path) for path in document["files"]], **rest)
         except UsageError as error:
             raise UsageError(error.message.replace(root, ""), hint=error.hint) from None
-    return replace(found, origin=lambda *path: found.origin(*path).replace(root, ""))
+    return replace(kept, origin=lambda *path: kept.origin(*path).replace(root, ""))
 
 
 def _changed(definition: Definition, changes: Mapping[str, Any]) -> Definition:
-    """Return a project of cloudmesh with what the command line says otherwise."""
+    """Return a definition in another dialect with what the command line says otherwise."""
     points = definition.points
     if changes.get("repeats") or changes.get("select"):
         repeats, select = changes.get("repeats", 1), changes.get("select", "")
         points = Space(points.axes, repeats=repeats, select=select, origin=definition.origin)
-    said = {key: changes[key] for key in ("name", "select", "best") if changes.get(key)}
+    given = {key: changes[key] for key in ("name", "select", "best") if changes.get(key)}
     unknown = [key for key in changes if key not in ("name", "select", "best", "repeats")]
     if unknown:
-        raise UsageError(f"a project of cloudmesh has no {unknown[0]!r} that could be changed")
-    return replace(definition, points=points, **said)
+        raise UsageError(f"a project of {definition.dialect.name} has no {unknown[0]!r} that could be changed")
+    return replace(definition, points=points, **given)
 
 
 def _is_still(path: str, text: str) -> bool:
@@ -195,7 +263,7 @@ def _is_still(path: str, text: str) -> bool:
 
 
 def _collect(file: Path, texts: dict[str, str], shown: dict[str, str]) -> None:
-    """Keep the text of a file and of those that it names in `config:`, as projects of cloudmesh do."""
+    """Keep the text of a file and, where another tool's file names others, of those."""
     path = os.path.abspath(file)
     if path in texts:
         return
@@ -206,19 +274,16 @@ def _collect(file: Path, texts: dict[str, str], shown: dict[str, str]) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
     shown[path] = str(file)
-    if path.endswith(_PROGRAMS):
+    if path.endswith(PROGRAMS):
         return
-    data = load_located(texts[path], file=str(file)).data
-    named = data.get("config") if isinstance(data, Mapping) else None
-    for each in named if isinstance(named, list) else [named]:
-        if isinstance(each, str):
-            there = next((path for path in (file.parent / each, Path(each)) if path.is_file()), None)
-            if there is not None:
-                _collect(there, texts, shown)
+    located = load_located(texts[path], file=str(file))
+    reader = _reader_of([SourceFile(path, str(file), located)])
+    for part in reader.parts(file, located.data) if reader is not None else ():
+        _collect(part, texts, shown)
 
 
 def _located(path: str, texts: Mapping[str, str], document: Mapping[str, Any]) -> Located | None:
-    return None if path.endswith(_PROGRAMS) else load_located(texts[path], file=document["shown"][path])
+    return None if path.endswith(PROGRAMS) else load_located(texts[path], file=document["shown"][path])
 
 
 def _with_text_keys(data: Any) -> Any:

@@ -4,7 +4,7 @@
     OUT/<point>/config.yaml    all settings as they are at this point
     OUT/<point>/<code>         a file is a hard link into OUT/.code, a folder a symbolic link to the one there
     OUT/.code/                 the code as it was when the folders were made; its files are read-only
-    OUT/<name>.json            the manifest, in the shape of cloudmesh-ee: {id: {id, directory, experiment, …}}
+    OUT/<name>.json            the manifest: {id: {id, directory, experiment, …}}
     OUT/submit.sh              one line per point; submit-1.sh … submit-N.sh hold each point once between them
 
 Everything is written beside OUT and renamed at the end. A folder that an earlier call made may be given again: points

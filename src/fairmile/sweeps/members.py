@@ -142,7 +142,7 @@ class Members:
 
         One that is linked with another tells of the same choice, so that the other's use is its own, too.
         """
-        if self._definition.dialect == "cloudmesh":  # whose programs read the configuration of their point
+        if self._definition.dialect.reads_settings:
             return self._axes
         seen = _Seen(point.values)
         noted = replace(point, values=seen)

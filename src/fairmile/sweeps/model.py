@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -59,11 +59,24 @@ class Objective:
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """In what the files of a tool differ from one another; without arguments, ours."""
+
+    name: str = "fairmile"
+    text: Callable[[Any], str] | None = None  # how a value is written into a text; None: as JSON would
+    keeps_null: bool = True  # a setting without a value is one
+    allows_variables: bool = False  # {os.NAME} may name any variable, also one that the file does not allow
+    has_repeat: bool = True  # {repeat} is the number of the repeat
+    reads_settings: bool = False  # programs read the settings of their point, so that they use all axes
+    checks_runs: bool = True  # what a point executes is checked before a sweep is made
+
+
+@dataclass(frozen=True)
 class Definition:
     """What a file, or several, or a command line, says of a sweep; the same for every dialect.
 
     `settings` is the tree that placeholders are looked up in, and `prefix` where in it the values of a point appear:
-    `{lr}` in our own files (prefix empty), `{experiment.lr}` in those of cloudmesh. `fields` are those of the run of a
+    `{lr}` with an empty prefix, as in our own files, `{experiment.lr}` with another. `fields` are those of the run of a
     point (see RunSpec), beside `run` (the name of an asset or of a run file) and `notebook`; their texts may hold
     placeholders. Axes of a tuning that are distributions stand in `distributions` instead of `points`.
     """
@@ -82,4 +95,4 @@ class Definition:
     best: str = ""  # the metric by which one point wins
     combine: tuple[str, ...] = ()  # a command over the outputs of all points
     sources: tuple[str, ...] = ()  # the files it came from
-    dialect: Literal["fairmile", "cloudmesh"] = "fairmile"
+    dialect: Dialect = Dialect()

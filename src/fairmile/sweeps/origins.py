@@ -12,7 +12,6 @@ from fairmile.base.yaml import Located
 _COMMAND_LINE = "the command line"
 _COMMAND = "the command behind --"
 _NO_DOCUMENT: Mapping[str, Any] = {"params": {}, "changes": {}, "command": []}
-_OF_CLOUDMESH = ("experiment", "experiments", "config")
 
 
 @dataclass(frozen=True)
@@ -22,14 +21,6 @@ class SourceFile:
     path: str
     shown: str  # how messages name it
     located: Located | None
-
-    @property
-    def is_of_cloudmesh(self) -> bool:
-        """Whether the file belongs to a project of cloudmesh, as every program does."""
-        if self.located is None:
-            return True
-        data = self.located.data
-        return isinstance(data, Mapping) and any(key in data for key in _OF_CLOUDMESH)
 
 
 class Origins:

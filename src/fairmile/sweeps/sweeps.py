@@ -20,6 +20,7 @@ from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.catalog import Catalog
 from fairmile.meter.lines import number_text
+from fairmile.resolve import Target
 from fairmile.runs.execute.batches import ArrayState, Frozen, read_tasks
 from fairmile.runs.execute.crew import Ended
 from fairmile.runs.execute.executor import Graph, Handle, Member, Task, TaskStatus
@@ -30,7 +31,7 @@ from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import RunPlan, Runs
-from fairmile.sweeps.files import is_definition_file, read_document, source_document
+from fairmile.sweeps.files import is_definition, read_document, source_document
 from fairmile.sweeps.folder import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
 from fairmile.sweeps.members import Members, kept
 from fairmile.sweeps.model import Definition, Point
@@ -86,9 +87,12 @@ class PointStatus:
 class Sweeps:
     """All sweeps of one workspace, each a folder of its own."""
 
-    def __init__(self, root: Path, runs: Callable[[], Runs], *, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, root: Path, runs: Callable[[], Runs], *, resolve: Callable[..., Target], environ: Mapping[str, str]
+    ) -> None:
         self.root = root
         self._runs = runs
+        self._resolve = resolve
         self._environ = environ
 
     # Plan
@@ -123,7 +127,7 @@ class Sweeps:
         """Return what a file, the name of an asset, or the words of a command say of a sweep."""
         if not isinstance(what, str | Path):
             return self.read(command=what, params=params)
-        if isinstance(what, Path) or is_definition_file(what):
+        if isinstance(what, Path) or is_definition(self._resolve(what, for_="sweep", without=("sweep",))):
             return self.read([what], params=params)
         return self.read(what=what, params=params)
 
@@ -140,7 +144,7 @@ class Sweeps:
 
         `changes` are fields of the runs, as `system`.
         """
-        is_ours = definition.dialect == "fairmile"
+        is_ours = definition.dialect.checks_runs
         given = template or (definition.fields.get("template") if is_ours else None)
         check: Callable[[Point], object] = Texts(definition, self._environ).settings
         has_inputs = bool(definition.fields.get("inputs") or changes.get("inputs"))
@@ -156,7 +160,7 @@ class Sweeps:
         if members is not None and members.can_run and points:
             what, fields = members.target(points[0])
             try:
-                spec = self._runs().meant(what, used=members.used(points[0]), place=members.place_of, **fields)
+                spec = self._runs().resolve_spec(what, used=members.used(points[0]), place=members.place_of, **fields)
             except NotFound as error:
                 raise NotFound(f"{definition.origin('run')}: {error}", hint=error.hint) from None
             members.check(spec)
@@ -271,7 +275,8 @@ class Sweeps:
 
     def _freeze(self, plan: RunPlan, folder: Path, id: str, *, in_place: bool) -> Frozen:
         spec = plan.spec.model_copy(update={"group": id})
-        return self._runs().freeze(RunPlan(spec, plan.steps, sources=plan.sources), folder, in_place=in_place)
+        shared = RunPlan(spec, plan.steps, sources=plan.sources, materials=plan.materials)
+        return self._runs().freeze(shared, folder, in_place=in_place)
 
     def _new_folder(self, name: str) -> tuple[Path, str]:
         while True:

@@ -33,7 +33,7 @@ from fairmile.sweeps.model import Definition, Point
 from fairmile.systems.hardware import looks_secret
 
 # Sections of the settings that serve the lookup and are no settings of the person: other names by which settings go,
-# why a name that one may expect is missing, and the directives of cloudmesh.
+# why a name that one may expect is missing, and the tables of batch directives that a dialect brings.
 ALSO, WHY, DIRECTIVES = INTERNAL = ("_also", "_why", "_directives")
 
 _HARMLESS = frozenset({"USER", "LOGNAME", "HOME", "PWD", "TMPDIR"})
@@ -92,10 +92,9 @@ class Texts:
     def __init__(self, definition: Definition, environ: Mapping[str, str]) -> None:
         self._definition = definition
         self._environ = environ
-        self._text: Callable[[Any], str] = str if definition.dialect == "cloudmesh" else _plain_text
+        self._text: Callable[[Any], str] = definition.dialect.text or _plain_text
         self._flat = dict(_flat(definition.settings, ()))
-        if definition.dialect == "cloudmesh":
-            # A setting without a value is none, though a configuration keeps it.
+        if not definition.dialect.keeps_null:  # such a setting is none, though a configuration keeps it
             self._flat = {name: found for name, found in self._flat.items() if found[1] is not None}
         self._axes = {
             f"{definition.prefix}.{name}" if definition.prefix else name: name
@@ -275,7 +274,7 @@ class Texts:
             return _Term(get=lambda point: point.id)
         if name == "point.number":
             return _Term(get=lambda point: point.number)
-        if name == "point.repeat" or (name == "repeat" and self._definition.dialect == "fairmile"):
+        if name == "point.repeat" or (name == "repeat" and self._definition.dialect.has_repeat):
             return _Term(get=lambda point: 1 if point.repeat is None else point.repeat)
         if name == "point.uuid":
             return _Term(get=lambda point: str(uuid.uuid5(self._namespace, point.id)))
@@ -321,7 +320,7 @@ class Texts:
 
     def _variable(self, name: str, place: str) -> str:
         definition = self._definition
-        if definition.dialect != "cloudmesh" and name not in definition.variables:
+        if not definition.dialect.allows_variables and name not in definition.variables:
             raise UsageError(
                 f"{place}: {{os.{name}}} is an environment variable that the file does not allow",
                 hint=f"write `variables: [{', '.join((*definition.variables, name))}]` into the file",

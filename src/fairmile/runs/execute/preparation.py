@@ -15,9 +15,9 @@ from fairmile.catalog.assets import Assets
 from fairmile.envs.envs import Envs
 from fairmile.envs.records import Environment
 from fairmile.envs.spec import parse_spec
-from fairmile.runs import sabath
 from fairmile.runs.coverage import find_uncovered, variables_digest
 from fairmile.runs.execute import capture
+from fairmile.runs.execute.materials import Material, bring, materialize
 from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
 from fairmile.runs.parameters import program_files
 from fairmile.runs.record.layout import WORK
@@ -64,13 +64,13 @@ class Preparation:
         spec: RunSpec,
         *,
         sources: Sequence[str],
-        model: sabath.SabathPlan | None,
+        materials: Sequence[Material],
         original: Run | None,
     ) -> Captured:
         """Bring what a run needs and return what goes in, with digests.
 
-        `sources` are the assets whose files it works on, `model` is the one of SABATH that it executes, `original` the
-        run that it does again.
+        `sources` are the assets whose files it works on, `materials` go to places of its folder, `original` is the run
+        that it does again.
         """
         inputs: dict[str, CapturedInput] = {}
         for name, each in spec.inputs.items():
@@ -84,10 +84,10 @@ class Preparation:
                     path=str(laid.path),
                     files=laid.files,
                 )
-        if model is not None:
-            brought = sabath.bring(model, self._assets())
+        if materials:
+            brought = bring(materials, self._assets())
             inputs |= {name: CapturedInput.from_dict(each) for name, each in brought.items()}
-        if original is not None:  # what the commands of a model expect at a place of their own
+        if original is not None:  # what its program expects at a place of its own
             inputs |= {name: each for name, each in original.captured.inputs.items() if each.place}
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
         inputs |= capture.inputs(here, self._root / _DIGESTS) if here else {}
@@ -134,7 +134,7 @@ class Preparation:
         if code and not given and captured.code.snapshot:
             lay_code(self._store(), captured.code.snapshot, work)
         placed = {name: entry.to_dict() for name, entry in captured.inputs.items() if entry.place}
-        values = sabath.lay(placed, self._assets(), work) if placed else {}
+        values = materialize(placed, self._assets(), work) if placed else {}
         values |= {f"inputs.{name}": entry.path for name, entry in captured.inputs.items()}
         values["python"] = python_of(bool(record.spec.environment))
         return {**values, "run": str(folder), "source": str(work)}

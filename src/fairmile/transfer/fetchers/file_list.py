@@ -1,4 +1,4 @@
-"""list+https://…: a text file that holds the address of one file per line, as SABATH's `file_list`.
+"""list+https://…: a text file that holds the address of one file per line.
 
 Blank lines and lines that begin with # do not count; an address may be relative to the list's own.
 `list+https://HOST/LIST#limit=N` means the first N lines alone.

@@ -37,12 +37,12 @@ class GpuLog:
     damaged: int = 0
 
 
-def is_gpu_log(text: str) -> bool:
+def recognises(text: str) -> bool:
     """Tell whether a file that begins so is a log of cloudmesh-gpu."""
     return any(_headings(line) is not None for line in text.splitlines()[:10])
 
 
-def read_gpu_log(path: Path) -> GpuLog:
+def read(path: Path) -> GpuLog:
     """Read a log; its times, which name no zone, are taken as UTC."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from fairmile.base.digest import merkle_root, scan_tree
 from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.catalog.exchange.draft import Document
-from fairmile.runs import sabath
-from fairmile.runs.sabath import SabathDataset, SabathModel
+from fairmile.compat import sabath
+from fairmile.compat.sabath import SabathDataset, SabathModel
+from fairmile.runs.execute.materials import bring, materialize, plan_materials
 from fairmile.workspace import Workspace
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -52,6 +53,14 @@ def file_of(label: str, **more: Any) -> dict[str, Any]:
 def workspace(tmp_path: Path) -> Workspace:
     environ = {"HOME": str(tmp_path), "FAIRMILE_HOME": str(tmp_path / "fairmile"), "FAIRMILE_TRANSFER_RETRIES": "1"}
     return Workspace.open(environ=environ, cwd=tmp_path)
+
+
+def find_model(workspace: Workspace, what: str) -> SabathModel:
+    """Return the model that a name or a file means to somebody who runs it."""
+    target = workspace.resolve(what, for_="run")
+    assert target.kind == "sabath"
+    model: SabathModel = target.content.model
+    return model
 
 
 def run_line(workspace: Workspace, line: str, folder: Path, config: dict[str, Any] | None = None) -> str:
@@ -177,16 +186,18 @@ def test_a_model_and_data_set_of_the_catalog_give_the_same_commands_as_their_fil
     (tmp_path / "tiny_data.json").write_text(json.dumps({"name": "tiny_data", "fragments": [file_of("x")]}))
     for name in ("tiny.json", "tiny_data.json"):
         workspace.catalog.add(tmp_path / name)
-    from_files = sabath.plan(workspace.catalog, str(tmp_path / "tiny.json"), str(tmp_path / "tiny_data.json"))
-    from_catalog = sabath.plan(workspace.catalog, "model/tiny", "tiny_data")
+    from_files = sabath.plan(
+        workspace.catalog, find_model(workspace, str(tmp_path / "tiny.json")), str(tmp_path / "tiny_data.json")
+    )
+    from_catalog = sabath.plan(workspace.catalog, find_model(workspace, "model/tiny"), "tiny_data")
     assert (from_catalog.script, from_catalog.fragments) == (from_files.script, from_files.fragments)
     assert from_catalog.spec.asset.startswith("local/model/tiny@")
     assert from_catalog.spec.dataset.startswith("local/dataset/tiny_data@")
     # Its only data set need not be named.
-    assert sabath.plan(workspace.catalog, "model/tiny").spec == from_catalog.spec
+    assert sabath.plan(workspace.catalog, find_model(workspace, "model/tiny")).spec == from_catalog.spec
     # A workflow of it is the model with that set.
-    workflow = sabath.find_model(workspace.catalog, "workflow/tiny-on-tiny_data")
-    assert workflow is not None and workflow.chosen == "tiny_data"
+    workflow = find_model(workspace, "workflow/tiny-on-tiny_data")
+    assert workflow.chosen == "tiny_data"
     assert sabath.plan(workspace.catalog, workflow).spec == from_catalog.spec
 
 
@@ -206,10 +217,9 @@ def test_a_data_set_that_stands_in_the_catalog_without_ids_is_used_where_it_is_o
 
 def test_what_is_no_sabath_model_is_left_to_others(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
-    assert sabath.find_model(workspace.catalog, str(tmp_path / "other.json")) is None
-    assert sabath.find_model(workspace.catalog, "no-such-thing") is None
-    with pytest.raises(NotFound, match="no-such-thing is no SABATH model"):
-        sabath.plan(workspace.catalog, "no-such-thing", "x")
+    with pytest.raises(UsageError, match=r"other\.json is no card file, no SABATH model and no run file"):
+        workspace.resolve(str(tmp_path / "other.json"), for_="run")
+    assert workspace.resolve("model/cosmoflow", for_="run").kind == "asset"
 
 
 # Sets and placeholders
@@ -421,15 +431,13 @@ def test_a_small_model_runs_from_clone_and_fetch_to_its_metric(
     workspace: Workspace, tmp_path: Path, served: tuple[Path, str], repository: Path
 ) -> None:
     files = small_files(tmp_path, served, str(repository))
-    model = sabath.find_model(workspace.catalog, str(files[0]))
-    assert model is not None
+    model = find_model(workspace, str(files[0]))
     planned = sabath.plan(workspace.catalog, model, str(files[1]), config={"epochs": 3})
-    steps = planned.steps(workspace.assets)
-    assert [verb for verb, _, _ in steps] == ["fetch"] * 4
-    assert [text.partition(":")[0] for _, text, _ in steps] == ["code", "table", "more", "parts"]
-    assert steps[1][2] == 6
+    steps = plan_materials(planned.materials, workspace.assets)
+    assert [text.partition(":")[0] for text, _ in steps] == ["code", "table", "more", "parts"]
+    assert steps[1][1] == 6
 
-    inputs = sabath.bring(planned, workspace.assets)
+    inputs = bring(planned.materials, workspace.assets)
     commit = git(repository, "rev-parse", "HEAD")
     assert inputs["source"]["asset"] == f"git+file://{repository}@{commit}"
     assert {name: each["files"] for name, each in inputs.items()} == {
@@ -439,7 +447,7 @@ def test_a_small_model_runs_from_clone_and_fetch_to_its_metric(
         "dataset.parts": 3,
     }
     work = tmp_path / "work"
-    values = sabath.lay(inputs, workspace.assets, work)
+    values = materialize(inputs, workspace.assets, work)
     assert values["dataset.table"] == str(work / "data" / "table" / "table.csv")
     workspace.envs.build(planned.spec.environment)
     command = workspace.envs.shell(planned.spec.environment, planned.spec.argv)
@@ -453,14 +461,14 @@ def test_code_is_a_copy_of_its_own_that_changes_neither_the_store_nor_another_ru
     workspace: Workspace, tmp_path: Path, served: tuple[Path, str], repository: Path
 ) -> None:
     model, dataset = small_files(tmp_path, served, str(repository))
-    planned = sabath.plan(workspace.catalog, str(model), str(dataset), config={"epochs": 1})
-    inputs = sabath.bring(planned, workspace.assets)
-    sabath.lay(inputs, workspace.assets, tmp_path / "one")
+    planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
+    inputs = bring(planned.materials, workspace.assets)
+    materialize(inputs, workspace.assets, tmp_path / "one")
     with (tmp_path / "one" / "source" / "config.yaml").open("a") as stream:
         stream.write("changed")
-    sabath.lay(inputs, workspace.assets, tmp_path / "two")
+    materialize(inputs, workspace.assets, tmp_path / "two")
     assert (tmp_path / "two" / "source" / "config.yaml").read_text() == "data_dir: nowhere\n"
-    sabath.lay(inputs, workspace.assets, tmp_path / "one")  # a second time, as when a run is resumed
+    materialize(inputs, workspace.assets, tmp_path / "one")  # a second time, as when a run is resumed
     assert (tmp_path / "one" / "source" / "config.yaml").read_text() == "data_dir: nowhere\n"
     assert git(tmp_path / "one" / "source", "status", "--porcelain") == ""
     assert workspace.store.verify().damaged == ()
@@ -470,24 +478,24 @@ def test_a_rerun_gets_the_commit_of_the_record_although_the_branch_moved_on(
     workspace: Workspace, tmp_path: Path, served: tuple[Path, str], repository: Path
 ) -> None:
     model, dataset = small_files(tmp_path, served, str(repository))
-    planned = sabath.plan(workspace.catalog, str(model), str(dataset), config={"epochs": 1})
-    inputs = json.loads(json.dumps(sabath.bring(planned, workspace.assets)))
+    planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
+    inputs = json.loads(json.dumps(bring(planned.materials, workspace.assets)))
     (repository / "config.yaml").write_text("data_dir: later\n")
     git(repository, "commit", "-q", "-a", "-m", "second")
-    sabath.lay(inputs, workspace.assets, tmp_path / "again")
+    materialize(inputs, workspace.assets, tmp_path / "again")
     assert (tmp_path / "again" / "source" / "config.yaml").read_text() == "data_dir: nowhere\n"
-    assert sabath.bring(planned, workspace.assets)["source"]["sha256"] != inputs["source"]["sha256"]
+    assert bring(planned.materials, workspace.assets)["source"]["sha256"] != inputs["source"]["sha256"]
 
 
 def test_data_that_changed_since_it_was_recorded_is_an_integrity_error(
     workspace: Workspace, tmp_path: Path, served: tuple[Path, str], repository: Path
 ) -> None:
     model, dataset = small_files(tmp_path, served, str(repository))
-    planned = sabath.plan(workspace.catalog, str(model), str(dataset), config={"epochs": 1})
-    inputs = sabath.bring(planned, workspace.assets)
+    planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
+    inputs = bring(planned.materials, workspace.assets)
     (served[0] / "list.txt").write_text("part2.bin\npart3.bin\n")
     with pytest.raises(Integrity, match=r"list\.txt#limit=3 holds other files than when they were brought"):
-        sabath.lay({"dataset.parts": inputs["dataset.parts"]}, workspace.assets, tmp_path / "w")
+        materialize({"dataset.parts": inputs["dataset.parts"]}, workspace.assets, tmp_path / "w")
 
 
 @pytest.mark.parametrize("checksum", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"sha1": "0" * 40}])
@@ -495,9 +503,9 @@ def test_a_wrong_digest_is_found_whichever_it_is(
     workspace: Workspace, tmp_path: Path, served: tuple[Path, str], repository: Path, checksum: dict[str, str]
 ) -> None:
     model, dataset = small_files(tmp_path, served, str(repository), **checksum)
-    planned = sabath.plan(workspace.catalog, str(model), str(dataset), config={"epochs": 1})
+    planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
     with pytest.raises(Integrity):
-        sabath.prepare(planned, workspace.assets, tmp_path / "w")
+        bring(planned.materials, workspace.assets)
 
 
 def test_a_wrong_size_is_found_where_no_digest_is_stated(
@@ -505,9 +513,9 @@ def test_a_wrong_size_is_found_where_no_digest_is_stated(
 ) -> None:
     model, dataset = small_files(tmp_path, served, str(repository))
     dataset.write_text(dataset.read_text().replace('"size": 6', '"size": 7'))
-    planned = sabath.plan(workspace.catalog, str(model), str(dataset), config={"epochs": 1})
+    planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
     with pytest.raises(Integrity, match="has 6 bytes, expected 7"):
-        sabath.prepare(planned, workspace.assets, tmp_path / "w")
+        bring(planned.materials, workspace.assets)
 
 
 def test_the_first_digits_of_a_commit_are_enough(
@@ -521,23 +529,24 @@ def test_the_first_digits_of_a_commit_are_enough(
     data = json.loads(model.read_text())
     data["git"]["commit"] = commit[:9]
     model.write_text(json.dumps(data))
-    planned = sabath.plan(workspace.catalog, str(model), str(dataset), config={"epochs": 1})
-    assert sabath.bring(planned, workspace.assets)["source"]["asset"].endswith(f"@{commit}")
+    planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
+    assert bring(planned.materials, workspace.assets)["source"]["asset"].endswith(f"@{commit}")
 
 
 def test_a_source_that_cannot_be_asked_is_a_step_that_says_so(workspace: Workspace) -> None:
     unreachable = {"id": "x", "url": "http://127.0.0.1:9/x.csv", "type": "file", "size": 77}
     model = model_of({"tiny_data": ["cat {dataset.x}"]}, git={"branch": "main"})
-    (step,) = sabath.plan(workspace.catalog, model, dataset_of(unreachable)).steps(workspace.assets)
-    assert step[0] == "fetch" and "cannot be asked now" in step[1] and step[2] == 77
+    materials = sabath.plan(workspace.catalog, model, dataset_of(unreachable)).materials
+    ((text, size_bytes),) = plan_materials(materials, workspace.assets)
+    assert "cannot be asked now" in text and size_bytes == 77
 
 
 def test_what_lies_in_the_folder_is_what_the_record_says(
     workspace: Workspace, tmp_path: Path, served: tuple[Path, str], repository: Path
 ) -> None:
     model, dataset = small_files(tmp_path, served, str(repository))
-    planned = sabath.plan(workspace.catalog, str(model), str(dataset), config={"epochs": 1})
-    inputs = sabath.bring(planned, workspace.assets)
-    sabath.lay(inputs, workspace.assets, tmp_path / "w")
+    planned = sabath.plan(workspace.catalog, find_model(workspace, str(model)), str(dataset), config={"epochs": 1})
+    inputs = bring(planned.materials, workspace.assets)
+    materialize(inputs, workspace.assets, tmp_path / "w")
     for name in ("dataset.more", "dataset.parts"):
         assert merkle_root(list(scan_tree(tmp_path / "w" / inputs[name]["place"]))) == inputs[name]["sha256"]

@@ -25,16 +25,26 @@ from fairmile.base.commands import Here
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean, slug
 from fairmile.base.yaml import load, load_located
+from fairmile.resolve import DOCUMENTS, PROGRAMS, Nouns, Resolver, Target, Word
 from fairmile.runs.record.values import Value
 from fairmile.sweeps import axes as axis
-from fairmile.sweeps.model import Definition, Origin, place_of
+from fairmile.sweeps.model import Definition, Dialect, Origin, place_of
+from fairmile.sweeps.origins import SourceFile
 from fairmile.sweeps.space import Space
 from fairmile.sweeps.templates import ALSO, DIRECTIVES, INTERNAL, WHY, Texts
 
 PREFIX = "experiment"
 FORMS = (PREFIX, "experiments")
-_CODE = (".py", ".ipynb")
-_DOCUMENTS = (".yaml", ".yml", ".json")
+DIALECT = Dialect(
+    "cloudmesh",
+    text=str,
+    keeps_null=False,
+    allows_variables=True,
+    has_repeat=False,
+    reads_settings=True,
+    checks_runs=False,
+)
+_CONFIG = "config"  # names further files
 _OS = re.compile(r"\{os\.([A-Za-z_]\w*)\}")
 _CODE_TIMEOUT_S = 600.0
 _MARK = "the variables follow"
@@ -90,6 +100,40 @@ class _Places:
         return self._last.file if owner is None else owner.place(path)
 
 
+class _Project(Resolver):
+    """A project of cloudmesh, by one of its files; every program is one."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        is_program = word.path.suffix in PROGRAMS
+        if not word.path.is_file() or (word.located is None and not is_program) or (is_program and not word.verb):
+            return None
+        file = SourceFile(str(word.path), word.text, word.located)
+        return Target(word.text, "cloudmesh", path=word.path) if self.recognises(file) else None
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Tell whether the file belongs to a project."""
+        data = file.located.data if file.located is not None else None
+        return file.located is None or (isinstance(data, Mapping) and any(key in data for key in (*FORMS, _CONFIG)))
+
+    def parts(self, file: Path, data: Mapping[str, Any]) -> Iterator[Path]:
+        """Yield the files that `config:` names and that are there."""
+        named = data.get(_CONFIG)
+        for each in named if isinstance(named, list) else [named]:
+            if isinstance(each, str):
+                there = next((path for path in (file.parent / each, Path(each)) if path.is_file()), None)
+                if there is not None:
+                    yield there
+
+    def read(
+        self, files: Sequence[Path], *, environ: Mapping[str, str], allow_code: bool, params: Mapping[str, Any]
+    ) -> Definition:
+        """Return what the files define; see `read_project`."""
+        return read_project(files, environ=environ, allow_code=allow_code, params=params)
+
+
+PROJECT = _Project()
+
+
 def read_project(
     files: Sequence[Path],
     *,
@@ -133,7 +177,7 @@ def read_project(
         variables=tuple(dict.fromkeys(_OS.findall(json.dumps([merged, said], default=str)))),
         fields={"template": template} if isinstance(template, str) and "{" not in template else {},
         sources=(*given, *(source.file for source in sources if source.file not in given)),
-        dialect="cloudmesh",
+        dialect=DIALECT,
     )
 
 
@@ -165,7 +209,7 @@ def sbatch_lines(options: Mapping[str, str]) -> str:
 
 @cache
 def _table() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    text = (resources("fairmile.sweeps") / "data" / "directives.yaml").read_text(encoding="utf-8")
+    text = (resources("fairmile.compat") / "data" / "directives.yaml").read_text(encoding="utf-8")
     hosts: Mapping[str, Mapping[str, Mapping[str, Any]]] = load(text, file="directives.yaml")["hosts"]
     return hosts
 
@@ -187,7 +231,7 @@ def _read_all(files: Sequence[Path], allow_code: bool) -> list[_Source]:
         source = _read(file, allow_code)
         named = source.data.get("config")
         for each in named if isinstance(named, list) else [named]:
-            if isinstance(each, str) and each.endswith((*_DOCUMENTS, *_CODE)):
+            if isinstance(each, str) and each.endswith((*DOCUMENTS, *PROGRAMS)):
                 beside = file.parent / each
                 try:
                     add(beside if beside.exists() else Path(each))
@@ -207,7 +251,7 @@ def _read(file: Path, allow_code: bool) -> _Source:
         raise NotFound(f"there is no file {file}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
-    if file.suffix.lower() in _CODE:
+    if file.suffix.lower() in PROGRAMS:
         if not allow_code:
             raise UsageError(
                 f"{file} is a program, and a configuration is not executed unasked",
@@ -330,7 +374,7 @@ def _values(
         if isinstance(value, str) and "{" in value:
             if texts is None:
                 settings = _settings(merged, form, {}, origin)
-                texts = Texts(Definition("", Space({}), settings, origin, PREFIX, dialect="cloudmesh"), environ)
+                texts = Texts(Definition("", Space({}), settings, origin, PREFIX, dialect=DIALECT), environ)
             value = "".join(str(part) for part in texts.compile(value, origin(form, name)).parts)
         if isinstance(value, list):
             value = [str(each) if each is None else each for each in value]

@@ -12,40 +12,31 @@ does it. No value becomes part of a command: a placeholder becomes a shell varia
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shlex
-import shutil
-import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from fairmile.base.commands import Here
-from fairmile.base.digest import sha256_file
-from fairmile.base.errors import FairmileError, Integrity, NotFound, UsageError
-from fairmile.base.files import safe_join
-from fairmile.base.git import Repository
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.words import did_you_mean, slug
-from fairmile.catalog.assets import Assets, Fetched
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.exchange import READERS, read
 from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.sources import LOCAL
 from fairmile.catalog.wanted import Wanted, wanted
+from fairmile.resolve import Nouns, Resolver, Target, Word
+from fairmile.runs.execute.materials import Material
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
+from fairmile.runs.targets import Runnable, checked_spec
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.fetchers.git import GitAddress
 
 SOURCE, DATA = "source", "data"  # in the folder of the run
 _FORMAT = "sabath"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
 _SCP = re.compile(r"(?:([\w.-]+)@)?([\w.-]+):(?!//)(.+)")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w-]*(?:\.[\w-]+|\[[\w.-]+\])*)\}")
 _DOUBLED = re.compile(r"\{\{(.*?)\}\}")
@@ -113,52 +104,87 @@ class SabathPlan:
     notes: tuple[str, ...]
     needs_repository: bool = False  # a command calls git in the code
 
-    def steps(self, assets: Assets) -> list[tuple[str, str, int | None]]:
-        """Return what would be fetched, with its size as far as its source or the file tells it."""
-        what: list[tuple[str, str, int | None, str, bool]] = []
-        if self.code:
-            what.append(("code", self.code, None, "", False))
-        for each in self.fragments:
-            what.append((each.id, each.address, each.size_bytes, each.checksums.get("sha256", ""), each.unpack))
-        found: list[tuple[str, str, int | None]] = []
-        for label, address, size_bytes, sha256, unpack in what:
-            try:
-                planned = assets.plan([address], sha256=sha256 or None, unpack=unpack)[0]
-                found.append(("fetch", f"{label}: {planned.describe()}", planned.need_bytes))
-            except FairmileError as error:
-                found.append(("fetch", f"{label}: {shown_address(address)} (cannot be asked now: {error})", size_bytes))
-        return found
+    @property
+    def materials(self) -> tuple[Material, ...]:
+        """The code and the data, where the commands look for them."""
+        code = [Material(SOURCE, self.code, SOURCE, "code", is_code=True, is_repository=self.needs_repository)]
+        data = [
+            Material(
+                f"dataset.{each.id}",
+                each.address,
+                each.place,
+                label=each.id,
+                file=each.path.rpartition("/")[2] if each.is_file else "",
+                size_bytes=each.size_bytes,
+                checksums=each.checksums,
+                unpack=each.unpack,
+            )
+            for each in self.fragments
+        ]
+        return (*(code if self.code else ()), *data)
+
+
+# Resolving
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model that waits for its data set; `set_name` is the set of commands that a person asked for."""
+
+    catalog: Catalog
+    model: SabathModel
+    set_name: str = ""
+
+    def runnable(self, dataset: str, changes: Mapping[str, Any]) -> Runnable:
+        """Return what running the model on a data set means; `changes` are fields of the specification."""
+        planned = plan(self.catalog, self.model, dataset, set_name=self.set_name, config=changes.get("params"))
+        spec = checked_spec({**planned.spec.model_dump(exclude_defaults=True), **changes})
+        return Runnable(spec, notes=planned.notes, materials=planned.materials, is_complete=True)
+
+
+class _Model(Resolver):
+    """A model of SABATH: its file, or an asset that was imported from one."""
+
+    def find(self, word: Word, nouns: Nouns) -> Target | None:
+        if not word.text.endswith(".json") or not word.path.is_file():
+            return None
+        document = Document.from_file(word.path)
+        if not READERS[_FORMAT].recognises(document):
+            return None
+        reference = str(word.path.absolute())
+        return self._target(word, nouns, lambda: read_model(document, reference), path=word.path)
+
+    def of_asset(self, asset: Target, word: Word, nouns: Nouns) -> Target | None:
+        """Return the model that an asset means; the name of one of its workflows means it with that set of commands."""
+        card: Card = asset.content
+        document = _document_of(nouns.catalog(), card) if nouns.catalog is not None else None
+        if card.kind not in ("model", "workflow") or document is None:
+            return None
+
+        def read() -> SabathModel:
+            model = read_model(document, str(card.handle), trusted=card.catalog == LOCAL)
+            if card.kind == "model" or nouns.catalog is None:
+                return model
+            chosen = next((key for key in model.sets if f"{model.name} on {key}" == card.title), "")
+            about = card.texts("about")
+            handle = str(nouns.catalog().get(about[0]).handle) if about else model.reference
+            return replace(model, chosen=chosen, reference=handle)
+
+        return self._target(word, nouns, read, handle=asset.handle)
+
+    @staticmethod
+    def _target(word: Word, nouns: Nouns, read: Callable[[], SabathModel], **where: Any) -> Target:
+        def load() -> Pair:
+            assert nouns.catalog is not None
+            return Pair(nouns.catalog(), read(), word.options.get("set", ""))
+
+        return Target(word.text, "sabath", load=load, **where)
+
+
+MODEL = _Model()
 
 
 # Reading
-
-
-def find_model(catalog: Catalog, what: str) -> SabathModel | None:
-    """Return the model that a name or a file means; None where it is none of SABATH's.
-
-    The name of one of its workflows means the model with that set of commands.
-    """
-    if what.endswith(".json") and Path(what).is_file():
-        document = Document.from_file(Path(what))
-        if not READERS[_FORMAT].recognises(document):
-            return None
-        return read_model(document, str(Path(what).absolute()))
-    try:
-        card = catalog.get(what)
-    except (NotFound, UsageError):
-        return None
-    if card.kind not in ("model", "workflow"):
-        return None
-    found = _document_of(catalog, card)
-    if found is None:
-        return None
-    model = read_model(found, str(card.handle), trusted=card.catalog == LOCAL)
-    if card.kind == "workflow":
-        chosen = next((key for key in model.sets if f"{model.name} on {key}" == card.title), "")
-        about = card.texts("about")
-        handle = str(catalog.get(about[0]).handle) if about else model.reference
-        model = SabathModel(**{**vars(model), "chosen": chosen, "reference": handle})
-    return model
 
 
 def read_model(source: Document | Path, reference: str = "", *, trusted: bool = True) -> SabathModel:
@@ -296,7 +322,7 @@ def _check_login(address: str) -> None:
 
 def plan(
     catalog: Catalog,
-    model: SabathModel | str,
+    model: SabathModel,
     dataset: SabathDataset | str = "",
     *,
     set_name: str = "",
@@ -307,11 +333,6 @@ def plan(
     `set_name` names the set of commands where the data set's name does not tell it; `config` holds the values of
     `{config.…}`. Without a data set the model's only one is taken.
     """
-    if isinstance(model, str):
-        found = find_model(catalog, model)
-        if found is None:
-            raise NotFound(f"{model} is no SABATH model", hint="name a file, or a model that was imported from one")
-        model = found
     if isinstance(dataset, str):
         dataset = find_dataset(catalog, dataset or _only_dataset(catalog, model))
     notes = [*model.notes, *dataset.notes]
@@ -563,157 +584,3 @@ def _comment(text: str) -> str:
 
 def _text(value: Value) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else "" if value is None else str(value)
-
-
-# Bringing
-
-
-def bring(planned: SabathPlan, assets: Assets) -> dict[str, dict[str, Any]]:
-    """Fetch code and data into the store and return what came, as the inputs of a run; no folder is needed.
-
-    Each entry has asset (an address, that of code pinned to its commit), sha256 (the root of its files), size_bytes,
-    files, and what `lay` needs to put it into the folder of a run, now or for a rerun.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    if planned.code:
-        address = _pinned(planned.code, assets)
-        (fetched,) = assets.fetch([address])
-        found[SOURCE] = _entry(address, fetched, SOURCE) | {"repository": planned.needs_repository}
-    for fragment in planned.fragments:
-        sha256 = _checked(fragment, assets)
-        (fetched,) = assets.fetch([fragment.address], sha256=sha256 or None, unpack=fragment.unpack)
-        entry = _entry(fragment.address, fetched, fragment.place)
-        entry |= {"unpack": True} if fragment.unpack else {}
-        entry |= {"checksum": sha256} if sha256 else {}
-        entry |= {"file": fragment.path.rpartition("/")[2]} if fragment.is_file else {}
-        found[f"dataset.{fragment.id}"] = entry
-    return found
-
-
-def _entry(address: str, fetched: Fetched, place: str) -> dict[str, Any]:
-    facts = {"sha256": fetched.root, "size_bytes": fetched.size_bytes, "files": fetched.files}
-    return {"asset": address, **facts, "place": place}
-
-
-def lay(inputs: Mapping[str, Mapping[str, Any]], assets: Assets, folder: Path) -> dict[str, str]:
-    """Put what `bring` returned into the folder of a run and return where each thing lies.
-
-    Data is linked and read-only; code is a copy that the commands may change. What a source holds now but did not
-    when it was brought raises Integrity.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    values: dict[str, str] = {}
-    for name, entry in inputs.items():
-        if "place" not in entry:
-            continue
-        target = safe_join(folder, str(entry["place"]))  # the record may come from elsewhere
-        if name == SOURCE:
-            _lay_code(entry, assets, folder, target)
-        else:
-            _fetch_to(entry, assets, target)
-            if entry.get("file"):
-                target = _as_called(target, safe_join(target, str(entry["file"])))
-        values[name] = str(target)
-    return values
-
-
-def prepare(planned: SabathPlan, assets: Assets, folder: Path) -> dict[str, str]:
-    """Fetch code and data, put them into the folder of a run, and return where each thing lies."""
-    return lay(bring(planned, assets), assets, folder)
-
-
-def _pinned(address: str, assets: Assets) -> str:
-    """Return the address of code at the commit that its revision means now."""
-    place = GitAddress.parse(address)
-    if _COMMIT.fullmatch(place.revision):
-        return address
-    try:
-        (planned,) = assets.plan([address])
-    except NotFound:
-        if not _ABBREVIATED.fullmatch(place.revision):
-            raise
-        return place.pinned(_full_commit(place))
-    return place.pinned(planned.items[0].sources[0].validator)
-
-
-def _full_commit(place: GitAddress) -> str:
-    """Return the commit that its first digits mean, for which git must have all commits."""
-    with TemporaryDirectory(prefix="fairmile-git-") as folder:
-        git = Repository(Path(folder) / "git", Here(), shown=shown_address)
-        git.create()
-        git.run("fetch", "--quiet", "--filter=tree:0", "--", place.location, "+refs/heads/*:refs/heads/*")
-        return git.run("rev-parse", "--verify", f"{place.revision}^{{commit}}").strip()
-
-
-def _checked(fragment: Fragment, assets: Assets) -> str:
-    """Return the sha256 of a fragment's file, empty where none is stated; one of another kind is checked first."""
-    stated = fragment.checksums.get("sha256", "")
-    if stated or fragment.address.startswith("list+") or not (fragment.checksums or fragment.size_bytes):
-        return stated
-    file = assets.file(fragment.address)
-    size = file.stat().st_size
-    if fragment.size_bytes not in (None, size):
-        raise Integrity(
-            f"{fragment.id}: {shown_address(fragment.address)} has {size} bytes, expected {fragment.size_bytes}"
-        )
-    for algorithm in fragment.checksums.keys() & {"md5", "sha1", "sha512"}:
-        with file.open("rb") as stream:
-            found = hashlib.file_digest(stream, algorithm).hexdigest()
-        if found != fragment.checksums[algorithm]:
-            stated = fragment.checksums[algorithm]
-            raise Integrity(f"{fragment.id}: the {algorithm} of {fragment.address} is {found}, expected {stated}")
-    return sha256_file(file)
-
-
-def _fetch_to(entry: Mapping[str, Any], assets: Assets, target: Path) -> None:
-    unpack, sha256 = bool(entry.get("unpack")), entry.get("checksum")
-    (fetched,) = assets.fetch([entry["asset"]], to=target, sha256=sha256, unpack=unpack, replace=True)
-    if fetched.root != entry["sha256"]:
-        raise Integrity(
-            f"{entry['asset']} holds other files than when they were brought",
-            hint=f"expected {entry['sha256']}, found {fetched.root}",
-        )
-
-
-def _as_called(folder: Path, there: Path) -> Path:
-    """Return the only file of a folder, at the path where the commands look for it."""
-    if not there.exists():
-        (found,) = (path for path in folder.rglob("*") if path.is_file())
-        found.rename(there)
-    return there
-
-
-def _lay_code(entry: Mapping[str, Any], assets: Assets, folder: Path, target: Path) -> None:
-    """Lay code as files of its own: what the store lends may not be written to."""
-    if target.exists():
-        shutil.rmtree(target)
-    with TemporaryDirectory(prefix=".code-", dir=folder) as lent:
-        _fetch_to(entry, assets, Path(lent) / "files")
-        for source, relative in _files(Path(lent) / "files"):
-            own = target / relative
-            own.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_symlink() and not os.path.isabs(os.readlink(source)):
-                own.symlink_to(os.readlink(source))
-                continue
-            shutil.copyfile(source, own)
-            own.chmod(0o644 | (source.stat().st_mode & stat.S_IXUSR and 0o111))
-    target.mkdir(exist_ok=True)
-    if entry.get("repository"):
-        _make_repository(target, GitAddress.parse(entry["asset"]))
-
-
-def _files(root: Path) -> Iterator[tuple[Path, Path]]:
-    for path in sorted(root.rglob("*")):
-        if path.is_symlink() or path.is_file():
-            yield path, path.relative_to(root)
-
-
-def _make_repository(folder: Path, place: GitAddress) -> None:
-    """Make laid code a clone of its repository, for commands that call git in it."""
-    git = Repository(folder / ".git", Here(), shown=shown_address)
-    git.create()
-    commit = git.fetch(place.location, place.revision or "HEAD")
-    for key, value in (("core.bare", "false"), ("remote.origin.url", place.location)):
-        git.run("config", key, value)
-    git.run("update-ref", "--no-deref", "HEAD", commit)
-    git.run("read-tree", commit)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairmile.base.errors import InvalidDocument, NotFound
+from fairmile.compat.gpu_log import read, recognises
 from fairmile.meter.energy import energies
-from fairmile.meter.gpu_log import is_gpu_log, read_gpu_log
 
 SHARED = Path(os.environ.get("FAIRMILE_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 A100 = SHARED / "predecessors" / "gpu-log" / "earthquake-a100-gpu0.log"
@@ -37,7 +37,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_old_form_has_a_heading_behind_a_hash(tmp_path: Path) -> None:
-    found = read_gpu_log(written(tmp_path, OLD))
+    found = read(written(tmp_path, OLD))
     assert found.damaged == 0
     assert found.samples.column("gpu0.power") == [50.0, 150.0, 250.0]
     assert found.samples.column("gpu0.utilisation") == [0.0, 97.0, 100.0]
@@ -48,12 +48,12 @@ def test_the_old_form_has_a_heading_behind_a_hash(tmp_path: Path) -> None:
 
 
 def test_the_times_are_kept_to_the_microsecond(tmp_path: Path) -> None:
-    found = read_gpu_log(written(tmp_path, OLD.replace("15.500000", "15.760601")))
+    found = read(written(tmp_path, OLD.replace("15.500000", "15.760601")))
     assert found.samples.at_ns[0] == 1653238455_760601_000
 
 
 def test_the_new_form_has_no_hash_and_several_gpus(tmp_path: Path) -> None:
-    found = read_gpu_log(written(tmp_path, NEW))
+    found = read(written(tmp_path, NEW))
     assert found.damaged == 0
     assert found.samples.column("gpu0.memory") == [float(1 << 30)] * 3
     assert found.samples.column("gpu1.power") == [100.0, None, 300.0]
@@ -63,8 +63,8 @@ def test_the_new_form_has_no_hash_and_several_gpus(tmp_path: Path) -> None:
 
 def test_the_dense_form_has_no_blanks(tmp_path: Path) -> None:
     head, *lines = NEW.splitlines()
-    dense = read_gpu_log(written(tmp_path, "\n".join([head, *(line.replace(" ", "") for line in lines)])))
-    assert dense.samples.columns == read_gpu_log(written(tmp_path, NEW)).samples.columns
+    dense = read(written(tmp_path, "\n".join([head, *(line.replace(" ", "") for line in lines)])))
+    assert dense.samples.columns == read(written(tmp_path, NEW)).samples.columns
 
 
 @pytest.mark.parametrize(
@@ -78,38 +78,38 @@ def test_the_dense_form_has_no_blanks(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_lines_are_counted_and_the_rest_is_read(tmp_path: Path, line: str) -> None:
-    found = read_gpu_log(written(tmp_path, f"{OLD}{line}\n2022-05-22:16:54:21.500000,0,0,0,0,0,26,250.00\n"))
+    found = read(written(tmp_path, f"{OLD}{line}\n2022-05-22:16:54:21.500000,0,0,0,0,0,26,250.00\n"))
     assert found.damaged == 1
     assert found.samples.column("gpu0.power") == [50.0, 150.0, 250.0, 250.0]
 
 
 def test_a_line_that_a_crash_cut_off_is_counted(tmp_path: Path) -> None:
     for length in range(len(OLD) - 40, len(OLD) - 2):
-        found = read_gpu_log(written(tmp_path, OLD[:length]))
+        found = read(written(tmp_path, OLD[:length]))
         assert len(found.samples.at_ns) + found.damaged == 3
 
 
 def test_logs_of_the_same_gpus_written_into_one_file_are_read_on(tmp_path: Path) -> None:
     later = OLD.replace("16:54", "17:54")
-    assert len(read_gpu_log(written(tmp_path, OLD + later)).samples.at_ns) == 6
+    assert len(read(written(tmp_path, OLD + later)).samples.at_ns) == 6
 
 
 def test_another_heading_is_not_read_by_the_first(tmp_path: Path) -> None:
-    found = read_gpu_log(written(tmp_path, OLD + NEW))
+    found = read(written(tmp_path, OLD + NEW))
     assert (len(found.samples.at_ns), found.damaged) == (3, 1)
 
 
 def test_what_is_no_such_log_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidDocument, match=r"gpu\.log: no line names the columns"):
-        read_gpu_log(written(tmp_path, "hello\n"))
+        read(written(tmp_path, "hello\n"))
     with pytest.raises(NotFound, match="there is no file"):
-        read_gpu_log(tmp_path / "missing.log")
-    assert is_gpu_log(OLD) and is_gpu_log(NEW) and not is_gpu_log('{"writer": {}}\n')
+        read(tmp_path / "missing.log")
+    assert recognises(OLD) and recognises(NEW) and not recognises('{"writer": {}}\n')
 
 
 @pytest.mark.skipif(not A100.exists(), reason="needs the shared data")
 def test_the_log_of_a_real_training_gives_its_known_energy() -> None:
-    found = read_gpu_log(A100)
+    found = read(A100)
     (energy,) = energies(found.samples)
     assert energy.joules == pytest.approx(1_079_987, rel=1e-3)
     assert found.damaged == 0

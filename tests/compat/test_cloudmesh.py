@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import FairmileError, InvalidDocument, NotFound, UsageError
-from fairmile.sweeps.cloudmesh import directives, read_project, sbatch_lines
+from fairmile.compat.cloudmesh import directives, read_project, sbatch_lines
 from fairmile.sweeps.model import Definition
 from fairmile.sweeps.templates import Texts
 
@@ -76,7 +76,7 @@ def test_ids_name_every_parameter_and_the_last_one_advances_first(tmp_path: Path
     assert [point.id for point in definition.points] == [
         f"model_{model}_directive_default_repeat_{repeat}" for model in ("small", "large") for repeat in (1, 2)
     ]
-    assert (definition.name, definition.prefix, definition.dialect) == ("osmi-training", "experiment", "cloudmesh")
+    assert (definition.name, definition.prefix, definition.dialect.name) == ("osmi-training", "experiment", "cloudmesh")
     assert definition.variables == ("USER",)
 
 
