@@ -16,7 +16,7 @@ from fairmile.base.errors import FairmileError
 from fairmile.base.registry import Registry
 from fairmile.base.units import format_size
 from fairmile.catalog.exchange import READERS, WRITERS
-from fairmile.cli.catalog import catalog_table
+from fairmile.cli.catalog import print_catalog_table
 from fairmile.cli.failures import Failure
 from fairmile.cli.out import Out, json_option
 from fairmile.envs.containers import RUNTIMES
@@ -121,7 +121,7 @@ def _render(facts: Mapping[str, Any], out: Out) -> None:
     out.table(["setting", "value", "origin"], settings)
     if facts["catalogs"]:
         out.line()
-        catalog_table(facts["catalogs"], out)
+        print_catalog_table(facts["catalogs"], out)
     if facts["pools"]:
         out.line()
         rows = [

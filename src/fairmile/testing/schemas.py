@@ -67,7 +67,11 @@ def _readable(hint: Any) -> Any:
     origin = get_origin(hint)
     if not arguments or origin is None or list(get_args(hint)) == arguments:
         return hint
-    return reduce(or_, arguments) if origin is UnionType else origin[arguments[0] if len(arguments) == 1 else tuple(arguments)]
+    return (
+        reduce(or_, arguments)
+        if origin is UnionType
+        else origin[arguments[0] if len(arguments) == 1 else tuple(arguments)]
+    )
 
 
 def schema_files() -> dict[str, str]:
