@@ -98,7 +98,8 @@ class SyncReport:
             return f"{self.name} failed: {self.error}"
         return f"{self.name}, {self.cards:,} cards, {self.changed:,} changed, {self.removed:,} removed"
 
-    __repr__ = Result.__repr__
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary()[:150]}>"
 
 
 class SyncReports(Results[SyncReport]):
