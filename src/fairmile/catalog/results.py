@@ -62,8 +62,8 @@ class Hit(Result):
             "version": row.version,
             "catalog": row.catalog,
             "uses": row.uses,
-            **row.summary,
         }
+        data.update(row.summary)
         if self.also:
             data["also_in"] = list(self.also)
             data["clash"] = self.clash
