@@ -17,7 +17,8 @@ from fairmile.base.words import slug
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
-from fairmile.catalog.fetched import Fetched, FetchedAssets, Repair, Repairs
+from fairmile.catalog.fetched import Fetched as Fetched
+from fairmile.catalog.fetched import FetchedAssets, Repair, Repairs
 from fairmile.catalog.row import CatalogRow
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.store.files import total_bytes

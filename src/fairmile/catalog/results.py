@@ -16,7 +16,12 @@ from fairmile.catalog.row import CatalogRow, SummaryDict
 # Searching
 
 
-class HitDict(SummaryDict):
+class OthersDict(TypedDict, total=False):
+    also_in: list[str]
+    clash: bool
+
+
+class HitDict(SummaryDict, OthersDict):
     handle: str
     id: str
     kind: str
@@ -24,8 +29,6 @@ class HitDict(SummaryDict):
     version: str
     catalog: str
     uses: int
-    also_in: NotRequired[list[str]]
-    clash: NotRequired[bool]
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +57,8 @@ class Hit(Result):
 
     def to_dict(self) -> HitDict:
         row = self.row
-        data: HitDict = {
+        others: OthersDict = {"also_in": list(self.also), "clash": self.clash} if self.also else {}
+        return {
             "handle": row.handle,
             "id": row.iri,
             "kind": row.kind,
@@ -62,12 +66,9 @@ class Hit(Result):
             "version": row.version,
             "catalog": row.catalog,
             "uses": row.uses,
+            **row.summary,
+            **others,
         }
-        data.update(row.summary)
-        if self.also:
-            data["also_in"] = list(self.also)
-            data["clash"] = self.clash
-        return data
 
     def summary(self) -> str:
         return self.handle
