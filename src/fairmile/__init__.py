@@ -56,11 +56,12 @@ if TYPE_CHECKING:
     from fairmile.base.errors import FairmileError
     from fairmile.base.trust import TrustedProject
     from fairmile.benchmarks.benchmarks import Benchmarks
-    from fairmile.catalog.assets import Assets, Fetched
+    from fairmile.catalog.assets import Assets
     from fairmile.catalog.card import Card
     from fairmile.catalog.catalog import Catalog
-    from fairmile.catalog.match import Match
-    from fairmile.catalog.results import SearchResult
+    from fairmile.catalog.fetched import FetchedAssets
+    from fairmile.catalog.match import Matches
+    from fairmile.catalog.results import ResolvedCard, SearchResult
     from fairmile.catalog.verbs import Datasets, Workflows
     from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
@@ -109,17 +110,14 @@ def search(text: str = "", *, kind: str | None = None, limit: int = 20) -> Searc
     return _workspace().catalog.search(text, kind=kind, limit=limit)
 
 
-def show(name: str, *, kind: str | None = None) -> Card:
-    """Return the card that a name, handle, id, DOI or digest means, or that a file or folder holds."""
-    workspace = _workspace()
-    target = workspace.resolve(name, for_="show", kind=kind)
-    card: Card = workspace.catalog.show(target.handle) if target.handle else target.content
-    return card
+def show(name: str, *, kind: str | None = None) -> ResolvedCard:
+    """Return the card that a name, handle, id, DOI or digest resolves to, or that a file or folder holds."""
+    return _workspace().show(name, kind=kind)
 
 
 def match(
     *, model: str | None = None, dataset: str | None = None, domain: str | None = None, limit: int = 20
-) -> list[Match]:
+) -> Matches:
     """Return which data sets a model accepts, which models a data set trains, and why."""
     return _workspace().catalog.match(model=model, dataset=dataset, domain=domain, limit=limit)
 
@@ -132,10 +130,10 @@ def fetch(
     fresh: bool = False,
     limit: int | None = None,
     access_granted: bool = False,
-) -> list[Fetched]:
-    """Bring assets or addresses into the store, and into the folder `to` where given; what is there does not move.
+) -> FetchedAssets:
+    """Fetch assets or addresses into the store, and into the folder `to` where given; what is stored does not move.
 
-    With `access_granted` you confirm that you may have what a card declares restricted.
+    With `access_granted` you confirm that you may have data whose card restricts access.
     """
     from pathlib import Path
 

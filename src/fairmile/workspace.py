@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from fairmile.benchmarks.expected import FromStep
     from fairmile.catalog.assets import Assets
     from fairmile.catalog.catalog import Catalog
+    from fairmile.catalog.results import ResolvedCard
     from fairmile.catalog.verbs import Datasets, Workflows
+    from fairmile.doctor import Diagnosis
     from fairmile.envs.envs import Envs
     from fairmile.jobs.machines import Machines
     from fairmile.jobs.queue import Jobs
@@ -335,6 +337,14 @@ class Workspace:
         nouns = Nouns(catalog=lambda: self.catalog, runs=lambda: self.ledger, sweeps=lambda: self.sweeps)
         return resolve(word, nouns, for_=for_, options=options, without=without)
 
+    def show(self, word: str, *, kind: str | None = None) -> ResolvedCard:
+        """Return the card that a name resolves to, and count its use, or the card that a file or folder holds."""
+        from fairmile.catalog.results import ResolvedCard
+
+        target = self.resolve(word, for_="show", kind=kind)
+        card = self.catalog.show(target.handle) if target.handle else target.content
+        return ResolvedCard(card, target.others, lambda: self.catalog.fair(card).score, origin=target.origin)
+
     @cached_property
     def catalog(self) -> Catalog:
         from fairmile.catalog.catalog import Catalog
@@ -357,7 +367,7 @@ class Workspace:
 
         origins = {name: self.config.origin(f"pools.{name}") for name in self.config["pools"]}
         pools = parse_pools(self.config["pools"], self.home / "store", origins, environ=self.environ)
-        return Store(Pools(pools, runner=Here()), runner=Here())
+        return Store(Pools(pools, runner=Here()), runner=Here(), settings_file=self.user_file, environ=self.environ)
 
     @cached_property
     def assets(self) -> Assets:
@@ -402,6 +412,20 @@ class Workspace:
         """Drop the questions that nobody waits for any more."""
         while self._asking:
             self._asking.pop().close()
+
+    def diagnose(self) -> Diagnosis:
+        """Return the settings with their origin, the state of catalogs and pools, and what does not work."""
+        from fairmile.doctor import diagnose
+
+        is_ignored = self.project is not None and self.config.ignored
+        return diagnose(
+            self.home,
+            self.config,
+            [ignored_text(str(self.project), self.config.ignored)] if is_ignored else [],
+            catalogs=lambda: self.catalog.catalogs(),
+            pools=lambda: self.store.pools.ranked(),
+            systems=lambda: self.systems.registry.rows(),
+        )
 
     def transfer(self) -> Transfer:
         """Return a transfer into the store; close it after use."""

@@ -49,7 +49,7 @@ def with_source(home: Path, builtin: CatalogFolder, *bodies: dict[str, Any], **h
 def test_a_new_card_is_added_as_it_came(catalog: Catalog, card: Factory) -> None:
     body = card(unknownKey={"kept": ["verbatim", 1.5, None]})
     (added,) = catalog.add(body)
-    assert added == ("local/dataset/alpha@1.0", "added", [], "", "")
+    assert added == Added("local/dataset/alpha@1.0", "added", [])
     assert catalog.get("alpha").body == body
 
 

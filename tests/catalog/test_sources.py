@@ -599,7 +599,7 @@ def site(tmp_path: Path, catalog: Catalog, card: Factory) -> Iterator[Site]:
     """A web site with two published cards."""
     catalog.add(card("model", "Net"))
     catalog.add(card("dataset", "Alpha", "1.0+x"))
-    assert catalog.publish(tmp_path / "www" / "catalog") == 2
+    assert catalog.publish(tmp_path / "www" / "catalog").cards == 2
     running = Site(tmp_path / "www")
     yield running
     running.stop()

@@ -287,8 +287,8 @@ def test_a_new_version_is_a_new_card(lake: Fairmile) -> None:
         (["lake-temperatures"], "nothing to change"),
         (["lake-temperatures", "--set", "foo"], "--set 'foo' is not KEY=VALUE"),
         (["lake-temperatures", "--add", "=foo"], "--add '=foo' is not KEY=VALUE"),
-        (["lake-temperatures", "--set", 'creator={"name"'], "the value of creator begins like JSON and is not"),
-        (["lake-temperatures", "--set", "distribution=[1,"], "the value of distribution begins like JSON and is not"),
+        (["lake-temperatures", "--set", 'creator={"name"'], "the value of creator is not valid JSON"),
+        (["lake-temperatures", "--set", "distribution=[1,"], "the value of distribution is not valid JSON"),
         (["lake-temperatures", "--set", "name=pond"], "cannot be changed"),
         (["lake-temperatures", "--set", "@id=pond"], "@id: expected an absolute IRI"),
         (["mnist", "--set", "a=b"], "'mnist' names several assets"),
@@ -478,8 +478,8 @@ def test_what_a_source_holds_in_vain_is_told(group: Fairmile, place: Path) -> No
         )
     result = group("catalog", "sync")
     assert result.code == 0
-    assert result.err.count("  left out: bad-") == 20
-    assert "  and 3 more; `fairmile catalog source ls --json` lists all" in result.err
+    assert result.err.count("  skipped: bad-") == 20
+    assert "  and 3 more; list all with `fairmile catalog source ls --json`" in result.err
     catalogs = group("catalog", "source", "ls", "--json").json["catalogs"]
     assert len(catalogs[1]["problems"]) == 23
 
@@ -488,7 +488,10 @@ def test_a_clash_is_named(group: Fairmile, place: Path) -> None:
     write(place, "shared-cards/lake.jsonld", description="Another view of the lake.")
     assert group("catalog", "sync").code == 0
     result = group("catalog", "source", "ls")
-    assert "clash: group describes dataset/lake-temperatures@1.0 otherwise than a catalog before it" in result.err
+    assert (
+        "clash: group describes dataset/lake-temperatures@1.0 differently from a catalog that takes precedence"
+        in result.err
+    )
     assert re.search(r"^group +folder +2 +1 ", result.out, re.MULTILINE)
 
 
@@ -557,7 +560,7 @@ def test_a_damaged_card_is_told_and_left_out(lake: Fairmile, place: Path) -> Non
     result = lake("catalog", "reindex")
     assert result.code == 4
     assert result.out.startswith("indexed  ")
-    assert "  left out: local/dataset/lake-temperatures/1.0.jsonld: " in result.err
+    assert "  skipped: local/dataset/lake-temperatures/1.0.jsonld: " in result.err
     damaged = lake("catalog", "reindex", "--json")
     assert damaged.code == 4
     assert damaged.json["damaged"][0]["path"] == "local/dataset/lake-temperatures/1.0.jsonld"

@@ -114,7 +114,7 @@ def test_a_dry_run_shows_the_plan_and_moves_nothing(lake: Fairmile, server: WebS
     result = lake("fetch", "lake", "--to", "data", "--dry-run")
     assert result.code == 0
     lines = result.out.splitlines()
-    assert lines[0] == f"{NAME}: 2 to bring, 200.0 KiB, into pool 'home'"
+    assert lines[0] == f"{NAME}: 2 files to fetch, 200.0 KiB, into pool 'home'"
     assert [line.split()[:3] for line in lines[2:]] == [["data.bin", "100.0", "KiB"], ["more.bin", "100.0", "KiB"]]
     assert server.url("data.bin") in result.out
     assert server.sent_bytes == 0
@@ -123,7 +123,7 @@ def test_a_dry_run_shows_the_plan_and_moves_nothing(lake: Fairmile, server: WebS
     assert (plan["name"], plan["download_bytes"], plan["estimate"], plan["pool"]) == (NAME, 204_800, False, "home")
     assert [item["sources"] for item in plan["items"]] == [[server.url("data.bin")], [server.url("more.bin")]]
     lake("fetch", "lake")
-    assert lake("fetch", "lake", "--dry-run").out.startswith(f"{NAME}: everything is there already")
+    assert lake("fetch", "lake", "--dry-run").out.startswith(f"{NAME}: all files are stored already")
 
 
 def test_a_long_plan_is_cut(fairmile: Fairmile, server: WebServer, place: Path) -> None:

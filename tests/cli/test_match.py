@@ -67,7 +67,7 @@ def test_where_nothing_fits_the_next_step_is_told(fairmile: Fairmile, arguments:
     result = fairmile("match", *arguments)
     assert result.code == 0
     assert result.out == ""
-    assert result.err.startswith("nothing fits\nhint: ")
+    assert result.err.startswith("no match\nhint: ")
     assert hint in result.err
 
 

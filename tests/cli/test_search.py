@@ -122,7 +122,7 @@ def test_a_pattern_may_hold_blanks_and_slashes(lake: Fairmile, place: Path) -> N
         (["domian:cosmology"], "no search field named 'domian'; did you mean 'domain'?"),
         (["--facet", "domian"], "no facet named 'domian'"),
         (["--facet", ""], "no facet named ''"),
-        (["cosmology", "--facet", "domain"], "--facet lists what there is in all catalogs"),
+        (["cosmology", "--facet", "domain"], "--facet cannot be combined with a search"),
         (["x" * 5000], "longer than 1000 characters"),
     ],
 )
@@ -136,12 +136,12 @@ def test_what_cannot_be_searched_for_is_told(fairmile: Fairmile, arguments: list
 
 def test_a_word_that_finds_nothing_brings_the_nearest(fairmile: Fairmile) -> None:
     result = fairmile("search", "erthquake")
-    assert result == (0, "", "nothing found; did you mean earthquake?\n")
+    assert result == (0, "", "no asset matches; did you mean earthquake?\n")
     assert fairmile("search", "erthquake", "--json").json["did_you_mean"] == ["earthquake"]
 
 
 def test_a_word_near_to_none_finds_nothing(fairmile: Fairmile) -> None:
-    assert fairmile("search", "qqqqzzzz") == (0, "", "nothing found\n")
+    assert fairmile("search", "qqqqzzzz") == (0, "", "no asset matches\n")
 
 
 @pytest.mark.parametrize("word", ['say "hi"', "it's", "地震", "a/b", "--", "'; DROP TABLE card; --", "\udcff"])

@@ -48,7 +48,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 def test_an_empty_store_says_what_to_do(fairmile: Fairmile) -> None:
     result = fairmile("store", "ls")
     assert (result.code, result.out) == (0, "")
-    assert result.err == "nothing was fetched yet\nhint: `fairmile fetch NAME` brings an asset\n"
+    assert result.err == "the store is empty\nhint: `fairmile fetch NAME` downloads an asset\n"
     assert fairmile("store", "ls", "--json").json == {"names": []}
 
 
@@ -89,7 +89,7 @@ def test_a_pool_that_cannot_be_reached_is_told(lake: Fairmile, place: Path) -> N
 def test_a_verified_store_is_told(lake: Fairmile) -> None:
     result = lake("store", "verify")
     assert (result.code, result.err) == (0, "")
-    assert result.out == "verified   2 objects, 117.2 KiB: all as they were stored\n"
+    assert result.out == "verified   2 objects, 117.2 KiB: all intact\n"
 
 
 def test_a_flipped_bit_is_told_with_the_names_it_hits_and_exit_code_4(lake: Fairmile, store: Store) -> None:
@@ -101,7 +101,7 @@ def test_a_flipped_bit_is_told_with_the_names_it_hits_and_exit_code_4(lake: Fair
     assert lines[0].startswith(f"damaged    {path}: its bytes have the sha256 ")
     assert lines[0].endswith(f"; needed by card {NAME}")
     assert lines[1:] == [f"incomplete card {NAME}", "verified   2 objects, 117.2 KiB: 1 damaged"]
-    assert result.err == "hint: `fairmile store repair` brings again what is missing\n"
+    assert result.err == "hint: `fairmile store repair` downloads what is missing\n"
     assert lake("store", "verify").code == 0, "what is damaged was put aside"
 
 
@@ -156,14 +156,14 @@ def test_the_plan_is_shown_before_anything_goes(lake: Fairmile, store: Store, pl
     assert result.out.splitlines() == [
         f"would remove card {NAME}",
         "pool home: 1 name, 1 tree, 2 objects (117.2 KiB), 0 leftovers (0 B), 0 dead reservations",
-        "would give back 117.2 KiB",
+        "would free 117.2 KiB",
     ]
     assert everything(place.parent / "home" / "store") == before
     result = lake("store", "gc", "--grace", "0", "--json")
     assert (result.json["size_bytes"], result.json["dry_run"]) == (len(LARGE) + 6, False)
     assert [ref["name"] for ref in result.json["pools"][0]["refs"]] == [NAME]
     assert store.refs() == []
-    assert lake("store", "gc", "--grace", "0").out.splitlines()[-1] == "gave back 0 B"
+    assert lake("store", "gc", "--grace", "0").out.splitlines()[-1] == "freed 0 B"
 
 
 def test_what_a_card_refers_to_is_kept(place: Path, fairmile: Fairmile, store: Store) -> None:
@@ -188,9 +188,9 @@ def test_what_a_card_refers_to_is_kept(place: Path, fairmile: Fairmile, store: S
 
 def test_young_things_are_left_alone_unless_told_otherwise(lake: Fairmile, store: Store) -> None:
     store.drop_ref("card", NAME)
-    assert lake("store", "gc").out.splitlines()[-1] == "gave back 0 B"
+    assert lake("store", "gc").out.splitlines()[-1] == "freed 0 B"
     assert lake("store", "gc", "--grace", "1s", "--dry-run").code == 0
-    assert lake("store", "gc", "--grace", "0").out.splitlines()[-1] == "gave back 117.2 KiB"
+    assert lake("store", "gc", "--grace", "0").out.splitlines()[-1] == "freed 117.2 KiB"
 
 
 def test_addresses_go_when_they_were_not_used_for_long(fairmile: Fairmile, store: Store) -> None:
@@ -210,7 +210,7 @@ def test_a_duration_that_is_none_is_refused(fairmile: Fairmile) -> None:
 
 def test_an_empty_pool_is_passed_over(fairmile: Fairmile) -> None:
     result = fairmile("store", "gc")
-    assert (result.out, result.err) == ("gave back 0 B\n", "pool home: passed over: nothing was put there yet\n")
+    assert (result.out, result.err) == ("freed 0 B\n", "pool home: skipped: nothing was put there yet\n")
 
 
 # pin
@@ -285,7 +285,7 @@ def test_a_pool_is_added_used_and_removed(lake: Fairmile, place: Path) -> None:
     assert rows[0]["pool"]["capacity_bytes"] == 10_000_000
     assert lake("store", "pull", "lake", str(place.parent / "home" / "store"), "--pool", "scratch").code == 0
     result = lake("store", "pool", "rm", "scratch")
-    assert result.out == f"removed  scratch; its bytes stay in {place}/scratch\n"
+    assert result.out == f"removed  scratch; its data stays in {place}/scratch\n"
     assert (place / "scratch").is_dir()
     assert len(lake("store", "pool", "ls").out.splitlines()) == 2
 

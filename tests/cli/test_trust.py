@@ -130,7 +130,7 @@ def test_what_cannot_be_trusted_is_one_sentence(
 def test_without_a_project_there_is_nothing_to_trust(fairmile: Fairmile) -> None:
     result = fairmile("trust")
     assert (result.code, result.out) == (2, "")
-    assert "no fairmile.yaml of yours here or in a folder above" in result.err
+    assert "no fairmile.yaml of yours in this folder or above" in result.err
 
 
 def test_the_doctor_names_what_has_no_effect(fairmile: Fairmile, clone: Path) -> None:

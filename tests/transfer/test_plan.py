@@ -19,7 +19,7 @@ from fairmile.store.pools import Pool, Pools
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 from fairmile.transfer.items import Item, check_path
-from fairmile.transfer.plan import Planner, archive_name
+from fairmile.transfer.planner import Planner, archive_name
 from fairmile.transfer.remote import Remote
 
 MIB = 1 << 20
@@ -126,7 +126,7 @@ def test_what_is_there_under_another_name_does_not_come_again(
     assert plan.items == ()
     assert plan.present == (ManifestEntry("other/name", len(DATA), SHA256, 0o644),)
     assert plan.download_bytes == plan.need_bytes == 0
-    assert plan.describe() == "it: everything is there already"
+    assert plan.describe() == "it: all files are stored already"
     assert source.looked == []
 
 
@@ -239,9 +239,9 @@ def test_a_pool_that_is_not_there_is_named(planner: Callable[..., Planner]) -> N
 
 def test_the_plan_is_one_sentence(planner: Callable[..., Planner]) -> None:
     exact = planner(one=Source()).plan("it", [item("one", size_bytes=2048)])
-    assert exact.describe() == "it: 1 to bring, 2.0 KiB, into pool 'home'"
+    assert exact.describe() == "it: 1 file to fetch, 2.0 KiB, into pool 'home'"
     guessed = planner(one=Source(announced=None)).plan("it", [item("one", path="x.tgz", about_bytes=1024, unpack=True)])
-    assert guessed.describe() == "it: 1 to bring, about 1.0 KiB, 3.0 KiB unpacked, into pool 'home'"
+    assert guessed.describe() == "it: 1 file to fetch, about 1.0 KiB, 3.0 KiB unpacked, into pool 'home'"
 
 
 # Finding

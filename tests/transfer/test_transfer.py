@@ -20,7 +20,8 @@ from fairmile.store.pools import Pool, Pools
 from fairmile.store.store import Store
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.items import Item, Silent
-from fairmile.transfer.plan import Plan, Planner, archive_name
+from fairmile.transfer.plan import Plan
+from fairmile.transfer.planner import Planner, archive_name
 from fairmile.transfer.remote import Context, Remote
 from fairmile.transfer.settings import Settings
 from fairmile.transfer.transfer import Outcome, Transfer

@@ -42,9 +42,7 @@ class Result:
         return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
 
     def _repr_html_(self) -> str:
-        rows = _flat(self.to_dict()).items()
-        cells = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows)
-        return f"<table>{cells}</table>"
+        return field_table(_flat(self.to_dict()))
 
 
 class Results(list[R], Result):
@@ -78,6 +76,12 @@ class Results(list[R], Result):
     def _items(self) -> list[Any]:
         items = self.to_dict()
         return items if isinstance(items, list) else next(each for each in items.values() if isinstance(each, list))
+
+
+def field_table(fields: Mapping[str, Any]) -> str:
+    """Return names and values as an HTML table."""
+    rows = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in fields.items())
+    return f"<table>{rows}</table>"
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -12,21 +12,41 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.config import Guarded, Option, given_in, needing_trust, read_settings
 from fairmile.base.digest import sha256_file, sha256_hex
 from fairmile.base.errors import NotFound, SystemFailure
 from fairmile.base.files import Lock, write_atomic
+from fairmile.base.results import Result, Results
 
 _LARGEST_READ = 1 << 20
 _WORDS = re.compile(r"[\s\"'=,;|&<>()]+")
 
 
-@dataclass(frozen=True)
-class TrustedProject:
+class TrustedProjectDict(TypedDict):
+    file: str
+    sha256: str
+    allows: dict[str, Any]
+    names: list[str]
+    since: str
+    current: bool
+    trusted: NotRequired[bool]
+
+
+class TrustedProjectsDict(TypedDict):
+    files: list[TrustedProjectDict]
+
+
+class UntrustedDict(TypedDict):
+    file: str
+    removed: bool
+
+
+@dataclass(frozen=True, repr=False)
+class TrustedProject(Result):
     """A project file with what its settings may do once it is trusted."""
 
     file: Path
@@ -35,10 +55,10 @@ class TrustedProject:
     names: tuple[Path, ...]  # the files beside it that these settings name
     since: str = ""
     is_current: bool = True  # whether the files are still what the user trusted
+    trusted: bool | None = None  # whether `add` trusted it; a dry run does not
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as data."""
-        return {
+    def to_dict(self) -> TrustedProjectDict:
+        data: TrustedProjectDict = {
             "file": str(self.file),
             "sha256": self.sha256,
             "allows": dict(self.allows),
@@ -46,6 +66,34 @@ class TrustedProject:
             "since": self.since,
             "current": self.is_current,
         }
+        if self.trusted is not None:
+            data["trusted"] = self.trusted
+        return data
+
+    def summary(self) -> str:
+        return f"{self.file} allows {', '.join(self.allows) or 'nothing'}"
+
+
+class TrustedProjects(Results[TrustedProject]):
+    """The project files that a user trusts."""
+
+    def to_dict(self) -> TrustedProjectsDict:
+        return {"files": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        changed = sum(not each.is_current for each in self)
+        return f"{len(self):,} trusted files" + (f", {changed:,} changed since" if changed else "")
+
+
+@dataclass(frozen=True, repr=False)
+class Untrusted(Result):
+    """A project file that is no longer trusted, or would not be."""
+
+    file: Path
+    removed: bool
+
+    def to_dict(self) -> UntrustedDict:
+        return {"file": str(self.file), "removed": self.removed}
 
 
 class Trust:
@@ -92,11 +140,11 @@ class Trust:
             with self._lock():
                 entry = {"sha256": project.sha256, "since": since}
                 self._write({**self._read(), _key(file): entry})
-        return project
+        return replace(project, trusted=not dry_run)
 
-    def ls(self) -> list[TrustedProject]:
+    def ls(self) -> TrustedProjects:
         """Return all trusted files; `is_current` is false where one has changed since, or is gone."""
-        listed = []
+        listed = TrustedProjects()
         for name, entry in sorted(self._read().items()):
             try:
                 now = self.inspect(Path(name))
@@ -108,13 +156,14 @@ class Trust:
             )
         return listed
 
-    def remove(self, file: Path, *, dry_run: bool = False) -> None:
-        """Trust a project file no longer."""
+    def remove(self, file: Path, *, dry_run: bool = False) -> Untrusted:
+        """Stop trusting a project file."""
         if _key(file) not in self._read():
             raise NotFound(f"{file} is not trusted", hint="`fairmile trust --list` shows what is")
         if not dry_run:
             with self._lock():
                 self._write({name: entry for name, entry in self._read().items() if name != _key(file)})
+        return Untrusted(file, not dry_run)
 
     def named_files(self, file: Path, values: Mapping[str, Any]) -> list[Path]:
         """Return the files of the project that some settings name, in order."""

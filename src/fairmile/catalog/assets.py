@@ -17,11 +17,14 @@ from fairmile.base.words import slug
 from fairmile.catalog import OWN_IDS
 from fairmile.catalog.card import Card
 from fairmile.catalog.declared import LOCAL, index_path
+from fairmile.catalog.fetched import Fetched as Fetched
+from fairmile.catalog.fetched import FetchedAssets, Repair, Repairs
 from fairmile.catalog.row import CatalogRow
 from fairmile.catalog.wanted import Wanted, access_steps, is_public, recognised, signature, wanted
 from fairmile.resolve import Nouns, Word, resolve
 from fairmile.store.files import total_bytes
 from fairmile.store.refs import Ref
+from fairmile.store.shelves import GRACE_S, OLDER_THAN_S
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.items import Item, check_path
 from fairmile.transfer.remote import Remote
@@ -30,9 +33,10 @@ from fairmile.transfer.remote import Remote
 if TYPE_CHECKING:
     from fairmile.catalog.access import LoadedAsset
     from fairmile.catalog.catalog import Catalog
+    from fairmile.store.cleanup import GcPlan
     from fairmile.store.listing import Listing
     from fairmile.store.store import Store
-    from fairmile.transfer.plan import Plan
+    from fairmile.transfer.plan import Plan, Plans
     from fairmile.transfer.transfer import Outcome, Transfer
 
 _FORMS: Registry[type[LoadedAsset]] = Registry(
@@ -40,28 +44,10 @@ _FORMS: Registry[type[LoadedAsset]] = Registry(
 )
 
 
+_PLANS: Registry[type[Plans]] = Registry("list of plans", {"all": Plugin("fairmile.transfer.plan:Plans")})
 _LISTING: Registry[type[Listing]] = Registry("list of files", {"many": Plugin("fairmile.store.listing:Listing")})
 _MANY_FILES = 100_000
 _LINK_MODE = 0o120000
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """What a fetch brought or found: the tree of its files, and how many bytes moved for it."""
-
-    name: str
-    root: str
-    files: int
-    size_bytes: int
-    pool: str
-    known: bool
-    moved_bytes: int = 0
-    folder: Path | None = None
-    notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as data."""
-        return {**vars(self), "folder": str(self.folder) if self.folder else None, "notes": list(self.notes)}
 
 
 @dataclass(frozen=True)
@@ -142,14 +128,14 @@ class Assets:
         sha256: str | None = None,
         unpack: bool = False,
         access_granted: bool = False,
-    ) -> list[Plan]:
+    ) -> Plans:
         """Return what `fetch` would do; only sizes are asked for. What it would refuse is refused here."""
         with self._transfer() as transfer:
             targets = self._targets(names, limit, sha256, unpack)
             for target in targets:
                 if fresh or self._known(target) is None:
                     _check_access(target, access_granted)
-            return [self._plan(transfer(), target, pool, fresh) for target in targets]
+            return _PLANS["all"](self._plan(transfer(), target, pool, fresh) for target in targets)
 
     def fetch(
         self,
@@ -164,34 +150,34 @@ class Assets:
         replace: bool = False,
         access_granted: bool = False,
         on_fetched: Callable[[Fetched], None] | None = None,
-    ) -> list[Fetched]:
-        """Bring assets or addresses into the store, and into the folder `to` where given.
+    ) -> FetchedAssets:
+        """Fetch assets or addresses into the store, and into the folder `to` where given.
 
-        What is there already, by source or by content, does not move again unless `fresh` is given. `limit` takes
-        the first n files. `sha256` and `unpack` are for an address, of which no card tells them. Of several names,
-        one that fails does not stop the others; its error is raised at the end. `on_fetched` gets each as it comes.
-        Data that a card declares restricted come only with `access_granted`, by which you confirm that you may have
-        them; what is there already needs no second confirmation.
+        What is stored already, by source or by content, does not move again unless `fresh` is given. `limit` takes
+        the first n files. `sha256` and `unpack` are for an address, which has no card to declare them. Of several
+        names, one that fails does not stop the others; its error is raised at the end. `on_fetched` gets each as it
+        comes. Data whose card restricts access needs `access_granted`, by which you confirm that you may have it;
+        what is stored already needs no second confirmation.
         """
         targets = self._targets(names, limit, sha256, unpack)
         folders = _folders(targets, to)
         if pool is not None:
             _ = self._store.pools[pool]  # NotFound, before anything happens
-        found: list[Fetched] = []
+        assets = FetchedAssets()
         failures: list[FairmileError] = []
         with self._transfer() as transfer:
             for target, folder in zip(targets, folders, strict=True):
                 try:
                     one = self._fetch(transfer, target, pool, fresh, access_granted)
-                    found.append(self._laid(one, folder, replace) if folder is not None else one)
+                    assets.append(self._materialized(one, folder, replace) if folder is not None else one)
                 except FairmileError as error:
                     failures.append(error)
                     continue
                 if on_fetched is not None:
-                    on_fetched(found[-1])
+                    on_fetched(assets[-1])
         if failures:
             raise failures[0]
-        return found
+        return assets
 
     def file(self, address: str, sha256: str | None = None) -> Path:
         """Return the one file at an address as a path here, fetched unless it is there."""
@@ -235,16 +221,16 @@ class Assets:
         path = folder / first
         return Laid(fetched.name, fetched.root, path, fetched.size_bytes, fetched.files)
 
-    def repair(self, *, dry_run: bool = False) -> list[tuple[str, str]]:
-        """Bring again what is damaged or missing of everything that was fetched; (name, what happened) of each."""
-        outcome: list[tuple[str, str]] = []
+    def repair(self, *, dry_run: bool = False) -> Repairs:
+        """Fetch again what is damaged or missing of everything in the store."""
+        repairs = Repairs(dry_run=dry_run)
         for ref in self._store.refs():
             if ref.kind not in ("card", "url") or ref.name.startswith("archive ") or self._store.complete(ref):
                 continue
             limit = f" limit={ref.details['limit']}" if ref.details.get("limit") else ""
             shown = str(ref.details.get("of", ref.name)) + limit
-            outcome.append((shown, "would be fetched again" if dry_run else self._repaired(ref)))
-        return outcome
+            repairs.append(Repair(shown, "would be fetched again" if dry_run else self._repaired(ref)))
+        return repairs
 
     def _repaired(self, ref: Ref) -> str:
         # How it was fetched belongs to what its name stands for.
@@ -256,6 +242,10 @@ class Assets:
             return f"failed: {error}"
         now = self._store.ref(ref.kind, ref.name)
         return "repaired" if now is not None and self._store.complete(now) else "failed: it is still incomplete"
+
+    def gc(self, *, older_than_s: float = OLDER_THAN_S, grace_s: float = GRACE_S, dry_run: bool = False) -> GcPlan:
+        """Remove from the store what no card, run or pin refers to, and return the plan; see `cleanup.gc`."""
+        return self._store.gc(self.is_referred, older_than_s=older_than_s, grace_s=grace_s, dry_run=dry_run)
 
     def is_referred(self, ref: Ref) -> bool:
         """Tell whether a card, a run or a pin still refers to a name of the store."""
@@ -499,7 +489,7 @@ class Assets:
             notes=tuple(dict.fromkeys(notes)),
         )
 
-    def _laid(self, fetched: Fetched, folder: Path, overwrite: bool) -> Fetched:
+    def _materialized(self, fetched: Fetched, folder: Path, overwrite: bool) -> Fetched:
         self._store.lay(fetched.root, folder, replace=overwrite)
         return replace(fetched, folder=folder)
 

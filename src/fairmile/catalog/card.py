@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairmile.base.errors import UsageError
-from fairmile.base.units import parse_size
+from fairmile.base.results import field_table
+from fairmile.base.units import format_size, parse_size
 from fairmile.base.words import slug
 from fairmile.catalog.identity import Handle, card_digest, content_digest, valid_sha256, version_slug
 from fairmile.catalog.kinds import KINDS, kind_of_types
 
 SPDX_PREFIX = "https://spdx.org/licenses/"
+_LONGEST_REPR = 200
 # Properties whose values name other assets; the value is what the link means when read from the other end.
 LINKS = {
     "trainedOn": "trains",
@@ -109,7 +111,23 @@ class Card(Mapping[str, Any]):
         return len(self.body)
 
     def __repr__(self) -> str:
-        return f"<Card {self.handle}>"
+        text = f"<Card {self.handle}>"
+        return text if len(text) <= _LONGEST_REPR else f"{text[: _LONGEST_REPR - 2]}…>"
+
+    def _repr_html_(self) -> str:
+        return field_table(self.overview())
+
+    def overview(self) -> dict[str, str]:
+        """Return what a person looks for first: name, kind, version, description, licence, size."""
+        size_bytes = sum(file.size_bytes or 0 for file in self.files)
+        return {
+            "name": self.title,
+            "kind": self.kind,
+            "version": self.version,
+            "description": self.text("description"),
+            "licence": self.licence or self.text("license"),
+            "size": format_size(size_bytes) if size_bytes else "",
+        }
 
     def texts(self, key: str) -> list[str]:
         """Return every text under the key."""

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here
-from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Problem, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest, slug
 from fairmile.catalog.builtin import builtin_folder
 from fairmile.catalog.card import LINKS, Card, as_list, id_of
 from fairmile.catalog.database import lock_of
-from fairmile.catalog.declared import BUILTIN, LOCAL, SyncReport, index_path
+from fairmile.catalog.declared import BUILTIN, LOCAL, AddedSource, SourceDict, SyncReports, index_path
 from fairmile.catalog.federation import Federation
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.catalog.identity import Handle, is_iri, mint_iri, parse_reference, source_key, valid_sha256
@@ -27,17 +27,35 @@ from fairmile.catalog.index import Index, Refresh, rebuild
 from fairmile.catalog.kinds import CONTEXT_IRI, KINDS
 from fairmile.catalog.machines import Described, asks_for_systems, system_hits
 from fairmile.catalog.query import FIELDS, Query, kind_named, parse_query
-from fairmile.catalog.results import Added, Checked, Hit, SearchResult
+from fairmile.catalog.results import (
+    Added,
+    Additions,
+    Catalogs,
+    Checked,
+    CheckedFiles,
+    ExportedDocuments,
+    FacetValues,
+    FailedFile,
+    Hit,
+    Publication,
+    RemovedCard,
+    ResolvedCard,
+    SearchResult,
+    SourceDocument,
+    SourceRemoval,
+    UpdatedCard,
+    Versions,
+)
 from fairmile.catalog.row import CatalogRow, target_names
 from fairmile.transfer.credentials import Credentials
 from fairmile.transfer.remote import Context
 from fairmile.transfer.settings import Settings
 
 if TYPE_CHECKING:
-    from fairmile.catalog.content import Content
+    from fairmile.catalog.content import Content, Contents
     from fairmile.catalog.exchange.draft import Document
     from fairmile.catalog.fair import Assessment
-    from fairmile.catalog.match import Match
+    from fairmile.catalog.match import Matches
 
 # What a search or a fetch, which must answer at once, does not ask for.
 _WORK: Registry[Callable[..., Any]] = Registry(
@@ -52,6 +70,7 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "check_body": Plugin("fairmile.catalog.profile:check_body"),
         "check_text": Plugin("fairmile.catalog.profile:check_text"),
         "measure": Plugin("fairmile.catalog.content:measure"),
+        "measure_all": Plugin("fairmile.catalog.content:measure_all"),
         "document": Plugin("fairmile.catalog.exchange.draft:Document.from_file"),
         "recognise": Plugin("fairmile.catalog.exchange:recognise"),
         "may_be_card": Plugin("fairmile.catalog.exchange.draft:may_be_card"),
@@ -154,7 +173,7 @@ class Catalog:
     def reindex(self, *, dry_run: bool = False) -> Refresh:
         """Build the index anew from the files; a dry run counts them."""
         if dry_run:
-            return Refresh(added=sum(1 for folder in self.folders() for _ in folder.scan()))
+            return Refresh(added=sum(1 for folder in self.folders() for _ in folder.scan()), dry_run=True)
         return rebuild(self.index_path, self.folders(), self._uses(), on_card=self._on_progress)
 
     # Reading
@@ -186,7 +205,7 @@ class Catalog:
                 more = self._hits(index, query.as_beginnings(), limit)
                 hits = [*hits, *(hit for hit in more if hit.handle not in seen)][:limit]
             near = () if hits else self._suggestions(index, query)
-            return SearchResult(tuple(hits), near, index.outdated)
+            return SearchResult(hits, near, index.outdated)
 
     def _hits(self, index: Index, query: Query, limit: int) -> list[Hit]:
         wanted = limit + 20
@@ -234,7 +253,7 @@ class Catalog:
             found += [f'{facet}:"{each}"' if " " in each else f"{facet}:{each}" for each in near]
         return tuple(dict.fromkeys(found))
 
-    def find(self, kind: str | None = None, words: str = "", *, limit: int = 1000, **where: Any) -> list[Hit]:
+    def find(self, kind: str | None = None, words: str = "", *, limit: int = 1000, **where: Any) -> SearchResult:
         """Return the assets with these facets and links, as in `find("model", machine="lassen")`.
 
         A facet (domain, task, framework, project, funder, machine, gpu …) takes a text. A link
@@ -253,7 +272,8 @@ class Catalog:
             )
         query = parse_query(words).with_facets(**({"kind": kind} if kind else {}), **facets)
         with self.open_index() as index:
-            return self._linked(index, query, links)[:limit] if links else self._hits(index, query, limit)
+            hits = self._linked(index, query, links)[:limit] if links else self._hits(index, query, limit)
+            return SearchResult(hits, outdated=index.outdated)
 
     def _linked(self, index: Index, query: Query, links: Mapping[str, Any]) -> list[Hit]:
         rows: dict[int, CatalogRow] = {}
@@ -317,13 +337,13 @@ class Catalog:
         hint = f"did you mean {', '.join(near)}?" if near else f"try `fairmile search {word}`"
         return NoSuchAsset(f"no {wanted or 'asset'} named {name!r} in the catalog", hint=hint, near=near)
 
-    def get(self, name: str, *, kind: str | None = None) -> Card:
-        """Return the card a name, handle, id, DOI or digest means."""
-        row, _ = self.resolve(name, kind=kind)
-        return self.read(row)
+    def get(self, name: str, *, kind: str | None = None) -> ResolvedCard:
+        """Return the card a name, handle, id, DOI or digest resolves to."""
+        row, others = self.resolve(name, kind=kind)
+        return ResolvedCard(self.read(row), others, lambda: self.fair(row.handle).score)
 
-    def show(self, name: str, *, kind: str | None = None) -> Card:
-        """Return the card a name means, and count the use."""
+    def show(self, name: str, *, kind: str | None = None) -> ResolvedCard:
+        """Return the card a name resolves to, and count the use."""
         card = self.get(name, kind=kind)
         self.count_use(card)
         return card
@@ -338,13 +358,23 @@ class Catalog:
         sha256 = source.get("sha256") if isinstance(source, Mapping) else None
         return self._folder(card.catalog).raw(sha256) if isinstance(sha256, str) and valid_sha256(sha256) else None
 
-    def versions(self, name: str, *, kind: str | None = None) -> list[CatalogRow]:
+    def source_document(self, name: str | Card, *, kind: str | None = None) -> SourceDocument:
+        """Return the document that an asset's card was imported from; NotFound where none is kept."""
+        card = name if isinstance(name, Card) else self.get(name, kind=kind)
+        data = self.raw_document(card) if card.catalog else None
+        if data is None:
+            raise NotFound(
+                f"{card.handle} has no source document", hint="only cards imported from another format keep one"
+            )
+        return SourceDocument(str(card.handle), data)
+
+    def versions(self, name: str, *, kind: str | None = None) -> Versions:
         """Return every version of an asset, newest first, removed ones last."""
         with self.open_index() as index:
             row, _ = self._resolve(index, name, kind)
-            return index.named(parse_reference(f"{row.kind}/{row.name}", tuple(KINDS)))
+            return Versions(index.named(parse_reference(f"{row.kind}/{row.name}", tuple(KINDS))))
 
-    def facets(self, facet: str) -> dict[str, int]:
+    def facets(self, facet: str) -> FacetValues:
         """Return the values of a facet and how many cards have each."""
         if facet not in FIELDS:
             near = closest(facet, FIELDS)
@@ -352,7 +382,7 @@ class Catalog:
                 f"no facet named {facet!r}", hint=f"did you mean {near[0]}?" if near else ", ".join(FIELDS)
             )
         with self.open_index() as index:
-            return index.facet_values(FIELDS[facet])
+            return FacetValues(facet, index.facet_values(FIELDS[facet]))
 
     # Use
 
@@ -389,7 +419,7 @@ class Catalog:
         format: str | None = None,
         anyway: bool = False,
         dry_run: bool = False,
-    ) -> list[Added]:
+    ) -> Additions:
         """Add a card, or every asset of a foreign document, to the local catalog.
 
         What is there already, by card, content or source, is `present`, and the answer says under which
@@ -398,16 +428,37 @@ class Catalog:
         """
         cards, document = self._read_cards(source, format)
         placed = [Card(card.body, catalog=LOCAL) for card in cards]
+        file = "" if isinstance(source, (Card, Mapping)) else str(source)
         if dry_run:
             with self.open_index() as index:
-                return self._plan(index, placed, anyway)[0]
+                return Additions(self._plan(index, placed, anyway, file)[0], dry_run=True)
         with self._changing() as index:
-            done, fresh = self._plan(index, placed, anyway)
+            done, fresh = self._plan(index, placed, anyway, file)
             if fresh:
                 self._write_new(index, fresh, document)
-        return done
+        return Additions(done)
 
-    def _plan(self, index: Index, placed: Sequence[Card], anyway: bool) -> tuple[list[Added], list[Card]]:
+    def add_files(
+        self, files: Sequence[Path], *, format: str | None = None, anyway: bool = False, dry_run: bool = False
+    ) -> Additions:
+        """Add every asset of several files as `add` does; a file that fails does not stop the others.
+
+        The error of an only file is raised; of several, it is listed in `failed`.
+        """
+        cards: list[Added] = []
+        failed: list[FailedFile] = []
+        for file in files:
+            try:
+                cards += self.add(file, format=format, anyway=anyway, dry_run=dry_run)
+            except FairmileError as error:
+                if len(files) == 1:
+                    raise
+                failed.append(FailedFile(str(file), error))
+                if error.exit_code != UsageError.exit_code:  # the disk, not the file: the next one would fail as well
+                    break
+        return Additions(cards, failed, dry_run)
+
+    def _plan(self, index: Index, placed: Sequence[Card], anyway: bool, file: str) -> tuple[list[Added], list[Card]]:
         """Return what becomes of each card, and those to write."""
         done: list[Added] = []
         fresh: dict[Handle, Card] = {}
@@ -420,7 +471,7 @@ class Catalog:
             if not stands_as:
                 fresh[card.handle] = card
             status = "present" if stands_as else "added"
-            done.append(Added(str(card.handle), status, card.warnings, stands_as, because))
+            done.append(Added(str(card.handle), status, card.warnings, stands_as, because, file))
         return done, list(fresh.values())
 
     def _write_new(self, index: Index, cards: Sequence[Card], document: Document | None) -> None:
@@ -525,7 +576,7 @@ class Catalog:
         unset: Sequence[str] = (),
         kind: str | None = None,
         dry_run: bool = False,
-    ) -> Card:
+    ) -> UpdatedCard:
         """Change properties of a card: set, append to, or drop them; returns the card as written.
 
         A new `version` makes a new card linked to the old one. A card of another catalog is
@@ -535,14 +586,14 @@ class Catalog:
         if dry_run:
             with self.open_index() as index:
                 planned: Card = _WORK["changed"](self.read(self._only(index, name, kind)), change, base=self._base)
-                return planned
+                return UpdatedCard(planned, dry_run=True)
         with self._changing() as index:
             old = self.read(self._only(index, name, kind))
             card: Card = _WORK["changed"](old, change, base=self._base)
             # Only the card that was read may be replaced: a new version or a local copy must find its place free.
             same = (card.handle, card.version) == (old.handle, old.version)
             self._write(index, card, replace=same)
-        return card
+        return UpdatedCard(card, dry_run=False)
 
     def _write(self, index: Index, card: Card, *, replace: bool) -> None:
         if self.local.tombstone_path(card.handle).exists():
@@ -567,18 +618,18 @@ class Catalog:
 
     def remove(
         self, name: str, *, reason: str = "", successor: str = "", kind: str | None = None, dry_run: bool = False
-    ) -> Card:
+    ) -> RemovedCard:
         """Remove a local card; a tombstone keeps it with the date, the reason and the successor."""
         if dry_run:
             with self.open_index() as index:
-                return self._buried(index, name, kind, reason, successor)
+                return RemovedCard(self._buried(index, name, kind, reason, successor), dry_run=True)
         with self._changing() as index:
             buried = self._buried(index, name, kind, reason, successor)
             generation = self.local.touch_generation()
             self.local.bury(Card({k: v for k, v in buried.items() if k != "tombstone"}), buried["tombstone"])
             if index.writable:
                 index.put(self.local, buried, generation)
-        return buried
+        return RemovedCard(buried, dry_run=False)
 
     def _buried(self, index: Index, name: str, kind: str | None, reason: str, successor: str) -> Card:
         row = self._only(index, name, kind)
@@ -600,9 +651,9 @@ class Catalog:
 
     # Checking and exchange
 
-    def check(self, paths: Iterable[Path], *, format: str | None = None) -> list[Checked]:
+    def check(self, paths: Iterable[Path], *, format: str | None = None) -> CheckedFiles:
         """Check cards and foreign documents; every problem has file, line and field. Nothing is changed."""
-        verdicts = []
+        verdicts = CheckedFiles()
         for path in paths:
             try:
                 cards, problems = self._parse(_WORK["document"](path), format)
@@ -622,7 +673,7 @@ class Catalog:
         kind: str | None = None,
         replace: bool = False,
         dry_run: bool = False,
-    ) -> dict[str, str]:
+    ) -> ExportedDocuments:
         """Return the documents that describe an asset in a foreign format; written below `target` where given.
 
         A file that is there and differs is a Conflict unless `replace` is given; then nothing is written.
@@ -640,12 +691,18 @@ class Catalog:
             for path, text in files.items():
                 write_atomic(path, text)
             self.count_use(card)
-        return documents
+        return ExportedDocuments(format, documents, target, dry_run=dry_run)
 
     @staticmethod
     def measure(path: Path) -> Content:
         """Return size, digests and SWHID of a file or folder, as a card takes them."""
         measured: Content = _WORK["measure"](path)
+        return measured
+
+    @staticmethod
+    def measure_all(paths: Iterable[Path]) -> Contents:
+        """Return size, digests and SWHID of several files and folders."""
+        measured: Contents = _WORK["measure_all"](paths)
         return measured
 
     def fair(self, name: str | Card, *, kind: str | None = None) -> Assessment:
@@ -671,41 +728,44 @@ class Catalog:
                 runs=sum(bool(self._candidates(index, run, "run")) for run in runs),
             )
             assessment: Assessment = _WORK["assess"](card, surroundings)
+            if isinstance(card, ResolvedCard):
+                assessment = replace(assessment, handle=card.origin, others=card.others)
             return assessment
 
     def match(
         self, *, model: str | None = None, dataset: str | None = None, domain: str | None = None, limit: int = 20
-    ) -> list[Match]:
+    ) -> Matches:
         """Return which data sets a model accepts, which models a data set trains, or both for a domain, and why."""
-        matches: list[Match] = _WORK["match"](self, model=model, dataset=dataset, domain=domain, limit=limit)
+        matches: Matches = _WORK["match"](self, model=model, dataset=dataset, domain=domain, limit=limit)
         return matches
 
-    def publish(self, target: Path, *, catalog: str | None = None, dry_run: bool = False) -> int:
-        """Write the cards of a catalog (the local one) as a folder that any web server can offer; returns how many."""
+    def publish(self, target: Path, *, catalog: str | None = None, dry_run: bool = False) -> Publication:
+        """Write the cards of a catalog (the local one) as a folder that any web server can offer."""
         folder = self.local if catalog is None else self._folder(catalog)
         cards = [folder.read(path) for path, _ in folder.scan()]
         if not dry_run:
             _WORK["publish"](cards, target)
-        return len(cards)
+        return Publication(len(cards), target, dry_run)
 
     # Sources
 
     def add_source(
         self, name: str, location: str, *, type: str | None = None, revision: str = "", dry_run: bool = False
-    ) -> SyncReport:
+    ) -> AddedSource:
         """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
         report = self._sources.add(name, location, type=type, revision=revision, dry_run=dry_run)
         if not dry_run:
             self.open_index().close()
         return report
 
-    def remove_source(self, name: str, *, dry_run: bool = False) -> None:
-        """Take a source out of the user's settings and drop its copy; a dry run only tells whether that can be."""
+    def remove_source(self, name: str, *, dry_run: bool = False) -> SourceRemoval:
+        """Take a source out of the user's settings and drop its copy; a dry run only checks that it can be removed."""
         self._sources.remove(name, dry_run=dry_run)
         if not dry_run:
             self.open_index().close()
+        return SourceRemoval(name, dry_run)
 
-    def sync(self, names: Sequence[str] = (), *, dry_run: bool = False, allow_empty: bool = False) -> list[SyncReport]:
+    def sync(self, names: Sequence[str] = (), *, dry_run: bool = False, allow_empty: bool = False) -> SyncReports:
         """Bring sources up to date; one that fails is reported and its last copy still serves.
 
         A source that lists no card any more, as an unmounted folder does, keeps its copy unless `allow_empty` is given.
@@ -714,18 +774,19 @@ class Catalog:
         self.open_index().close()
         return reports
 
-    def catalogs(self) -> list[dict[str, Any]]:
+    def catalogs(self) -> Catalogs:
         """Return every catalog in order of precedence, with its state and its clashes with those before it."""
         with self.open_index() as index:
             counts = index.count()
             clashes = index.clashes([folder.name for folder in self.folders()])
-        first, last = (
-            {"name": own.name, "type": own.name, "location": str(own.root)} for own in (self.local, self._builtin)
+        own: list[SourceDict] = [
+            {"name": folder.name, "type": folder.name, "location": str(folder.root)}
+            for folder in (self.local, self._builtin)
+        ]
+        return Catalogs(
+            {**each, "cards": counts.get(each["name"], 0), "clashes": clashes.get(each["name"], [])}
+            for each in (own[0], *self._sources.facts(), own[1])
         )
-        found = [first, *self._sources.facts(), last]
-        for each in found:
-            each.update(cards=counts.get(each["name"], 0), clashes=clashes.get(each["name"], []))
-        return found
 
 
 def _target_texts(targets: Any) -> list[str]:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from fairmile.base.digest import merkle_root, ni, scan_tree, sha256_file, swhid_content, swhid_directory
 from fairmile.base.errors import UsageError
+from fairmile.base.results import Result, Results
 
 
-@dataclass(frozen=True)
-class Content:
+class ContentDict(TypedDict):
+    path: str
+    files: int
+    contentSize: str
+    contentDigest: str
+    identifier: str
+    distribution: NotRequired[list[dict[str, Any]]]
+
+
+class ContentsDict(TypedDict):
+    contents: list[ContentDict]
+
+
+@dataclass(frozen=True, repr=False)
+class Content(Result):
     """What a file or a folder is by its bytes: size, content digest, SWHID, and a file's own entry."""
 
     path: str
@@ -22,11 +37,36 @@ class Content:
     swhid: str
     distribution: tuple[dict[str, Any], ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ContentDict:
         """Return the digests as data, named as a card names them."""
-        facts: dict[str, Any] = {"path": self.path, "files": self.files, "contentSize": f"{self.size_bytes} B"}
-        facts |= {"contentDigest": self.content, "identifier": self.swhid}
-        return facts | ({"distribution": list(self.distribution)} if self.distribution else {})
+        data: ContentDict = {
+            "path": self.path,
+            "files": self.files,
+            "contentSize": f"{self.size_bytes} B",
+            "contentDigest": self.content,
+            "identifier": self.swhid,
+        }
+        if self.distribution:
+            data["distribution"] = list(self.distribution)
+        return data
+
+    def summary(self) -> str:
+        return f"{self.path}, {self.size_bytes:,} bytes, {self.content}"
+
+
+class Contents(Results[Content]):
+    """The digests of several files and folders."""
+
+    def to_dict(self) -> ContentsDict:
+        return {"contents": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        return ", ".join(each.path for each in self)
+
+
+def measure_all(paths: Iterable[Path]) -> Contents:
+    """Return the digests of several files and folders."""
+    return Contents(measure(path) for path in paths)
 
 
 def measure(path: Path) -> Content:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.results import Result, Results
 from fairmile.base.words import slug
 from fairmile.catalog.folder import CatalogFolder
 
@@ -26,7 +27,41 @@ class SourceSpec(NamedTuple):
     revision: str = ""
 
 
-@dataclass
+class SourceDict(TypedDict):
+    name: str
+    type: str
+    location: str
+    revision: NotRequired[str]
+    synced_at: NotRequired[str]
+    error: NotRequired[str]
+    problems: NotRequired[list[str]]
+
+
+class SyncDict(TypedDict):
+    name: str
+    location: str
+    type: str
+    revision: str
+    cards: int
+    changed: int
+    removed: int
+    skipped: int
+    problems: list[str]
+    error: str
+    synced_at: str
+
+
+class SyncReportsDict(TypedDict):
+    sources: list[SyncDict]
+    dry_run: bool
+
+
+class AddedSourceDict(TypedDict):
+    source: SyncDict
+    dry_run: bool
+
+
+@dataclass(repr=False)
 class SyncReport:
     """What a sync of one source brought; `error` says why it failed, and then the last copy still serves."""
 
@@ -41,6 +76,55 @@ class SyncReport:
     problems: list[str] = field(default_factory=list)
     error: str = ""
     synced_at: str = ""
+
+    def facts(self) -> SyncDict:
+        """Return the report as data."""
+        return {
+            "name": self.name,
+            "location": self.location,
+            "type": self.type,
+            "revision": self.revision,
+            "cards": self.cards,
+            "changed": self.changed,
+            "removed": self.removed,
+            "skipped": self.skipped,
+            "problems": self.problems,
+            "error": self.error,
+            "synced_at": self.synced_at,
+        }
+
+    def summary(self) -> str:
+        if self.error:
+            return f"{self.name} failed: {self.error}"
+        return f"{self.name}, {self.cards:,} cards, {self.changed:,} changed, {self.removed:,} removed"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary()[:150]}>"
+
+
+class SyncReports(Results[SyncReport]):
+    """What a sync of several sources brought."""
+
+    def __init__(self, reports: Iterable[SyncReport] = (), dry_run: bool = False) -> None:
+        super().__init__(reports)
+        self.dry_run = dry_run
+
+    def to_dict(self) -> SyncReportsDict:
+        return {"sources": [each.facts() for each in self], "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        failed = sum(bool(each.error) for each in self)
+        return f"{len(self):,} sources, {failed:,} failed"
+
+
+@dataclass(repr=False)
+class AddedSource(SyncReport, Result):
+    """A source that was added, or would be, and what its first sync brought."""
+
+    dry_run: bool = False
+
+    def to_dict(self) -> AddedSourceDict:
+        return {"source": self.facts(), "dry_run": self.dry_run}
 
 
 def index_path(home: Path) -> Path:

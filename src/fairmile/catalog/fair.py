@@ -17,10 +17,12 @@ import shlex
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
+from fairmile.base.results import Result
 from fairmile.catalog.card import Card
 from fairmile.catalog.principles import CHECKS, Facts, Part, Surroundings, Verdict, quoted, rules
+from fairmile.catalog.row import CatalogRow
 
 __all__ = ["Assessment", "FairRow", "Finding", "Indicator", "Part", "Richness", "Surroundings", "assess"]
 
@@ -42,6 +44,71 @@ _FLAGS = ("--set", "--add", "--unset")
 _TESTS_IRI = "https://w3id.org/fairmile/fair/"
 _PRINCIPLES_IRI = "https://w3id.org/fair/principles/terms/"
 _CC0 = "https://creativecommons.org/publicdomain/zero/1.0/"
+
+
+class PartDict(TypedDict):
+    id: str
+    points: float | None
+    evidence: str
+
+
+class FindingDict(TypedDict):
+    id: str
+    letter: str
+    principle: str
+    title: str
+    severity: str
+    weight: float
+    outcome: Outcome
+    points: float
+    evidence: str
+    fix: str
+    maps_to: list[str]
+    table_one: list[str]
+    parts: list[PartDict]
+    gain: float
+
+
+class FairRowDict(TypedDict):
+    title: str
+    percent: float | None
+    tests: list[str]
+
+
+class IndicatorDict(TypedDict):
+    id: str
+    letter: str
+    statement: str
+    outcome: Literal["yes", "no", "not assessed"]
+    evidence: str
+    tests: list[str]
+
+
+class RichnessDict(TypedDict):
+    kind: str
+    percent: float
+    properties: dict[str, bool]
+
+
+AssessmentDict = TypedDict(
+    "AssessmentDict",
+    {
+        "handle": str,
+        "asset": str,
+        "@id": str,
+        "kind": str,
+        "score": float,
+        "letters": dict[str, float],
+        "findings": list[FindingDict],
+        "table_one": dict[str, FairRowDict],
+        "indicator_score": float,
+        "indicators": list[IndicatorDict],
+        "not_assessed": list[str],
+        "richness": RichnessDict,
+        "advice": list[str],
+        "also": list[str],
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -102,9 +169,9 @@ class Richness(NamedTuple):
         return round(100 * sum(self.properties.values()) / len(self.properties), 1) if self.properties else 0.0
 
 
-@dataclass(frozen=True)
-class Assessment:
-    """The findings about one asset, and the views of them."""
+@dataclass(frozen=True, repr=False)
+class Assessment(Result):
+    """The findings about one asset, and the views of them; `others` are further cards that its name could mean."""
 
     name: str
     iri: str
@@ -112,6 +179,9 @@ class Assessment:
     findings: tuple[Finding, ...]
     indicators: tuple[Indicator, ...]
     richness: Richness
+    handle: str = ""
+    digest: str = ""
+    others: tuple[CatalogRow, ...] = ()
 
     @property
     def score(self) -> float:
@@ -172,9 +242,9 @@ class Assessment:
         steps.sort(key=lambda step: -step.gain)
         return [f"{step.text()}  # up to +{step.gain:.1f} by {', '.join(step.tests)}" for step in steps]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
+    def to_dict(self) -> AssessmentDict:
         return {
+            "handle": self.handle,
             "asset": self.name,
             "@id": self.iri,
             "kind": self.kind,
@@ -186,7 +256,17 @@ class Assessment:
                 for key, row in self.table_one.items()
             },
             "indicator_score": self.indicator_score,
-            "indicators": [{**vars(each), "tests": list(each.tests)} for each in self.indicators],
+            "indicators": [
+                {
+                    "id": each.id,
+                    "letter": each.letter,
+                    "statement": each.statement,
+                    "outcome": each.outcome,
+                    "evidence": each.evidence,
+                    "tests": list(each.tests),
+                }
+                for each in self.indicators
+            ],
             "not_assessed": [each.id for each in self.indicators if each.outcome == "not assessed"],
             "richness": {
                 "kind": self.richness.kind,
@@ -194,7 +274,12 @@ class Assessment:
                 "properties": dict(self.richness.properties),
             },
             "advice": self.advice,
+            "also": [row.handle for row in self.others],
         }
+
+    def summary(self) -> str:
+        letters = ", ".join(f"{letter} {score:.0f}" for letter, score in self.letters.items())
+        return f"{self.handle or self.name} {self.score:.0f} of 100 ({letters})"
 
     def to_jsonld(self, *, generated_at: str = "") -> dict[str, Any]:
         """Return the findings as FAIR test results (FTR) with data quality measurements (DQV)."""
@@ -236,7 +321,7 @@ def assess(card: Card, surroundings: Surroundings) -> Assessment:
     signals = _signals(verdicts)
     indicators = tuple(_indicator(each, signals) for each in rules()["indicators"])
     richness = Richness(facts.kind, {key: facts.has(key) for key in facts.rich})
-    return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness)
+    return Assessment(facts.name, card.iri, facts.kind, findings, indicators, richness, str(card.handle), card.digest)
 
 
 def _unfilled(verdict: Verdict, facts: Facts) -> Verdict:
@@ -323,12 +408,21 @@ def _test_of(part: str) -> str:
     return max((name for name in CHECKS if part.startswith(name)), key=len)
 
 
-def _finding_dict(finding: Finding, gain: float) -> dict[str, Any]:
+def _finding_dict(finding: Finding, gain: float) -> FindingDict:
     return {
-        **vars(finding),
+        "id": finding.id,
+        "letter": finding.letter,
+        "principle": finding.principle,
+        "title": finding.title,
+        "severity": finding.severity,
+        "weight": finding.weight,
+        "outcome": finding.outcome,
+        "points": finding.points,
+        "evidence": finding.evidence,
+        "fix": finding.fix,
         "maps_to": list(finding.maps_to),
         "table_one": list(finding.table_one),
-        "parts": [part._asdict() for part in finding.parts],
+        "parts": [{"id": part.id, "points": part.points, "evidence": part.evidence} for part in finding.parts],
         "gain": round(gain, 1),
     }
 

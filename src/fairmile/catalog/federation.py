@@ -12,7 +12,16 @@ from fairmile.base.errors import Conflict, NotFound, SystemFailure, UsageError
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import closest
 from fairmile.base.yaml import update_file
-from fairmile.catalog.declared import SourceSpec, SyncReport, check_source_name, source_spec, state
+from fairmile.catalog.declared import (
+    AddedSource,
+    SourceDict,
+    SourceSpec,
+    SyncReport,
+    SyncReports,
+    check_source_name,
+    source_spec,
+    state,
+)
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.transfer.credentials import shown_address
 from fairmile.transfer.remote import Context
@@ -55,11 +64,11 @@ class Federation:
         """Return the copies that serve, in order of precedence."""
         return [self._folder(name) for name in self._settings if self._is_copy_of(name)]
 
-    def facts(self) -> list[dict[str, Any]]:
-        """Return every source, in order of precedence, with what is known of it."""
-        return [{"name": name, **self._facts(name)} for name in self._settings]
+    def facts(self) -> list[SourceDict]:
+        """Return every source, in order of precedence, with the state of its copy."""
+        return [self._facts(name) for name in self._settings]
 
-    def add(self, name: str, location: str, *, type: str | None, revision: str, dry_run: bool) -> SyncReport:
+    def add(self, name: str, location: str, *, type: str | None, revision: str, dry_run: bool) -> AddedSource:
         """Declare a source in the user's settings and sync it; nothing is declared when the first sync fails."""
         check_source_name(name)
         if name in self._settings:
@@ -77,13 +86,13 @@ class Federation:
                 raise SystemFailure(f"the source {name!r} cannot be synced: {report.error}", hint="nothing was added")
             if dry_run:
                 shutil.rmtree(folder.root, ignore_errors=True)
-                return report
+                return AddedSource(**vars(report), dry_run=True)
             update_file(settings_file, lambda data: _sources_of(data).__setitem__(name, settings))
         except BaseException:
             shutil.rmtree(folder.root, ignore_errors=True)
             raise
         self._settings[name] = settings
-        return report
+        return AddedSource(**vars(report))
 
     def remove(self, name: str, *, dry_run: bool) -> None:
         """Take a source out of the user's settings and drop its copy; a dry run only tells whether that can be."""
@@ -103,7 +112,7 @@ class Federation:
         del self._settings[name]
         shutil.rmtree(self._folder(name).root, ignore_errors=True)
 
-    def sync(self, names: Sequence[str], *, dry_run: bool, allow_empty: bool) -> list[SyncReport]:
+    def sync(self, names: Sequence[str], *, dry_run: bool, allow_empty: bool) -> SyncReports:
         """Bring these sources up to date, all when none is named; one that fails is reported and its copy stays."""
         for name in names:
             if name not in self._settings:
@@ -113,7 +122,8 @@ class Federation:
                     hint=f"did you mean {near[0]!r}?" if near else "`fairmile catalog source ls` lists them",
                 )
         wanted = names or self._settings
-        return [self._synced(name, dry_run, allow_empty) for name in self._settings if name in wanted]
+        reports = [self._synced(name, dry_run, allow_empty) for name in self._settings if name in wanted]
+        return SyncReports(reports, dry_run)
 
     def _synced(self, name: str, dry_run: bool, allow_empty: bool) -> SyncReport:
         try:
@@ -133,13 +143,15 @@ class Federation:
             allow_empty=allow_empty,
         )
 
-    def _facts(self, name: str) -> dict[str, Any]:
+    def _facts(self, name: str) -> SourceDict:
         try:
             spec = self._spec(name)
         except UsageError as error:
-            return {"type": "", "location": shown_address(str(self._settings[name])), "error": str(error)}
+            location = shown_address(str(self._settings[name]))
+            return {"name": name, "type": "", "location": location, "error": str(error)}
         kept = state(self._folder(name)) if self._is_copy_of(name) else {}
         return {
+            "name": name,
             "type": spec.type,
             "location": shown_address(spec.location),
             "revision": kept.get("revision", ""),

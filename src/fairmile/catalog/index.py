@@ -14,10 +14,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
 
 from fairmile.base.errors import FairmileError, SystemFailure
+from fairmile.base.results import Result
 from fairmile.base.words import closest, slug
 from fairmile.catalog.card import Card
 from fairmile.catalog.card_rows import CHUNK_CARDS, CardRows, read_in_place
@@ -64,14 +65,33 @@ _FEW_CARDS = 2000
 _COLUMNS = "id, catalog, path, kind, name, version, iri, title, digest, content, gone, latest, uses, summary"
 
 
-@dataclass
-class Refresh:
+class DamagedCardDict(TypedDict):
+    path: str
+    why: str
+
+
+class RefreshDict(TypedDict):
+    dry_run: bool
+    cards: int
+    damaged: list[DamagedCardDict]
+
+
+@dataclass(repr=False)
+class Refresh(Result):
     """What a refresh of the index did."""
 
     added: int = 0
     changed: int = 0
     removed: int = 0
     damaged: list[tuple[str, str]] = field(default_factory=list)
+    dry_run: bool = False
+
+    def to_dict(self) -> RefreshDict:
+        damaged: list[DamagedCardDict] = [{"path": path, "why": why} for path, why in self.damaged]
+        return {"dry_run": self.dry_run, "cards": self.added, "damaged": damaged}
+
+    def summary(self) -> str:
+        return f"{self.added:,} cards indexed, {len(self.damaged):,} damaged"
 
 
 class Index:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from fairmile.base.errors import UsageError
-from fairmile.base.words import slug
+from fairmile.base.results import Result, Results
+from fairmile.base.words import did_you_mean, slug
 from fairmile.catalog.card import Card, as_list, format_name, id_of, text_of
 from fairmile.catalog.extract import accepted_formats, model_inputs
 from fairmile.catalog.folder import CatalogFolder
@@ -48,6 +49,23 @@ _NAMING = {
 _MAX_CANDIDATES = 200
 
 
+class ReasonDict(TypedDict):
+    kind: str
+    text: str
+
+
+class MatchDict(TypedDict):
+    model: str
+    dataset: str
+    domains: list[str]
+    score: float
+    reasons: list[ReasonDict]
+
+
+class MatchesDict(TypedDict):
+    matches: list[MatchDict]
+
+
 @dataclass(frozen=True)
 class Reason:
     """Why a model and a data set belong together."""
@@ -56,8 +74,8 @@ class Reason:
     text: str
 
 
-@dataclass(frozen=True)
-class Match:
+@dataclass(frozen=True, repr=False)
+class Match(Result):
     """A model and a data set that fit, with a score of 0 to 1 and its reasons."""
 
     model: str
@@ -66,9 +84,8 @@ class Match:
     score: float
     reasons: tuple[Reason, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the match as data."""
-        reasons = [{"kind": reason.kind, "text": reason.text} for reason in self.reasons]
+    def to_dict(self) -> MatchDict:
+        reasons: list[ReasonDict] = [{"kind": reason.kind, "text": reason.text} for reason in self.reasons]
         return {
             "model": self.model,
             "dataset": self.dataset,
@@ -76,6 +93,24 @@ class Match:
             "score": self.score,
             "reasons": reasons,
         }
+
+    def summary(self) -> str:
+        return f"{self.score:.2f} {self.model} × {self.dataset}"
+
+
+class Matches(Results[Match]):
+    """The pairs of models and data sets that fit, best first; `hint` says what to try when there are none."""
+
+    def __init__(self, pairs: Iterable[Match] = (), hint: str = "") -> None:
+        super().__init__(pairs)
+        self.hint = hint
+
+    def to_dict(self) -> MatchesDict:
+        return {"matches": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        best = f", best {self[0].summary()}" if self else ""
+        return f"{len(self):,} pairs{best}"
 
 
 class Cards(Protocol):
@@ -90,7 +125,7 @@ class Cards(Protocol):
     def read(self, row: CatalogRow) -> Card: ...
 
 
-def match(catalog: Cards, *, model: str | None, dataset: str | None, domain: str | None, limit: int) -> list[Match]:
+def match(catalog: Cards, *, model: str | None, dataset: str | None, domain: str | None, limit: int) -> Matches:
     """Return the pairs that fit, best first; any two of the three may be open, not all."""
     if not (model or dataset or domain):
         raise UsageError("say what to match", hint="--model NAME, --dataset NAME or --domain NAME")
@@ -107,9 +142,22 @@ def match(catalog: Cards, *, model: str | None, dataset: str | None, domain: str
         wanted = normal(domain) if domain else ""
         ones = [_Side(each, index) for each in models if _may_be_of(each, wanted)]
         others = [_Side(each, index) for each in datasets if _may_be_of(each, wanted)]
-    found = [_pair(one, other) for one in ones for other in others]
-    pairs = [pair for pair in found if pair and (not wanted or any(wanted in normal(each) for each in pair.domains))]
-    return sorted(pairs, key=lambda pair: (-pair.score, pair.model, pair.dataset))[:limit]
+        candidates = [_pair(one, other) for one in ones for other in others]
+        pairs = [pair for pair in candidates if pair and _is_of(pair, wanted)]
+        hint = "" if pairs else _advice(index, domain)
+    return Matches(sorted(pairs, key=lambda pair: (-pair.score, pair.model, pair.dataset))[:limit], hint)
+
+
+def _is_of(pair: Match, domain: str) -> bool:
+    return not domain or any(domain in normal(each) for each in pair.domains)
+
+
+def _advice(index: Index, domain: str | None) -> str:
+    """Return what to try when nothing matches."""
+    domains = index.facet_values("domain") if domain is not None else {}
+    if domain is not None and domain.casefold() not in domains:
+        return did_you_mean(domain, domains) or "`fairmile search --facet domain` lists the domains"
+    return "a card declares what it accepts with trainedOn, acceptsDataset, mlTask, scienceDomain and signature"
 
 
 def _may_be_of(card: Card, domain: str) -> bool:

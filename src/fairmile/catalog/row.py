@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from fairmile.base.words import slug
 from fairmile.catalog.card import Card
+
+
+class SummaryDict(TypedDict, total=False):
+    description: str
+    licence: str
+    domains: list[str]
+    tasks: list[str]
+    frameworks: list[str]
+    formats: list[str]
+    size_bytes: int
+    warnings: int
+    tombstone: dict[str, Any]
+    gpu: list[str]
 
 
 class CatalogRow(NamedTuple):
@@ -28,9 +41,9 @@ class CatalogRow(NamedTuple):
     summary_json: str
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> SummaryDict:
         """What a list of results shows of the card."""
-        summary: dict[str, Any] = json.loads(self.summary_json)
+        summary: SummaryDict = json.loads(self.summary_json)
         return summary
 
     @property

@@ -202,7 +202,7 @@ def sync(
         if dry_run:
             return report
         report.synced_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock()))
-        _write_state(folder, report.__dict__)
+        _write_state(folder, report.facts())
     return report
 
 

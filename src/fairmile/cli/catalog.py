@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairmile.base.errors import FairmileError, NotFound, UsageError
+from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.registry import Registry
 from fairmile.base.words import did_you_mean
+from fairmile.catalog.content import Contents
+from fairmile.catalog.declared import AddedSource, SyncReport, SyncReports
 from fairmile.catalog.exchange import READERS, WRITERS
-from fairmile.catalog.results import Added, Checked
-from fairmile.catalog.sources import SyncReport
+from fairmile.catalog.index import Refresh
+from fairmile.catalog.results import (
+    Additions,
+    CatalogDict,
+    Catalogs,
+    Checked,
+    CheckedFiles,
+    ExportedDocuments,
+    Publication,
+    RemovedCard,
+    SourceRemoval,
+    UpdatedCard,
+    Versions,
+)
 from fairmile.cli.failures import Failure
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.out import Out, count, json_output
 from fairmile.workspace import Workspace
 
 _OWN_FORMAT = "card"
@@ -53,10 +67,14 @@ _FILES = click.argument(
     "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False)
 )
 _FORMAT = click.option(
-    "--format", cls=_FormatOption, registry=READERS, metavar="FORMAT", help="Read as this instead of recognising it"
+    "--format",
+    cls=_FormatOption,
+    registry=READERS,
+    metavar="FORMAT",
+    help="Format of the files (default: detected)",
 )
-_KIND = click.option("--kind", metavar="KIND", help="Which one, when assets of several kinds have the name.")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+_KIND = click.option("--kind", metavar="KIND", help="Kind of the asset, when several kinds share the name.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 _FOLDER = click.Path(path_type=Path, file_okay=False, readable=False)
 
 
@@ -64,39 +82,34 @@ _FOLDER = click.Path(path_type=Path, file_okay=False, readable=False)
 def catalog() -> None:
     """Check, add, change and exchange cards; manage sources.
 
-    NAME is a name, model/name, a whole handle such as builtin/model/cosmoflow@1.0, an id, a DOI or a digest.
+    NAME is a name, model/name, a full handle such as builtin/model/cosmoflow@1.0, an id, a DOI or a digest.
     """
 
 
-@catalog.command(short_help="Check cards and foreign descriptions; change nothing.")
+@catalog.command(short_help="Check cards and descriptions in other formats.")
 @_FILES
 @_FORMAT
-@json_option
+@json_output(CheckedFiles)
 def check(files: tuple[Path, ...], format: str | None, out: Out) -> int:
-    """Check cards and foreign descriptions; change nothing.
+    """Check cards and descriptions in other formats; change nothing.
 
-    Every problem is told with file, line, field, what was expected and what to do.
+    Each problem is reported with its file, line and field, what was expected, and how to fix it.
 
     \b
     Example:
       fairmile catalog check lake.jsonld codemeta.json
     """
     verdicts = Workspace.open().catalog.check(files, format=format)
-    if out.as_json:
-        out.data({"files": [_verdict(verdict) for verdict in verdicts]})
-    else:
-        for verdict in verdicts:
-            _render_verdict(verdict, out)
-    return 0 if all(verdict.ok for verdict in verdicts) else 2
+    out.show(verdicts, lambda each: _print_verdicts(each, out))
+    return 0 if verdicts.ok else 2
 
 
-def _verdict(verdict: Checked) -> dict[str, Any]:
-    keys = ("severity", "field", "line", "message", "hint")
-    problems = [{key: getattr(problem, key) for key in keys} for problem in verdict.problems]
-    return {"file": verdict.file, "ok": verdict.ok, "handles": verdict.handles, "problems": problems}
+def _print_verdicts(verdicts: CheckedFiles, out: Out) -> None:
+    for verdict in verdicts:
+        _print_verdict(verdict, out)
 
 
-def _render_verdict(verdict: Checked, out: Out) -> None:
+def _print_verdict(verdict: Checked, out: Out) -> None:
     for problem in verdict.problems:
         label = out.colour(problem.severity, "red" if problem.severity == "error" else "yellow")
         out.item(f"{label}: ", str(problem))
@@ -110,74 +123,50 @@ def _render_verdict(verdict: Checked, out: Out) -> None:
         out.line(f"  describes {handle}")
 
 
-@catalog.command(short_help="Add cards, or import foreign descriptions, to your catalog.")
+@catalog.command(short_help="Add cards to your catalog, or import other formats.")
 @_FILES
 @_FORMAT
-@click.option("--anyway", is_flag=True, help="Add what is there already under another name.")
-@click.option("--dry-run", is_flag=True, help="Say what would be added; add nothing.")
-@json_option
+@click.option("--anyway", is_flag=True, help="Add assets that the catalog already has under another name.")
+@click.option("--dry-run", is_flag=True, help="Show what would be added; add nothing.")
+@json_output(Additions)
 def add(files: tuple[Path, ...], format: str | None, anyway: bool, dry_run: bool, out: Out) -> int:
-    """Add cards, or import foreign descriptions, to your catalog.
+    """Add cards to your catalog, or import descriptions in other formats.
 
-    A file that cannot be added is told, and the others still are.
+    A file that cannot be added is reported, and the others are still added.
 
     \b
     Examples:
       fairmile catalog add lake.jsonld
       fairmile catalog add codemeta.json --dry-run
     """
-    cards = Workspace.open(on_progress=out.progress).catalog
-    results: list[dict[str, Any]] = []
-    failed: list[tuple[Path, Failure]] = []
-    for file in files:
-        try:
-            added = cards.add(file, format=format, anyway=anyway, dry_run=dry_run)
-        except FairmileError as error:
-            if len(files) == 1:
-                raise
-            failed.append((file, Failure.of(error)))
-            if not out.as_json:
-                failed[-1][1].tell(as_json=False)
-            if error.exit_code != 2:  # the disk, not the file: the next one would fail as well
-                break
-            continue
-        results += [{"file": str(file), **each._asdict()} for each in added]
-        if not out.as_json:
-            _render_added(added, dry_run, out)
-    if out.as_json:
-        _print_added(results, failed, dry_run, out)
-    return failed[-1][1].exit_code if failed else 0
+    added = Workspace.open(on_progress=out.progress).catalog.add_files(
+        files, format=format, anyway=anyway, dry_run=dry_run
+    )
+    out.show(added, lambda each: _print_added(each, out))
+    return added.exit_code
 
 
-def _print_added(
-    results: Sequence[Mapping[str, Any]], failed: Sequence[tuple[Path, Failure]], dry_run: bool, out: Out
-) -> None:
-    facts: dict[str, Any] = {"cards": list(results), "dry_run": dry_run}
-    if failed:
-        facts["failed"] = [{"file": str(file), **failure.to_dict()} for file, failure in failed]
-        facts["error"] = failed[-1][1].to_dict()
-    out.data(facts)
-
-
-def _render_added(added: Sequence[Added], dry_run: bool, out: Out) -> None:
+def _print_added(added: Additions, out: Out) -> None:
     for each in added:
-        status = "would add" if dry_run and each.status == "added" else each.status
-        where = f": its {each.because} stands as {each.stands_as}" if each.because in ("content", "source") else ""
-        out.line(f"{status:<8} {each.handle}{where}")
-        if where:
-            out.hint("--anyway adds it under this name too")
+        status = "would add" if added.dry_run and each.status == "added" else each.status
+        same = f": same {each.because} as {each.stands_as}" if each.because in ("content", "source") else ""
+        out.line(f"{status:<8} {each.handle}{same}")
+        if same:
+            out.hint("use --anyway to add it under this name as well")
         for warning in each.warnings:
             out.say(f"  warning: {warning['field']}: {warning['message']}")
+    for failed in added.failed:
+        Failure.of(failed.error).tell(as_json=False)
 
 
-@catalog.command(short_help="Change properties of a card, or give it a new version.")
+@catalog.command(short_help="Change properties of a card, or create a new version.")
 @click.argument("name")
-@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property; the value is JSON or text.")
+@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a property. VALUE is JSON or text.")
 @click.option("--add", "add_", multiple=True, metavar="KEY=VALUE", help="Append to a property.")
-@click.option("--unset", multiple=True, metavar="KEY", help="Drop a property.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Remove a property.")
 @_KIND
 @click.option("--dry-run", is_flag=True, help="Print the changed card; write nothing.")
-@json_option
+@json_output(UpdatedCard)
 def update(
     name: str,
     set_: tuple[str, ...],
@@ -187,9 +176,9 @@ def update(
     dry_run: bool,
     out: Out,
 ) -> int:
-    """Change properties of a card; a new version makes a new card linked to the old one.
+    """Change properties of a card. A new version creates a new card linked to the old one.
 
-    A card of another catalog is changed as a copy in yours, which takes precedence.
+    A card of another catalog is copied into yours and changed there; the copy takes precedence.
 
     \b
     Examples:
@@ -201,10 +190,7 @@ def update(
     card = Workspace.open(on_progress=out.progress).catalog.update(
         name, set=_pairs("--set", set_), add=_pairs("--add", add_), unset=unset, kind=kind, dry_run=dry_run
     )
-    if out.as_json or dry_run:
-        out.data({"handle": str(card.handle), "card": card.body, "dry_run": dry_run})
-    else:
-        out.line(f"updated  {card.handle}")
+    out.show(card, lambda each: out.data(each.to_dict()) if dry_run else out.line(f"updated  {each.handle}"))
     return 0
 
 
@@ -224,22 +210,22 @@ def _value(key: str, text: str) -> Any:
     except ValueError as error:
         if text.lstrip()[:1] in ("{", "["):
             raise UsageError(
-                f"the value of {key} begins like JSON and is not: {error}", hint="put it in single quotes"
+                f"the value of {key} is not valid JSON: {error}", hint="put it in single quotes"
             ) from error
         return text
     # A version or a name is a text even where it looks like a number.
     return text if key in ("version", "name") and not isinstance(value, str) else value
 
 
-@catalog.command(short_help="Remove a card of yours; a tombstone stays.")
+@catalog.command(short_help="Remove a card from your catalog; a tombstone remains.")
 @click.argument("name")
-@click.option("--reason", default="", metavar="TEXT", help="Why; kept on the tombstone.")
-@click.option("--successor", default="", metavar="NAME", help="The asset that takes its place.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, kept on the tombstone.")
+@click.option("--successor", default="", metavar="NAME", help="Asset that supersedes it.")
 @_KIND
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@json_output(RemovedCard)
 def rm(name: str, reason: str, successor: str, kind: str | None, dry_run: bool, out: Out) -> int:
-    """Remove a card of your catalog; a tombstone stays and the name stays reserved.
+    """Remove a card from your catalog. A tombstone remains, and the name stays reserved.
 
     \b
     Example:
@@ -248,17 +234,14 @@ def rm(name: str, reason: str, successor: str, kind: str | None, dry_run: bool, 
     card = Workspace.open(on_progress=out.progress).catalog.remove(
         name, reason=reason, successor=successor, kind=kind, dry_run=dry_run
     )
-    if out.as_json:
-        out.data({"handle": str(card.handle), "tombstone": card["tombstone"], "dry_run": dry_run})
-    else:
-        out.line(f"{'would remove' if dry_run else 'removed '} {card.handle}")
+    out.show(card, lambda each: out.line(f"{'would remove' if dry_run else 'removed '} {each.handle}"))
     return 0
 
 
 @catalog.command()
 @click.argument("name")
 @_KIND
-@json_option
+@json_output(Versions)
 def versions(name: str, kind: str | None, out: Out) -> int:
     """List every version of an asset, newest first.
 
@@ -266,20 +249,16 @@ def versions(name: str, kind: str | None, out: Out) -> int:
     Example:
       fairmile catalog versions model/cosmoflow
     """
-    rows = Workspace.open(on_progress=out.progress).catalog.versions(name, kind=kind)
-    facts = [
-        {"version": r.version, "handle": r.handle, "id": r.iri, "digest": r.digest, "removed": bool(r.gone)}
-        for r in rows
-    ]
-    if out.as_json:
-        out.data({"versions": facts})
-    else:
-        lines = [[f["version"], "removed" if f["removed"] else "", f["handle"]] for f in facts]
-        out.table(["version", "state", "handle"], lines)
+    out.show(
+        Workspace.open(on_progress=out.progress).catalog.versions(name, kind=kind),
+        lambda rows: out.table(
+            ["version", "state", "handle"], [[row.version, "removed" if row.gone else "", row.handle] for row in rows]
+        ),
+    )
     return 0
 
 
-@catalog.command(short_help="Describe an asset in a foreign format.")
+@catalog.command(short_help="Export an asset's description to another format.")
 @click.argument("name")
 @click.option(
     "--to",
@@ -288,17 +267,17 @@ def versions(name: str, kind: str | None, out: Out) -> int:
     registry=WRITERS,
     required=True,
     metavar="FORMAT",
-    help="What to write",
+    help="Format to write",
 )
-@click.option("-o", "--out", "target", type=_FOLDER, metavar="FOLDER", help="Write into this folder.")
-@click.option("--replace", is_flag=True, help="Replace files that are there and differ.")
+@click.option("-o", "--out", "target", type=_FOLDER, metavar="FOLDER", help="Write the files into this folder.")
+@click.option("--replace", is_flag=True, help="Overwrite existing files that differ.")
 @_KIND
-@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
+@json_output(ExportedDocuments)
 def export(
     name: str, format: str, target: Path | None, replace: bool, kind: str | None, dry_run: bool, out: Out
 ) -> int:
-    """Describe an asset in a foreign format; printed, or written to a folder.
+    """Export an asset's description to another format. It is printed, or written to a folder.
 
     \b
     Examples:
@@ -307,70 +286,70 @@ def export(
     """
     cards = Workspace.open(on_progress=out.progress).catalog
     documents = cards.export(name, format, target, kind=kind, replace=replace, dry_run=dry_run)
-    paths = [str(target / file) for file in documents] if target else []
-    if out.as_json:
-        out.data({"format": format, "written": paths, "documents": documents, "dry_run": dry_run})
-    elif target:
-        for path in paths:
-            out.line(f"{'would write' if dry_run else 'wrote   '} {path}")
-    elif len(documents) > 1:
-        raise UsageError(f"{format} takes {len(documents)} files", hint="-o FOLDER writes them")
-    else:
-        for text in documents.values():
-            out.document(text)
+    out.show(documents, lambda each: _print_documents(each, out))
     return 0
+
+
+def _print_documents(documents: ExportedDocuments, out: Out) -> None:
+    for path in documents.paths:
+        out.line(f"{'would write' if documents.dry_run else 'wrote   '} {path}")
+    if documents.paths:
+        return
+    if len(documents) > 1:
+        raise UsageError(f"{documents.format} consists of {len(documents)} files", hint="write them with -o FOLDER")
+    for text in documents.values():
+        out.document(text)
 
 
 @catalog.command(short_help="Print size, digests and SWHID of files and folders.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@json_option
+@json_output(Contents)
 def digest(paths: tuple[Path, ...], out: Out) -> int:
-    """Print size, sha256, content digest and SWHID of files and folders, as a card takes them.
+    """Print size, sha256, content digest and SWHID of files and folders, in the form that cards use.
 
     \b
     Example:
       fairmile catalog digest lake.jsonld
     """
-    cards = Workspace.open().catalog
-    found = [cards.measure(path).to_dict() for path in paths]
-    if out.as_json:
-        out.data({"contents": found})
-        return 0
-    for each in found:
-        for entry in each.pop("distribution", []):
-            each["sha256"] = entry["sha256"]
-        for key, value in each.items():
-            out.line(f"{key:<14} {value}")
+    out.show(Workspace.open().catalog.measure_all(paths), lambda contents: _print_contents(contents, out))
     return 0
 
 
-@catalog.command(short_help="Bring sources up to date.")
-@click.argument("names", metavar="[SOURCE]...", nargs=-1)
-@click.option("--allow-empty", is_flag=True, help="Drop the cards of a source that lists none any more.")
-@_DRY_RUN
-@json_option
-def sync(names: tuple[str, ...], allow_empty: bool, dry_run: bool, out: Out) -> int:
-    """Bring sources up to date, all of them or those named.
+def _print_contents(contents: Contents, out: Out) -> None:
+    for each in contents:
+        fields = {key: value for key, value in each.to_dict().items() if key != "distribution"}
+        for key, value in (*fields.items(), *(("sha256", entry["sha256"]) for entry in each.distribution)):
+            out.line(f"{key:<14} {value}")
 
-    A source that fails is told, its last copy still serves, and so do the others.
+
+@catalog.command(short_help="Update the copies of sources.")
+@click.argument("names", metavar="[SOURCE]...", nargs=-1)
+@click.option("--allow-empty", is_flag=True, help="Remove the cards of a source that no longer lists any.")
+@_DRY_RUN
+@json_output(SyncReports)
+def sync(names: tuple[str, ...], allow_empty: bool, dry_run: bool, out: Out) -> int:
+    """Update the copies of all sources, or of those named.
+
+    A source that fails is reported. Its last copy stays in use, and the other sources are still updated.
 
     \b
     Example:
       fairmile catalog sync
     """
     reports = Workspace.open(on_progress=out.progress).catalog.sync(names, dry_run=dry_run, allow_empty=allow_empty)
-    if out.as_json:
-        out.data({"sources": [dict(vars(report)) for report in reports], "dry_run": dry_run})
-    else:
-        for report in reports:
-            _render_report(report, out, dry_run)
-        if not reports:
-            out.say("there is no source to sync")
-            out.hint("`fairmile catalog source add NAME LOCATION` adds one")
+    out.show(reports, lambda each: _print_reports(each, out))
     return 3 if any(report.error for report in reports) else 0
 
 
-def _render_report(report: SyncReport, out: Out, dry_run: bool) -> None:
+def _print_reports(reports: SyncReports, out: Out) -> None:
+    for report in reports:
+        _print_report(report, out, reports.dry_run)
+    if not reports:
+        out.say("there is no source to sync")
+        out.hint("add one with `fairmile catalog source add NAME LOCATION`")
+
+
+def _print_report(report: SyncReport, out: Out, dry_run: bool) -> None:
     if report.error:
         out.say(f"failed   {report.name}: {' '.join(report.error.split())}")
         return
@@ -379,74 +358,69 @@ def _render_report(report: SyncReport, out: Out, dry_run: bool) -> None:
     done = "would sync" if dry_run else "synced  "
     out.line(f"{done} {report.name}{pinned}: {cards}, {report.changed} changed, {report.removed} removed")
     for problem in report.problems[:_SHOWN_PROBLEMS]:
-        out.say(f"  left out: {problem}")
+        out.say(f"  skipped: {problem}")
     if len(report.problems) > _SHOWN_PROBLEMS:
         more = len(report.problems) - _SHOWN_PROBLEMS
-        out.say(f"  and {more} more; `fairmile catalog source ls --json` lists all")
+        out.say(f"  and {more} more; list all with `fairmile catalog source ls --json`")
 
 
 @catalog.command()
 @_DRY_RUN
-@json_option
+@json_output(Refresh)
 def reindex(dry_run: bool, out: Out) -> int:
-    """Build the search index anew from the files.
+    """Rebuild the search index from the files.
 
     \b
     Example:
       fairmile catalog reindex
     """
     report = Workspace.open(on_progress=out.progress).catalog.reindex(dry_run=dry_run)
-    if out.as_json:
-        out.data(
-            {
-                "dry_run": dry_run,
-                "cards": report.added,
-                "damaged": [{"path": p, "why": why} for p, why in report.damaged],
-            }
-        )
-    else:
-        out.line(f"{'would index' if dry_run else 'indexed '} {count(report.added, 'card')}")
-        for path, why in report.damaged:
-            out.say(f"  left out: {path}: {why}")
+    out.show(report, lambda each: _print_refresh(each, out))
     return 4 if report.damaged else 0
 
 
-@catalog.command(short_help="Write a catalog for a web server to offer.")
+def _print_refresh(report: Refresh, out: Out) -> None:
+    out.line(f"{'would index' if report.dry_run else 'indexed '} {count(report.added, 'card')}")
+    for path, why in report.damaged:
+        out.say(f"  skipped: {path}: {why}")
+
+
+@catalog.command(short_help="Write a catalog as a folder for a web server.")
 @click.argument("target", metavar="FOLDER", type=_FOLDER)
-@click.option("--catalog", "name", metavar="NAME", help="Which catalog; yours unless given.")
+@click.option("--catalog", "name", metavar="NAME", help="Catalog to publish (default: yours).")
 @_DRY_RUN
-@json_option
+@json_output(Publication)
 def publish(target: Path, name: str | None, dry_run: bool, out: Out) -> int:
-    """Write a catalog as a folder that any web server can offer as a source.
+    """Write a catalog as a folder that any web server can serve as a source.
 
     \b
     Example:
       fairmile catalog publish ./site
     """
-    cards = Workspace.open(on_progress=out.progress).catalog.publish(target, catalog=name, dry_run=dry_run)
-    if out.as_json:
-        out.data({"cards": cards, "folder": str(target), "dry_run": dry_run})
-    else:
-        out.line(f"{'would write' if dry_run else 'wrote   '} {count(cards, 'card')} and index.json to {target}")
+    done = "would write" if dry_run else "wrote   "
+    out.show(
+        Workspace.open(on_progress=out.progress).catalog.publish(target, catalog=name, dry_run=dry_run),
+        lambda each: out.line(f"{done} {count(each.cards, 'card')} and index.json to {target}"),
+    )
     return 0
 
 
 @catalog.group(cls=LazyGroup)
 def source() -> None:
-    """Add, list and remove catalogs of others: a folder, a git repository, a web address."""
+    """Add, list and remove sources: catalogs of others in a folder, a git repository or at a web address."""
 
 
 @source.command("add")
 @click.argument("name")
 @click.argument("location")
 @click.option(
-    "--type", "type_", type=click.Choice(["folder", "git", "web"]), help="Guessed from the location unless given."
+    "--type", "type_", type=click.Choice(["folder", "git", "web"]), help="Type of source (default: by the location)."
 )
-@click.option("--revision", default="", metavar="REVISION", help="Git: the branch, tag or commit to pin.")
+@click.option("--revision", default="", metavar="REVISION", help="Git branch, tag or commit to pin.")
 @_DRY_RUN
-@json_option
+@json_output(AddedSource)
 def source_add(name: str, location: str, type_: str | None, revision: str, dry_run: bool, out: Out) -> int:
-    """Add a source and bring its cards.
+    """Add a source and copy its cards.
 
     LOCATION is a folder, a git repository, or a web address with an index.json.
 
@@ -456,31 +430,29 @@ def source_add(name: str, location: str, type_: str | None, revision: str, dry_r
     """
     cards = Workspace.open(on_progress=out.progress).catalog
     report = cards.add_source(name, location, type=type_, revision=revision, dry_run=dry_run)
-    if out.as_json:
-        out.data({"source": dict(vars(report)), "dry_run": dry_run})
-    else:
-        _render_report(report, out, dry_run)
+    out.show(report, lambda each: _print_report(each, out, dry_run))
     return 0
 
 
 @source.command("ls")
-@json_option
+@json_output(Catalogs)
 def source_ls(out: Out) -> int:
     """List the catalogs in order of precedence, with their state and name clashes."""
-    found = Workspace.open(on_progress=out.progress).catalog.catalogs()
-    if out.as_json:
-        out.data({"catalogs": found})
-        return 0
-    catalog_table(found, out)
-    for each in found:
-        if each.get("error"):
-            out.say(f"failed: {each['name']}: {' '.join(each['error'].split())}")
-        for clash in each["clashes"]:
-            out.say(f"clash: {each['name']} describes {clash} otherwise than a catalog before it, which is shown")
+    catalogs = Workspace.open(on_progress=out.progress).catalog.catalogs()
+    out.show(catalogs, lambda each: _print_catalogs(each, out))
     return 0
 
 
-def catalog_table(catalogs: Sequence[Mapping[str, Any]], out: Out) -> None:
+def _print_catalogs(catalogs: Catalogs, out: Out) -> None:
+    print_catalog_table(catalogs, out)
+    for each in catalogs:
+        if error := each.get("error"):
+            out.say(f"failed: {each['name']}: {' '.join(error.split())}")
+        for clash in each["clashes"]:
+            out.say(f"clash: {each['name']} describes {clash} differently from a catalog that takes precedence")
+
+
+def print_catalog_table(catalogs: Sequence[CatalogDict], out: Out) -> None:
     """Print the catalogs in order of precedence, with their state."""
     rows = [
         [each["name"], each["type"], each["cards"], len(each["clashes"]), _state(each), each["location"]]
@@ -489,7 +461,7 @@ def catalog_table(catalogs: Sequence[Mapping[str, Any]], out: Out) -> None:
     out.table(["catalog", "type", "cards", "clashes", "state", "location"], rows)
 
 
-def _state(catalog: Mapping[str, Any]) -> str:
+def _state(catalog: CatalogDict) -> str:
     if catalog.get("error"):
         return "failed"
     if "synced_at" not in catalog:
@@ -500,7 +472,7 @@ def _state(catalog: Mapping[str, Any]) -> str:
 @source.command("rm")
 @click.argument("name")
 @_DRY_RUN
-@json_option
+@json_output(SourceRemoval)
 def source_rm(name: str, dry_run: bool, out: Out) -> int:
     """Remove a source and its copy.
 
@@ -508,9 +480,8 @@ def source_rm(name: str, dry_run: bool, out: Out) -> int:
     Example:
       fairmile catalog source rm group
     """
-    Workspace.open(on_progress=out.progress).catalog.remove_source(name, dry_run=dry_run)
-    if out.as_json:
-        out.data({"removed": name, "dry_run": dry_run})
-    else:
-        out.line(f"{'would remove' if dry_run else 'removed '} {name}")
+    out.show(
+        Workspace.open(on_progress=out.progress).catalog.remove_source(name, dry_run=dry_run),
+        lambda each: out.line(f"{'would remove' if dry_run else 'removed '} {each.name}"),
+    )
     return 0

@@ -1,4 +1,4 @@
-"""`fairmile fetch`: bring the bytes of assets or addresses."""
+"""`fairmile fetch`: download the bytes of assets or addresses."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 import click
 
 from fairmile.base.units import format_size
-from fairmile.cli.out import Out, count, json_option
+from fairmile.catalog.fetched import Fetched, FetchedAssets
+from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.progress import TransferLine
 from fairmile.transfer.credentials import shown_address
+from fairmile.transfer.plan import Plans
 from fairmile.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fairmile.catalog.assets import Fetched
     from fairmile.transfer.items import Item
-    from fairmile.transfer.plan import Plan
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME|URL…")
-@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Lay the files out in this folder.")
-@click.option("--pool", help="Store into this pool; else the best one with room.")
-@click.option("--fresh", is_flag=True, help="Fetch anew even what is there.")
-@click.option("--limit", type=int, help="Bring the first n files only.")
-@click.option("--sha256", help="Expect this digest; for an address.")
-@click.option("--unpack", is_flag=True, help="Replace an archive by its members; for an address.")
+@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Write the files to this folder as well.")
+@click.option("--pool", metavar="POOL", help="Pool to store into (default: the best one with enough space).")
+@click.option("--fresh", is_flag=True, help="Download again even if the store has it.")
+@click.option("--limit", type=int, metavar="N", help="Fetch only the first N files.")
+@click.option("--sha256", metavar="DIGEST", help="Expected sha256 of the file at an address.")
+@click.option("--unpack", is_flag=True, help="Unpack the archive at an address.")
 @click.option("--replace", is_flag=True, help="Overwrite files in --to that differ.")
-@click.option("--access-granted", is_flag=True, help="Confirm that you may have data whose card restricts access.")
-@click.option("--dry-run", is_flag=True, help="Show the plan: sizes, pool, sources; bring nothing.")
-@json_option
+@click.option("--access-granted", is_flag=True, help="Confirm that you may access data whose card restricts access.")
+@click.option("--dry-run", is_flag=True, help="Show sizes, pool and sources; fetch nothing.")
+@json_output(FetchedAssets, Plans)
 def fetch(
     out: Out,
     names: tuple[str, ...],
@@ -44,10 +44,10 @@ def fetch(
     access_granted: bool,
     dry_run: bool,
 ) -> None:
-    """Bring the bytes of assets or addresses into the store, verified, from every source at once.
+    """Download assets or addresses into the store, verified, from all mirrors in parallel.
 
-    What is there already, by source or by content, does not move again. A transfer that was interrupted goes
-    on where it stopped. Nothing starts that does not fit.
+    Content that the store already has is not downloaded again. An interrupted transfer resumes where it
+    stopped. A transfer starts only if a pool has enough space.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def fetch(
                 unpack=unpack,
                 access_granted=access_granted,
             )
-            _show_plans(out, plans)
+            out.show(plans, lambda each: _print_plans(each, out))
             return
         fetched = assets.fetch(
             names,
@@ -82,29 +82,25 @@ def fetch(
             unpack=unpack,
             replace=replace,
             access_granted=access_granted,
-            on_fetched=None if out.as_json else lambda each: _show(out, each, line),
+            on_fetched=None if out.as_json else lambda each: _print_fetched(each, line, out),
         )
     finally:
         line.clear()
         workspace.close()
-    if out.as_json:
-        out.data({"fetched": [each.to_dict() for each in fetched]})
+    out.show(fetched, lambda _: None)  # each was printed as it came
 
 
-def _show(out: Out, each: Fetched, line: TransferLine) -> None:
+def _print_fetched(each: Fetched, line: TransferLine, out: Out) -> None:
     line.clear()
     verb = "present" if each.known else "fetched"
     where = str(each.folder) if each.folder is not None else f"pool {each.pool}"
     out.line(f"{verb:<8} {each.name}  {count(each.files, 'file')}  {format_size(each.size_bytes)}  {where}")
     for note in each.notes:
-        if note not in line.told:
+        if note not in line.printed_notes:
             out.say(f"note: {note}")
 
 
-def _show_plans(out: Out, plans: list[Plan]) -> None:
-    if out.as_json:
-        out.data({"plans": [_plan_data(plan) for plan in plans]})
-        return
+def _print_plans(plans: Plans, out: Out) -> None:
     for plan in plans:
         out.line(plan.describe())
         rows = [
@@ -120,25 +116,3 @@ def _show_plans(out: Out, plans: list[Plan]) -> None:
 
 def _sources(item: Item) -> str:
     return ", ".join(shown_address(remote.address) for remote in item.sources)
-
-
-def _plan_data(plan: Plan) -> dict[str, object]:
-    return {
-        "name": plan.what,
-        "pool": plan.pool.name,
-        "download_bytes": plan.download_bytes,
-        "unpacked_bytes": plan.unpacked_bytes,
-        "estimate": plan.is_estimate,
-        "present_files": len(plan.present),
-        "notes": list(plan.notes),
-        "items": [
-            {
-                "path": item.path,
-                "size_bytes": item.size_bytes,
-                "sha256": item.sha256,
-                "unpack": item.unpack,
-                "sources": [shown_address(remote.address) for remote in item.sources],
-            }
-            for item in plan.items
-        ],
-    }

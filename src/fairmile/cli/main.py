@@ -28,9 +28,9 @@ class Entry:
 _INTERRUPTED = 130
 COMMANDS = {
     "search": Entry("fairmile.cli.search", "search", "Find assets in every catalog."),
-    "show": Entry("fairmile.cli.show", "show", "Describe an asset; --fair tells how FAIR it is and what to do."),
-    "match": Entry("fairmile.cli.match", "match", "Tell which data sets a model accepts, and the reverse, and why."),
-    "fetch": Entry("fairmile.cli.fetch", "fetch", "Bring the bytes of assets or addresses, verified, once."),
+    "show": Entry("fairmile.cli.show", "show", "Describe an asset, and show its FAIR score."),
+    "match": Entry("fairmile.cli.match", "match", "Match models and data sets, with reasons."),
+    "fetch": Entry("fairmile.cli.fetch", "fetch", "Download assets or addresses into the store."),
     "run": Entry("fairmile.cli.run", "run", "Run an asset, a file or a command, measured and recorded."),
     "rerun": Entry("fairmile.cli.run", "rerun", "Do a run again from its record alone, and tell what differs."),
     "sweep": Entry("fairmile.cli.sweep", "sweep", "Run over all combinations of values, here or as job arrays."),
@@ -42,14 +42,14 @@ COMMANDS = {
     "trace": Entry("fairmile.cli.trace", "trace", "Record all ranks of a program; see where the time went."),
     "watch": Entry("fairmile.cli.watch", "watch", "Measure power, energy and load of a command or the machine."),
     "catalog": Entry("fairmile.cli.catalog", "catalog", "Check, add, change and exchange cards; manage sources."),
-    "store": Entry("fairmile.cli.store", "store", "Look after the bytes: list, verify, repair, clean up, pin, pools."),
+    "store": Entry("fairmile.cli.store", "store", "Manage stored data: list, verify, repair, clean up, pin, pools."),
     "system": Entry("fairmile.cli.system", "system", "Know machines: describe, probe, certify, modules, job scripts."),
     "env": Entry("fairmile.cli.env", "env", "Build what a program needs, once, proven, side by side."),
     "job": Entry("fairmile.cli.job", "job", "Submit programs anywhere, follow them, find them again."),
     "runs": Entry("fairmile.cli.runs", "runs", "List, show, pack, export and import what was executed."),
     "benchmark": Entry("fairmile.cli.benchmark", "benchmark", "Know the benchmarks, begin your own; measure storage."),
-    "trust": Entry("fairmile.cli.trust", "trust", "Let the settings of a project you have read start programs."),
-    "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, catalogs, and what is missing."),
+    "trust": Entry("fairmile.cli.trust", "trust", "Trust the settings of a project."),
+    "doctor": Entry("fairmile.cli.doctor", "doctor", "Show settings with their origin, and problems."),
 }
 
 

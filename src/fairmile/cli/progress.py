@@ -1,4 +1,4 @@
-"""One line that shows how a transfer gets on; silent where nobody looks."""
+"""One line that shows the progress of a transfer; silent where stderr is no terminal."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class TransferLine:
         self._drawn_at = 0.0
         self._rate = 0.0
         self._last = (0.0, 0)
-        self._about = ""
+        self._estimate_mark = ""
         self._is_shown = False
-        self._sees = sys.stderr.isatty()
-        self.told: set[str] = set()
+        self._is_terminal = sys.stderr.isatty()
+        self.printed_notes: set[str] = set()
 
     def begin(self, what: str, total_bytes: int, is_estimate: bool) -> None:
         with self._lock:
             self._what, self._total, self._done, self._items = what, total_bytes, 0, (0, 0)
-            self._about = "~" if is_estimate else ""
+            self._estimate_mark = "~" if is_estimate else ""
             self._last, self._rate = (time.monotonic(), 0), 0.0
 
     def bytes(self, count: int) -> None:
-        if not self._sees:
+        if not self._is_terminal:
             return
         with self._lock:
             self._done += count
@@ -54,12 +54,12 @@ class TransferLine:
 
     def note(self, text: str) -> None:
         with self._lock:
-            self.told.add(text)
+            self.printed_notes.add(text)
             self.clear()
             self._out.say(f"note: {one_line(text)}")
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._is_shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
@@ -71,7 +71,7 @@ class TransferLine:
         share = min(1.0, passed / _SMOOTH_S)
         self._rate = (1 - share) * self._rate + share * max(self._done - before, 0) / passed
         self._last, self._drawn_at = (now, self._done), now
-        parts = [f"{format_size(self._done)} of {self._about}{format_size(self._total)}" if self._total else ""]
+        parts = [f"{format_size(self._done)} of {self._estimate_mark}{format_size(self._total)}" if self._total else ""]
         if self._items[1] > 1:
             parts.append(f"{self._items[0]:,}/{self._items[1]:,} files")
         parts.append(f"{format_size(int(self._rate))}/s")

@@ -8,8 +8,8 @@ import click
 
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_size
-from fairmile.catalog.results import SearchResult
-from fairmile.cli.out import Out, json_option
+from fairmile.catalog.results import FacetValues, SearchResult
+from fairmile.cli.out import Out, json_output
 from fairmile.workspace import Workspace
 
 
@@ -36,14 +36,21 @@ class _SearchCommand(click.Command):
 
 @click.command(cls=_SearchCommand)
 @click.argument("words", nargs=-1)
-@click.option("--kind", metavar="KIND", help="Only this kind: model, dataset, program, benchmark …")
-@click.option("--regex", metavar="PATTERN", help="Only names and keywords that match this pattern (RE2 syntax).")
+@click.option("--kind", metavar="KIND", help="Search only this kind: model, dataset, program, benchmark …")
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="At most so many."
+    "--regex", metavar="PATTERN", help="Match names and keywords against this regular expression (RE2 syntax)."
 )
-@click.option("--all-versions", is_flag=True, help="Older versions too.")
-@click.option("--facet", metavar="FIELD", help="List the values of a field instead: domain, task, framework …")
-@json_option
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of results.",
+)
+@click.option("--all-versions", is_flag=True, help="Include older versions.")
+@click.option("--facet", metavar="FIELD", help="List the values of a field with card counts: domain, task, framework …")
+@json_output(SearchResult, FacetValues)
 def search(
     words: tuple[str, ...],
     kind: str | None,
@@ -55,7 +62,7 @@ def search(
 ) -> int:
     """Find assets by words, fields and patterns.
 
-    WORDS are words, "a phrase", a beginning* or field:value; -word and -field:value leave out. Fields:
+    WORDS are words, "a phrase", a prefix* or field:value. A leading minus excludes: -word, -field:value. Fields:
     kind, domain, task, framework, format, licence, tag, creator, project, funder, machine, gpu,
     language, access, category, catalog.
 
@@ -69,19 +76,16 @@ def search(
     catalog = Workspace.open(on_progress=out.progress).catalog
     if facet is not None:
         if words or kind or regex:
-            raise UsageError("--facet lists what there is in all catalogs", hint="leave out the words, or --facet")
-        return _facet(catalog.facets(facet), facet, out)
+            raise UsageError("--facet cannot be combined with a search", hint="leave out the words, or --facet")
+        out.show(catalog.facets(facet), lambda values: _print_facet(values, out))
+        return 0
     if regex is not None and not regex:
-        raise UsageError("the pattern of --regex is empty", hint="--regex '^cosmo' finds names that begin so")
+        raise UsageError("the pattern of --regex is empty", hint="--regex '^cosmo' matches names that start with cosmo")
     text = " ".join(map(_as_typed, words))
     result = catalog.search(text, kind=kind, regex=regex, limit=limit, all_versions=all_versions)
-    if out.as_json:
-        found = [hit.to_dict() for hit in result]
-        out.data({"results": found, "did_you_mean": list(result.did_you_mean), "outdated": result.outdated})
-    else:
-        _render(result, limit, out)
+    out.show(result, lambda hits: _print_hits(hits, limit, out))
     if result.outdated:
-        out.hint("newer cards may be missing: the index cannot be written here")
+        out.hint("results may be out of date: the index cannot be written here")
     return 0
 
 
@@ -93,17 +97,13 @@ def _as_typed(word: str) -> str:
     return f'-"{word[1:]}"' if word.startswith("-") else f'"{word}"'
 
 
-def _facet(values: dict[str, int], facet: str, out: Out) -> int:
-    if out.as_json:
-        out.data({"facet": facet, "values": values})
-        return 0
-    out.table([facet, "cards"], list(values.items()))
+def _print_facet(values: FacetValues, out: Out) -> None:
+    out.table([values.facet, "cards"], list(values.items()))
     if not values:
-        out.say(f"no card has a {facet}")
-    return 0
+        out.say(f"no card has a {values.facet}")
 
 
-def _render(result: SearchResult, limit: int, out: Out) -> None:
+def _print_hits(result: SearchResult, limit: int, out: Out) -> None:
     rows = []
     for hit in result:
         summary = hit.row.summary
@@ -115,12 +115,12 @@ def _render(result: SearchResult, limit: int, out: Out) -> None:
     out.table(["kind", "name", "catalog", "domain", "size", "about"], rows, shrink=("domain", "about"))
     if not rows:
         near = f"; did you mean {', '.join(result.did_you_mean)}?" if result.did_you_mean else ""
-        out.say(f"nothing found{near}")
+        out.say(f"no asset matches{near}")
     elif len(rows) == limit:
-        out.hint("there may be more: --limit shows them, field:value narrows the search")
+        out.hint("there may be more results: raise --limit, or narrow the search with field:value")
 
 
 def _first_sentence(text: str) -> str:
-    """Return what stands before the first full stop; the index keeps only the beginning of a long text."""
-    found = re.match(r".+?[.!?](?=\s|$)", " ".join(text.split()))
-    return found[0] if found else text
+    """Return the first sentence, or the whole text; the index keeps only the beginning of a long one."""
+    sentence = re.match(r".+?[.!?](?=\s|$)", " ".join(text.split()))
+    return sentence[0] if sentence else text

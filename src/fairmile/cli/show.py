@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
-from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.errors import UsageError
 from fairmile.base.units import format_size
 from fairmile.catalog.card import Card, as_list, text_of
 from fairmile.catalog.fair import Assessment
-from fairmile.catalog.row import CatalogRow
-from fairmile.cli.out import Out, json_option
+from fairmile.catalog.results import ResolvedCard, SourceDocument
+from fairmile.cli.out import Out, json_output
 from fairmile.workspace import Workspace
 
 _LINES = (
@@ -43,15 +41,15 @@ _VIEWS = ("tests", "table1", "indicators", "richness")
 
 @click.command()
 @click.argument("name")
-@click.option("--kind", metavar="KIND", help="Which one, when assets of several kinds have the name.")
-@click.option("--fair", is_flag=True, help="How FAIR is it, with evidence, and what to do to raise it.")
-@click.option("--view", type=click.Choice(_VIEWS), help="Which view of --fair; the tests unless given.")
-@click.option("--raw", is_flag=True, help="Print the document the card was imported from.")
-@json_option
+@click.option("--kind", metavar="KIND", help="Kind of the asset, when several kinds share the name.")
+@click.option("--fair", is_flag=True, help="Show the FAIR score with evidence, and what would raise it.")
+@click.option("--view", type=click.Choice(_VIEWS), help="View of the FAIR score (default: tests).")
+@click.option("--raw", is_flag=True, help="Print the document that the card was imported from.")
+@json_output(ResolvedCard, Assessment, SourceDocument)
 def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, out: Out) -> int:
     """Describe an asset.
 
-    NAME is a name, model/name, a whole handle such as builtin/model/cosmoflow@1.0, an id, a DOI, a digest,
+    NAME is a name, model/name, a full handle such as builtin/model/cosmoflow@1.0, an id, a DOI, a digest,
     or the path of a card or of a folder with a card.
 
     \b
@@ -61,57 +59,39 @@ def show(name: str, kind: str | None, fair: bool, view: str | None, raw: bool, o
       fairmile show dataset/mnist --view table1
     """
     if raw and (fair or view):
-        raise UsageError("--raw prints the document alone", hint="ask for --raw and --fair one after the other")
+        raise UsageError("--raw cannot be combined with --fair or --view", hint="run the command twice")
     workspace = Workspace.open(on_progress=out.progress)
-    catalog, target = workspace.catalog, workspace.resolve(name, for_="show", kind=kind)
-    card: Card = catalog.show(target.handle) if target.handle else target.content
+    card = workspace.show(name, kind=kind)
     if raw:
-        _print_raw(target.origin, catalog.raw_document(card) if target.handle else None, out)
-        return 0
-    also = [each.handle for each in target.others]
-    if fair or view:
-        assessment = catalog.fair(card)
-        if out.as_json:
-            out.data({"handle": target.origin, **assessment.to_dict(), "also": also})
-        else:
-            _render_fair(target.origin, assessment, view or "tests", out)
-    elif out.as_json:
-        out.data({"handle": target.origin, "digest": card.digest, "card": card.body, "also": also})
+        out.show(workspace.catalog.source_document(card), lambda source: out.document(source.data))
+    elif fair or view:
+        out.show(workspace.catalog.fair(card), lambda each: _print_assessment(each, view or "tests", out))
     else:
-        _render(target.origin, card, out)
-    if target.row is not None:
-        _tell_others(target.row, target.others, out)
+        out.show(card, lambda each: _print_card(each, out))
+    if not raw and card.catalog:
+        _print_others(card, out)
     return 0
 
 
-def _print_raw(handle: str, document: bytes | None, out: Out) -> None:
-    if document is None:
-        raise NotFound(
-            f"no source document of {handle} is kept", hint="only cards imported from another format have one"
-        )
-    if out.as_json:
-        out.data({"handle": handle, "document": document.decode("utf-8", "replace")})
-    else:
-        out.document(document)
+def _print_others(card: ResolvedCard, out: Out) -> None:
+    same_name = sorted({f"{each.kind}/{each.name}" for each in card.others if each.kind != card.kind})
+    if same_name:
+        out.hint(f"{', '.join(same_name)} {'has' if len(same_name) == 1 else 'have'} the same name")
+    for each in card.others:
+        if each.kind == card.kind:
+            same = "the same card" if each.digest == card.digest else f"another card, version {each.version}"
+            out.hint(f"the catalog {each.catalog!r} has {same}; {card.catalog!r} takes precedence")
 
 
-def _tell_others(row: CatalogRow, others: Sequence[CatalogRow], out: Out) -> None:
-    kinds = sorted({f"{each.kind}/{each.name}" for each in others if each.kind != row.kind})
-    if kinds:
-        out.hint(f"the name is also that of {', '.join(kinds)}")
-    for each in others:
-        if each.kind == row.kind:
-            same = "the same card" if each.digest == row.digest else f"another card, version {each.version}"
-            out.hint(f"the catalog {each.catalog!r} has {same}; {row.catalog!r} takes precedence")
-
-
-def _render(handle: str, card: Card, out: Out) -> None:
+def _print_card(card: ResolvedCard, out: Out) -> None:
     out.heading(f"{card.title}  ({card.kind}, version {card.version})")
-    if grave := card.get("tombstone"):
-        out.line(out.colour(f"removed {grave.get('date', '')}: {grave.get('reason') or 'no reason given'}", "red"))
-        if grave.get("supersededBy"):
-            out.line(f"its place takes {grave['supersededBy']}")
-    out.line(handle)
+    tombstone = card.get("tombstone")
+    if tombstone is not None:
+        reason = tombstone.get("reason") or "no reason given"
+        out.line(out.colour(f"removed {tombstone.get('date', '')}: {reason}", "red"))
+        if tombstone.get("supersededBy"):
+            out.line(f"superseded by {tombstone['supersededBy']}")
+    out.line(card.origin)
     if card.text("description"):
         out.line()
         out.paragraph(card.text("description"))
@@ -120,12 +100,14 @@ def _render(handle: str, card: Card, out: Out) -> None:
     licence = card.licence or card.text("license")
     pairs += [("licence", licence)] if licence else []
     pairs += list(card.links[:_LINKS])
-    pairs += [("…", f"{len(card.links) - _LINKS} more links; --json has all")] if len(card.links) > _LINKS else []
+    pairs += (
+        [("…", f"{len(card.links) - _LINKS} more links; use --json to list all")] if len(card.links) > _LINKS else []
+    )
     pairs += [("id", card.iri)] + ([("content", card.content)] if card.content else []) + [("card", card.digest)]
     out.items(pairs)
     if card.files:
         out.line()
-        _render_files(card, out)
+        _print_files(card, out)
     for warning in card.warnings:
         out.item(out.colour("warning: ", "yellow"), f"{warning.get('field', '')}: {warning.get('message', '')}")
 
@@ -138,21 +120,21 @@ def _values(card: Card, key: str) -> str:
     return ", ".join([*texts[:_VALUES], *more])
 
 
-def _render_files(card: Card, out: Out) -> None:
+def _print_files(card: Card, out: Out) -> None:
     rows = []
     for file in card.files[:_FILES]:
         size = format_size(file.size_bytes) if file.size_bytes else ""
         rows.append([file.name, size, file.media_type, (file.sha256 or "")[:12], file.url])
     out.table(["file", "size", "type", "sha256", "address"], rows, shrink=("type",))
     if len(card.files) > _FILES:
-        out.line(f"and {len(card.files) - _FILES} more files; --json has all")
+        out.line(f"and {len(card.files) - _FILES} more files; use --json to list all")
 
 
-def _render_fair(handle: str, assessment: Assessment, view: str, out: Out) -> None:
+def _print_assessment(assessment: Assessment, view: str, out: Out) -> None:
     letters = "  ".join(f"{letter} {score:.0f}" for letter, score in assessment.letters.items())
-    out.heading(f"{assessment.score:.0f} of 100  {letters}  {handle}")
+    out.heading(f"{assessment.score:.0f} of 100  {letters}  {assessment.handle}")
     if view != "tests":
-        _render_view(assessment, view, out)
+        _print_view(assessment, view, out)
         return
     for finding in assessment.findings:
         mark, plain, colour = _MARKS[finding.outcome]
@@ -160,25 +142,25 @@ def _render_fair(handle: str, assessment: Assessment, view: str, out: Out) -> No
         out.item(f"{mark} {finding.id:<6} ", f"{finding.title}: {finding.evidence}")
     if assessment.advice:
         out.line()
-        out.heading("To raise it, most gain first:")
+        out.heading("To raise the score, largest gain first:")
         for number, advice in enumerate(assessment.advice, 1):
             out.line(f"{number:>2}. {advice}")
 
 
-def _render_view(assessment: Assessment, view: str, out: Out) -> None:
+def _print_view(assessment: Assessment, view: str, out: Out) -> None:
     facts = assessment.to_dict()
     if view == "table1":
         rows = [[key, _percent(entry["percent"]), entry["title"]] for key, entry in facts["table_one"].items()]
-        out.table(["principle", "score", "what it asks"], rows)
+        out.table(["principle", "score", "requirement"], rows)
     elif view == "indicators":
         out.line(f"{_percent(facts['indicator_score'])} of the indicators are met")
         rows = [[entry["id"], entry["outcome"], entry["evidence"]] for entry in facts["indicators"]]
         out.table(["indicator", "met", "evidence"], rows, shrink=("evidence",))
     else:
-        out.line(f"{_percent(facts['richness']['percent'])} of what a rich card of this kind has")
-        rows = [["yes" if there else "no", key] for key, there in facts["richness"]["properties"].items()]
-        out.table(["there", "property"], rows)
+        out.line(f"{_percent(facts['richness']['percent'])} of the properties of a rich card of this kind")
+        rows = [["yes" if present else "no", key] for key, present in facts["richness"]["properties"].items()]
+        out.table(["present", "property"], rows)
 
 
 def _percent(value: float | None) -> str:
-    return "does not apply" if value is None else f"{value:.0f} %"
+    return "not applicable" if value is None else f"{value:.0f} %"

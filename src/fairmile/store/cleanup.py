@@ -14,14 +14,17 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from fairmile.base.errors import Integrity, NotFound, SystemFailure
 from fairmile.base.files import Lock
+from fairmile.base.results import Result
+from fairmile.base.units import format_size
 from fairmile.store.digest_set import DigestSet
 from fairmile.store.objects import writing
 from fairmile.store.packs import Packs
 from fairmile.store.pools import Pool
-from fairmile.store.refs import Ref
+from fairmile.store.refs import Ref, RefDict
 from fairmile.store.shelves import GRACE_S, OLDER_THAN_S, Shelves
 from fairmile.store.upkeep import DAMAGED, files_below
 
@@ -32,6 +35,26 @@ _LINKS_LOOKED_AT = 1000
 _NOTES = ".done"  # what a fetch has brought so far, beside its lock
 _DIGESTS = re.compile(rb"[0-9a-f]{64}")
 _is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
+
+
+class PoolPlanDict(TypedDict):
+    pool: str
+    refs: list[RefDict]
+    trees: list[str]
+    objects: int
+    objects_bytes: int
+    leftovers: list[str]
+    leftovers_bytes: int
+    reservations: int
+    passed_over: str
+    kept_leftovers: int
+    kept_leftovers_bytes: int
+
+
+class GcPlanDict(TypedDict):
+    pools: list[PoolPlanDict]
+    dry_run: bool
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -50,9 +73,25 @@ class PoolPlan:
     kept_leftovers: int = 0  # younger than an hour: a transfer may be at work
     kept_leftovers_bytes: int = 0
 
+    def facts(self) -> PoolPlanDict:
+        """Return the plan as data."""
+        return {
+            "pool": self.pool,
+            "refs": [ref.facts() for ref in self.refs],
+            "trees": list(self.trees),
+            "objects": self.objects,
+            "objects_bytes": self.objects_bytes,
+            "leftovers": list(self.leftovers),
+            "leftovers_bytes": self.leftovers_bytes,
+            "reservations": self.reservations,
+            "passed_over": self.passed_over,
+            "kept_leftovers": self.kept_leftovers,
+            "kept_leftovers_bytes": self.kept_leftovers_bytes,
+        }
 
-@dataclass(frozen=True)
-class GcPlan:
+
+@dataclass(frozen=True, repr=False)
+class GcPlan(Result):
     """What a clean-up removes; `size_bytes` go back to the disk."""
 
     pools: tuple[PoolPlan, ...]
@@ -61,6 +100,16 @@ class GcPlan:
     @property
     def size_bytes(self) -> int:
         return sum(each.objects_bytes + each.leftovers_bytes for each in self.pools)
+
+    def to_dict(self) -> GcPlanDict:
+        return {
+            "pools": [each.facts() for each in self.pools],
+            "dry_run": self.dry_run,
+            "size_bytes": self.size_bytes,
+        }
+
+    def summary(self) -> str:
+        return f"{'would free' if self.dry_run else 'freed'} {format_size(self.size_bytes)}"
 
 
 def gc(

@@ -1,14 +1,55 @@
-"""Pools as the user's settings file declares them: add one, take one out."""
+"""Pools as the user's settings file declares them: add one, remove one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base import yaml
 from fairmile.base.errors import Conflict, UsageError
-from fairmile.store.pools import HOME, Pool, Pools, parse_pools
+from fairmile.base.results import Result
+from fairmile.store.pools import HOME, Pool, PoolDict, Pools, parse_pools
+
+
+class AddedPoolDict(TypedDict):
+    pool: PoolDict
+    dry_run: bool
+
+
+class RemovedPoolDict(TypedDict):
+    removed: str
+    folder: str
+    dry_run: bool
+
+
+@dataclass(frozen=True, repr=False)
+class AddedPool(Result):
+    """A pool that was declared in the user's settings, or would be."""
+
+    pool: Pool
+    dry_run: bool
+
+    def to_dict(self) -> AddedPoolDict:
+        return {"pool": self.pool.facts(), "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        return f"{self.pool.name} in {self.pool.folder}"
+
+
+@dataclass(frozen=True, repr=False)
+class RemovedPool(Result):
+    """A pool that was removed from the user's settings, or would be; its folder stays."""
+
+    pool: Pool
+    dry_run: bool
+
+    def to_dict(self) -> RemovedPoolDict:
+        return {"removed": self.pool.name, "folder": str(self.pool.folder), "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        return f"{self.pool.name} in {self.pool.folder}"
 
 
 def declare_pool(
@@ -19,7 +60,7 @@ def declare_pool(
     *,
     environ: Mapping[str, str],
     dry_run: bool = False,
-) -> Pool:
+) -> AddedPool:
     """Declare a pool in the user's settings and return it; `settings` are as `parse_pools` takes them.
 
     A folder that begins with a variable is kept so; any other is made absolute. A pool that is there already, or
@@ -37,11 +78,11 @@ def declare_pool(
         raise UsageError(f"the pool {name!r} cannot be used: {trouble}", hint="make its folder, or choose another one")
     if not dry_run:
         yaml.update_file(settings_file, lambda data: _pools_of(data).__setitem__(name, given))
-    return pool
+    return AddedPool(pool, dry_run)
 
 
-def forget_pool(settings_file: Path, pools: Pools, name: str, *, dry_run: bool = False) -> Pool:
-    """Take a pool out of the user's settings and return it; its folder and the bytes in it stay."""
+def forget_pool(settings_file: Path, pools: Pools, name: str, *, dry_run: bool = False) -> RemovedPool:
+    """Remove a pool from the user's settings and return it; its folder and the bytes in it stay."""
     pool = pools[name]
     if name not in _declared(settings_file):
         raise UsageError(
@@ -50,7 +91,7 @@ def forget_pool(settings_file: Path, pools: Pools, name: str, *, dry_run: bool =
         )
     if not dry_run:
         yaml.update_file(settings_file, lambda data: _pools_of(data).pop(name))
-    return pool
+    return RemovedPool(pool, dry_run)
 
 
 def _declared(settings_file: Path) -> Any:

@@ -15,11 +15,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from fairmile.base.commands import Runner, Ssh
 from fairmile.base.digest import ManifestEntry, sha256_file
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Lock
+from fairmile.base.results import Result
 from fairmile.base.units import format_size
 from fairmile.store.digest_set import DigestSet
 from fairmile.store.far import Far
@@ -37,9 +39,20 @@ _PATIENCE_S = 24 * 3600.0
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True)
-class Exchanged:
-    """What a name stands for and how much of it the other side lacked."""
+class ExchangedDict(TypedDict):
+    name: str
+    place: str
+    root: str
+    files: int
+    size_bytes: int
+    moved_objects: int
+    moved_bytes: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Exchanged(Result):
+    """A name that was pushed or pulled, and how much of its content the other side lacked."""
 
     name: str
     place: str
@@ -49,6 +62,21 @@ class Exchanged:
     moved_objects: int
     moved_bytes: int
     dry_run: bool
+
+    def to_dict(self) -> ExchangedDict:
+        return {
+            "name": self.name,
+            "place": self.place,
+            "root": self.root,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "moved_objects": self.moved_objects,
+            "moved_bytes": self.moved_bytes,
+            "dry_run": self.dry_run,
+        }
+
+    def summary(self) -> str:
+        return f"{self.name} with {self.place}, {format_size(self.moved_bytes)} moved"
 
 
 class Exchange:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import (
@@ -21,15 +21,28 @@ from fairmile.base.errors import (
     SystemFailure,
     UsageError,
 )
+from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size, parse_duration, parse_size
 from fairmile.base.words import did_you_mean
 from fairmile.store import speed as speeds
 from fairmile.store.links import WAYS
 from fairmile.store.quota import Quotas, mount_of
 from fairmile.store.reservations import Held, Reservation, Taken
-from fairmile.store.speed import Speed
+from fairmile.store.speed import Speed, SpeedDict
 
-__all__ = ["Choice", "Held", "Pool", "Pools", "Ranked", "Reservation", "Space", "Speed", "parse_pools"]
+__all__ = [
+    "Choice",
+    "Held",
+    "MeasuredPool",
+    "Pool",
+    "Pools",
+    "Ranked",
+    "RankedPools",
+    "Reservation",
+    "Space",
+    "Speed",
+    "parse_pools",
+]
 
 SpeedClass = Literal["fast", "normal", "slow"]
 Purpose = Literal["scratch", "project", "archive"]
@@ -47,6 +60,46 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _NOTHING: Mapping[str, str] = {}
 
 
+class PoolDict(TypedDict):
+    name: str
+    folder: str
+    capacity_bytes: int | None
+    purge_days: int | None
+    speed: SpeedClass
+    purpose: Purpose
+    pack_below_bytes: int
+    links: list[str]
+
+
+class SpaceDict(TypedDict):
+    free_bytes: int
+    total_bytes: int
+    used_bytes: int
+    limited_by: Limit
+    reserved_bytes: int
+    inodes_free: int | None
+
+
+class RankedDict(TypedDict):
+    pool: PoolDict
+    speed_class: SpeedClass
+    speed: SpeedDict | None
+    space: SpaceDict | None
+    storage: str
+    why: str
+    trouble: str
+
+
+class RankedPoolsDict(TypedDict):
+    pools: list[RankedDict]
+
+
+class MeasuredPoolDict(TypedDict):
+    pool: str
+    speed: SpeedDict | None
+    dry_run: bool
+
+
 @dataclass(frozen=True)
 class Pool:
     """A named folder for bytes, as the settings declare it."""
@@ -59,6 +112,19 @@ class Pool:
     purpose: Purpose = "project"
     pack_below_bytes: int = 64 << 10
     links: tuple[str, ...] = WAYS
+
+    def facts(self) -> PoolDict:
+        """Return the pool as data."""
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "capacity_bytes": self.capacity_bytes,
+            "purge_days": self.purge_days,
+            "speed": self.speed,
+            "purpose": self.purpose,
+            "pack_below_bytes": self.pack_below_bytes,
+            "links": list(self.links),
+        }
 
 
 @dataclass(frozen=True)
@@ -77,6 +143,17 @@ class Space:
     reserved_bytes: int
     inodes_free: int | None
 
+    def facts(self) -> SpaceDict:
+        """Return the figures as data."""
+        return {
+            "free_bytes": self.free_bytes,
+            "total_bytes": self.total_bytes,
+            "used_bytes": self.used_bytes,
+            "limited_by": self.limited_by,
+            "reserved_bytes": self.reserved_bytes,
+            "inodes_free": self.inodes_free,
+        }
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -87,8 +164,8 @@ class Choice:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Ranked:
+@dataclass(frozen=True, repr=False)
+class Ranked(Result):
     """A pool's place among all: `why` explains it, `trouble` says why it cannot be used (empty: it can)."""
 
     pool: Pool
@@ -98,6 +175,49 @@ class Ranked:
     storage: str
     why: str
     trouble: str
+
+    def to_dict(self) -> RankedDict:
+        return {
+            "pool": self.pool.facts(),
+            "speed_class": self.speed_class,
+            "speed": self.speed.facts() if self.speed else None,
+            "space": self.space.facts() if self.space else None,
+            "storage": self.storage,
+            "why": self.why,
+            "trouble": self.trouble,
+        }
+
+    def summary(self) -> str:
+        return f"pool {self.pool.name}: {self.trouble or self.why}"
+
+
+class RankedPools(Results[Ranked]):
+    """All pools, the one to use first; those that cannot be used come last."""
+
+    def to_dict(self) -> RankedPoolsDict:
+        return {"pools": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        return ", ".join(each.pool.name + (" (unusable)" if each.trouble else "") for each in self)
+
+
+@dataclass(frozen=True, repr=False)
+class MeasuredPool(Result):
+    """How fast a pool is; a dry run measures nothing and has no speed."""
+
+    pool: Pool
+    size_bytes: int
+    speed: Speed | None
+
+    def to_dict(self) -> MeasuredPoolDict:
+        speed = self.speed.facts() if self.speed is not None else None
+        return {"pool": self.pool.name, "speed": speed, "dry_run": self.speed is None}
+
+    def summary(self) -> str:
+        if self.speed is None:
+            return f"pool {self.pool.name}, not measured"
+        write, read = (format_size(round(rate)) for rate in (self.speed.write_bytes_per_s, self.speed.read_bytes_per_s))
+        return f"pool {self.pool.name} writes {write}/s, reads {read}/s"
 
 
 class _Bound(NamedTuple):
@@ -246,13 +366,13 @@ class Pools:
         """Return what the last measurement of a pool found, or None when there was none."""
         return speeds.last_measured(pool.folder)
 
-    def ranked(self, need_bytes: int = 0, *, files: int = 1) -> list[Ranked]:
+    def ranked(self, need_bytes: int = 0, *, files: int = 1) -> RankedPools:
         """Return all pools, the one that a run with `need_bytes` of data should use first, each with the reasons.
 
         Those that cannot be used, or have no room, come last. A measured speed outranks the declared class.
         """
-        found = [self._explained(pool, need_bytes, files) for pool in self.by_rank()]
-        return sorted(found, key=lambda each: bool(each.trouble))
+        ranked = [self._explained(pool, need_bytes, files) for pool in self.by_rank()]
+        return RankedPools(sorted(ranked, key=lambda each: bool(each.trouble)))
 
     def _explained(self, pool: Pool, need_bytes: int, files: int) -> Ranked:
         space, trouble = self._verdict(pool, need_bytes, files)

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from fairmile.base.errors import SystemFailure, UsageError
 from fairmile.base.files import write_atomic
@@ -25,6 +25,17 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _GONE = (FileNotFoundError, NotADirectoryError)
+
+
+class RefDict(TypedDict):
+    kind: Kind
+    name: str
+    root: str
+    size_bytes: int
+    files: int
+    created: float
+    details: dict[str, Any]
+    used: float
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,19 @@ class Ref:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+    def facts(self) -> RefDict:
+        """Return the name as data."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "root": self.root,
+            "size_bytes": self.size_bytes,
+            "files": self.files,
+            "created": self.created,
+            "details": dict(self.details),
+            "used": self.used,
+        }
 
     def to_json(self) -> str:
         """Return the text of its file."""

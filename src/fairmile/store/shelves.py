@@ -17,6 +17,7 @@ from fairmile.base.errors import Conflict, FairmileError, Integrity, NotFound, S
 from fairmile.base.words import did_you_mean
 from fairmile.store.links import PRESENT, Laid, lay
 from fairmile.store.objects import Objects
+from fairmile.store.pins import Pinned, Pins, Unpinned
 from fairmile.store.pools import Pool, Pools
 from fairmile.store.refs import KINDS, Kind, Ref, Refs
 from fairmile.store.trees import Trees
@@ -243,8 +244,12 @@ class Shelves:
 
     # Pins
 
-    def pin(self, name: str, label: str | None = None, *, dry_run: bool = False) -> Ref:
-        """Keep what a name stands for until `unpin`, whatever becomes of the name, and return the pin."""
+    def pins(self) -> Pins:
+        """Return every pin, sorted."""
+        return Pins(self.refs("pin"))
+
+    def pin(self, name: str, label: str | None = None, *, dry_run: bool = False) -> Pinned:
+        """Keep the content of a name until `unpin`, whatever becomes of the name, and return the pin."""
         ref = self.find(name)
         pool = next(pool for pool, each in self.held_refs(ref.kind) if each == ref)
         pin = replace(ref, kind="pin", name=label or ref.name, created=self.clock(), details={"of": str(ref)})
@@ -256,15 +261,16 @@ class Shelves:
             )
         if not dry_run:
             self.set_ref(pin, pool)
-        return pin
+        return Pinned(**vars(pin), dry_run=dry_run)
 
-    def unpin(self, label: str, *, dry_run: bool = False) -> None:
-        """Take a pin away; NotFound when there is none of that label."""
+    def unpin(self, label: str, *, dry_run: bool = False) -> Unpinned:
+        """Remove a pin; NotFound when there is none of that label."""
         if not (self.ref("pin", label) if dry_run else self.drop_ref("pin", label)):
             near = did_you_mean(label, [ref.name for ref in self.refs("pin")])
             raise NotFound(
                 f"no pin is named {label!r}" + (f"; {near}" if near else ""), hint="`fairmile store pins` lists them"
             )
+        return Unpinned(label, dry_run)
 
 
 def _asked(question: Callable[[str], T], digest: str) -> T | None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Runner, Ssh
+from fairmile.base.errors import UsageError
 from fairmile.base.registry import Plugin, Registry
-from fairmile.store.pools import Pools
+from fairmile.store.pools import MeasuredPool, Pools
 from fairmile.store.refs import Ref
 from fairmile.store.shelves import GRACE_S, OLDER_THAN_S, Shelves
+from fairmile.store.speed import DEFAULT_BYTES
 
 if TYPE_CHECKING:
     from fairmile.store.cleanup import GcPlan
+    from fairmile.store.declared import AddedPool, RemovedPool
     from fairmile.store.exchange import Exchange, Exchanged
-    from fairmile.store.upkeep import Listed, Usage, Verified
+    from fairmile.store.upkeep import PoolUsages, StoredNames, Verified
 
 __all__ = ["Ref", "Store"]
 
@@ -28,6 +32,8 @@ _WORK: Registry[Callable[..., Any]] = Registry(
         "verify": Plugin("fairmile.store.upkeep:verify"),
         "damaged": Plugin("fairmile.store.upkeep:damaged"),
         "gc": Plugin("fairmile.store.cleanup:gc"),
+        "add_pool": Plugin("fairmile.store.declared:declare_pool"),
+        "remove_pool": Plugin("fairmile.store.declared:forget_pool"),
         "exchange": Plugin("fairmile.store.exchange:Exchange"),
     },
 )
@@ -36,7 +42,10 @@ OnBytes = Callable[[int], None]
 
 
 class Store(Shelves):
-    """Holds bytes by content: looks them up, keeps them in order and exchanges them with other stores."""
+    """Holds bytes by content: looks them up, keeps them in order and exchanges them with other stores.
+
+    Pools that are added or removed are written to `settings_file`, and take effect when the store is opened next.
+    """
 
     def __init__(
         self,
@@ -45,19 +54,23 @@ class Store(Shelves):
         runner: Runner,
         clock: Callable[[], float] = time.time,
         ssh: Callable[[str], Ssh] = Ssh,
+        settings_file: Path | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(pools, clock=clock)
         self._runner = runner
         self._ssh = ssh
+        self._settings_file = settings_file
+        self._environ = environ or {}
 
-    def ls(self) -> list[Listed]:
-        """Return every name with what it stands for, its pool, and whether all of it is there."""
-        listed: list[Listed] = _WORK["ls"](self)
-        return listed
+    def ls(self) -> StoredNames:
+        """Return every name with its content and pool, and whether all of it is present."""
+        names: StoredNames = _WORK["ls"](self)
+        return names
 
-    def du(self) -> list[Usage]:
-        """Return what each pool holds and has room for."""
-        usages: list[Usage] = _WORK["du"](self)
+    def du(self) -> PoolUsages:
+        """Return what each pool holds and how much space it has."""
+        usages: PoolUsages = _WORK["du"](self)
         return usages
 
     def verify(self, names: Collection[str] = (), *, on_bytes: OnBytes | None = None) -> Verified:
@@ -97,6 +110,29 @@ class Store(Shelves):
     ) -> Exchanged:
         """Bring what a name stands for in another pool folder into this store."""
         return self._exchange(source, on_bytes).pull(name, pool=pool, dry_run=dry_run)
+
+    def add_pool(self, name: str, folder: str, *, dry_run: bool = False, **settings: Any) -> AddedPool:
+        """Declare a folder as a pool in the user's settings; `settings` are as in the file, such as `capacity`."""
+        given = {"folder": folder, **settings}
+        added: AddedPool = _WORK["add_pool"](
+            self._file_to_change(), self.pools, name, given, environ=self._environ, dry_run=dry_run
+        )
+        return added
+
+    def remove_pool(self, name: str, *, dry_run: bool = False) -> RemovedPool:
+        """Remove a pool from the user's settings; its folder and the bytes in it stay."""
+        removed: RemovedPool = _WORK["remove_pool"](self._file_to_change(), self.pools, name, dry_run=dry_run)
+        return removed
+
+    def measure_pool(self, name: str, size_bytes: int = DEFAULT_BYTES, *, dry_run: bool = False) -> MeasuredPool:
+        """Measure how fast a pool is with files of `size_bytes` in all; later choices of a pool use the figures."""
+        pool = self.pools[name]
+        return MeasuredPool(pool, size_bytes, None if dry_run else self.pools.measure(pool, size_bytes))
+
+    def _file_to_change(self) -> Path:
+        if self._settings_file is None:
+            raise UsageError("this store was opened without a settings file, so pools cannot be changed")
+        return self._settings_file
 
     def _exchange(self, place: str, on_bytes: OnBytes | None) -> Exchange:
         made: Exchange = _WORK["exchange"](self, place, runner=self._runner, ssh=self._ssh, on_bytes=on_bytes)

@@ -11,8 +11,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from fairmile.base.errors import FairmileError, Integrity, NotFound, SystemFailure
+from fairmile.base.results import Result, Results
+from fairmile.base.units import format_size
 from fairmile.store.digest_set import DigestSet
 from fairmile.store.objects import fanned_out, make_folder, writing
 from fairmile.store.packs import Packs
@@ -26,10 +29,7 @@ _is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A name, what it stands for, and whether all of it is there; `used` is the file server's time."""
-
+class StoredNameDict(TypedDict):
     kind: str
     name: str
     root: str
@@ -40,21 +40,85 @@ class Listed:
     used: float
 
 
-def list_names(shelves: Shelves) -> list[Listed]:
+class StoredNamesDict(TypedDict):
+    names: list[StoredNameDict]
+
+
+@dataclass(frozen=True, repr=False)
+class StoredName(Result):
+    """A name in the store, its content, and whether all of it is present; `used` is the file server's time."""
+
+    kind: str
+    name: str
+    root: str
+    files: int
+    size_bytes: int
+    pool: str
+    complete: bool
+    used: float
+
+    def to_dict(self) -> StoredNameDict:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "root": self.root,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "pool": self.pool,
+            "complete": self.complete,
+            "used": self.used,
+        }
+
+    def summary(self) -> str:
+        state = "complete" if self.complete else "incomplete"
+        return f"{self.kind} {self.name}, {format_size(self.size_bytes)} in pool {self.pool}, {state}"
+
+
+class StoredNames(Results[StoredName]):
+    """Every name in the store."""
+
+    def to_dict(self) -> StoredNamesDict:
+        return {"names": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        incomplete = sum(not each.complete for each in self)
+        return f"{len(self):,} names" + (f", {incomplete:,} incomplete" if incomplete else "")
+
+
+def list_names(shelves: Shelves) -> StoredNames:
     """Return every name."""
     held = shelves.held_refs()
     complete = {root: shelves.complete(root) for root in {ref.root for _, ref in held}}
-    return [
-        Listed(ref.kind, ref.name, ref.root, ref.files, ref.size_bytes, pool.name, complete[ref.root], ref.used)
+    return StoredNames(
+        StoredName(ref.kind, ref.name, ref.root, ref.files, ref.size_bytes, pool.name, complete[ref.root], ref.used)
         for pool, ref in held
-    ]
+    )
 
 
-@dataclass(frozen=True)
-class Usage:
+class PoolUsageDict(TypedDict):
+    pool: str
+    folder: str
+    objects: int
+    objects_bytes: int
+    packed: int
+    packed_bytes: int
+    shared_bytes: int
+    damaged_bytes: int
+    incoming_bytes: int
+    reserved_bytes: int
+    free_bytes: int | None
+    trouble: str
+
+
+class PoolUsagesDict(TypedDict):
+    pools: list[PoolUsageDict]
+
+
+@dataclass(frozen=True, repr=False)
+class PoolUsage(Result):
     """What a pool holds: `objects` include the packed ones, `shared_bytes` belong to several trees.
 
-    `trouble` says why nothing can be put there. `free_bytes` is None where that cannot be told.
+    `trouble` says why nothing can be stored there. `free_bytes` is None where it is unknown.
     """
 
     pool: str
@@ -70,8 +134,38 @@ class Usage:
     free_bytes: int | None = None
     trouble: str = ""
 
+    def to_dict(self) -> PoolUsageDict:
+        return {
+            "pool": self.pool,
+            "folder": self.folder,
+            "objects": self.objects,
+            "objects_bytes": self.objects_bytes,
+            "packed": self.packed,
+            "packed_bytes": self.packed_bytes,
+            "shared_bytes": self.shared_bytes,
+            "damaged_bytes": self.damaged_bytes,
+            "incoming_bytes": self.incoming_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            "free_bytes": self.free_bytes,
+            "trouble": self.trouble,
+        }
 
-def measure_usage(shelves: Shelves) -> list[Usage]:
+    def summary(self) -> str:
+        free = "unknown" if self.free_bytes is None else format_size(self.free_bytes)
+        return f"pool {self.pool}, {self.objects:,} objects, {format_size(self.objects_bytes)}, {free} free"
+
+
+class PoolUsages(Results[PoolUsage]):
+    """What each pool holds and how much space it has."""
+
+    def to_dict(self) -> PoolUsagesDict:
+        return {"pools": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        return ", ".join(f"{each.pool} {format_size(each.objects_bytes)}" for each in self)
+
+
+def measure_usage(shelves: Shelves) -> PoolUsages:
     """Return what each pool holds, in the order of the pools."""
     with contextlib.ExitStack() as stack:
         roots = sorted({ref.root for ref in shelves.refs()})
@@ -79,11 +173,11 @@ def measure_usage(shelves: Shelves) -> list[Usage]:
         # All are sorted, so a digest of several trees comes several times in a row.
         merged = itertools.groupby(heapq.merge(*trees))
         shared = stack.enter_context(DigestSet(digest for digest, times in merged if len(list(times)) > 1))
-        return [_usage(shelves, pool, shared) for pool in shelves.pools]
+        return PoolUsages(_usage(shelves, pool, shared) for pool in shelves.pools)
 
 
-def _usage(shelves: Shelves, pool: Pool, shared: DigestSet) -> Usage:
-    usage = Usage(pool.name, str(pool.folder), trouble=shelves.pools.trouble(pool))
+def _usage(shelves: Shelves, pool: Pool, shared: DigestSet) -> PoolUsage:
+    usage = PoolUsage(pool.name, str(pool.folder), trouble=shelves.pools.trouble(pool))
     try:
         space = shelves.pools.space(pool)
         usage = replace(usage, reserved_bytes=space.reserved_bytes, free_bytes=space.free_bytes)
@@ -112,6 +206,22 @@ def _total(sizes: Iterable[int]) -> tuple[int, int]:
     return count, total
 
 
+class DamageDict(TypedDict):
+    pool: str
+    path: str
+    reason: str
+    sha256: str
+    put_aside: bool
+    names: list[str]
+
+
+class VerifiedDict(TypedDict):
+    objects: int
+    size_bytes: int
+    damaged: list[DamageDict]
+    incomplete: list[str]
+
+
 @dataclass(frozen=True)
 class Damage:
     """Something damaged and the names that need it; put aside, unless the pool cannot be written."""
@@ -123,15 +233,37 @@ class Damage:
     put_aside: bool
     names: tuple[str, ...] = ()
 
+    def facts(self) -> DamageDict:
+        """Return the damage as data."""
+        return {
+            "pool": self.pool,
+            "path": self.path,
+            "reason": self.reason,
+            "sha256": self.sha256,
+            "put_aside": self.put_aside,
+            "names": list(self.names),
+        }
 
-@dataclass(frozen=True)
-class Verified:
-    """What was read, what was damaged, and the names of which a part is missing, which a fetch brings again."""
+
+@dataclass(frozen=True, repr=False)
+class Verified(Result):
+    """What was read, what was damaged, and the incomplete names, whose missing parts a fetch downloads again."""
 
     objects: int
     size_bytes: int
     damaged: tuple[Damage, ...]
     incomplete: tuple[str, ...]
+
+    def to_dict(self) -> VerifiedDict:
+        return {
+            "objects": self.objects,
+            "size_bytes": self.size_bytes,
+            "damaged": [each.facts() for each in self.damaged],
+            "incomplete": list(self.incomplete),
+        }
+
+    def summary(self) -> str:
+        return f"{self.objects:,} objects, {format_size(self.size_bytes)}, {len(self.damaged):,} damaged"
 
 
 def verify(shelves: Shelves, names: Collection[str] = (), on_bytes: Callable[[int], None] | None = None) -> Verified:

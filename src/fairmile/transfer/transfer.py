@@ -20,7 +20,8 @@ from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 from fairmile.transfer.fetchers import Fetchers
 from fairmile.transfer.items import Brought, Failure, Item, Silent, Watcher
-from fairmile.transfer.plan import Plan, Planner, archive_name
+from fairmile.transfer.plan import Plan
+from fairmile.transfer.planner import Planner, archive_name
 from fairmile.transfer.remote import Context
 
 if TYPE_CHECKING:
