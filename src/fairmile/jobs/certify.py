@@ -195,9 +195,9 @@ class _Ended:
 
     @property
     def seconds(self) -> float | None:
-        standing = self.status.standing
-        known = standing.started is not None and standing.ended is not None
-        return (standing.ended or 0.0) - (standing.started or 0.0) if known else None
+        times = self.status.status
+        known = times.started is not None and times.ended is not None
+        return (times.ended or 0.0) - (times.started or 0.0) if known else None
 
     def lines(self, word: str) -> list[list[str]]:
         """Return the rest of every line of output that starts with our mark and a word."""
@@ -483,7 +483,7 @@ def _ends_well(name: str) -> Callable[[_Ended], list[Check]]:
 
 
 def _read_exit_code(ended: _Ended) -> list[Check]:
-    name, code = "exit code and output", ended.status.standing.exit_code
+    name, code = "exit code and output", ended.status.status.exit_code
     if code != 7:
         return [ended.check(name, "failed", f"the program ended with 7, we were told {code}: {_told(ended.status)}")]
     if (ended.out, ended.errors) != ("to stdout\n", "to stderr\n"):
@@ -497,7 +497,7 @@ def _read_cancelled(ended: _Ended) -> list[Check]:
 
 
 def _told(status: JobStatus) -> str:
-    return f"{status.state}: {status.standing.sentence}" if status.standing.sentence else str(status.state)
+    return f"{status.state}: {status.status.sentence}" if status.status.sentence else str(status.state)
 
 
 def _folder_line(name: str, each: FileSystem) -> str:
