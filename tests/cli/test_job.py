@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
 
 from fairmile.base.results import Result
 from fairmile.jobs.queue import Jobs
@@ -168,8 +169,11 @@ def test_a_pack_tells_which_command_failed(job: Fairmile, place: Path) -> None:
 def test_python_returns_what_the_commands_print(job: Fairmile, place: Path) -> None:
     (place / "two.txt").write_text("echo 'high tide'\ntrue\n")
     words = ("--array", "2", "--", "sh", "-c", "echo tide; exit $FAIRMILE_ARRAY_INDEX")
-    id = submitted(job, *words)
     jobs = Workspace.open().jobs
+    assert_sound(jobs.submit(JobSpec(argv=("true",), name="before")))
+    assert jobs.wait(["before"])
+    assert jobs.rm(["before"])
+    id = submitted(job, *words)
     jobs.wait([id])
     spec = JobSpec(argv=("sh", "-c", "echo tide; exit $FAIRMILE_ARRAY_INDEX"), array=Array(count=2))
     results: dict[tuple[str, ...], Result] = {
@@ -184,10 +188,7 @@ def test_python_returns_what_the_commands_print(job: Fairmile, place: Path) -> N
         ("pack", "two.txt", "--dry-run"): jobs.plan_pack([["echo", "high tide"], ["true"]], spec),
     }
     for arguments, result in results.items():
-        at = arguments.index("--") if "--" in arguments else len(arguments)
-        printed = job(*arguments[:at], "--json", *arguments[at:]).json
-        assert printed == result.to_dict()
-        assert repr(result).startswith("<") and len(repr(result)) <= 200
+        assert_printed(job, result, *arguments)
     assert list(jobs.ls().to_pandas()["standing.exit_code"]) == [1]
     assert repr(jobs.ls()) == "<JobList: 1 job>"
     assert repr(jobs.get(id)).startswith(f"<JobStatus: {id} failed on laptop after ")

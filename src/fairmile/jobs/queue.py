@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.commands import Here, MissingProgram
 from fairmile.base.errors import (
@@ -23,6 +23,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.views import describe_left_behind, show_folder
 from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
@@ -49,7 +50,17 @@ from fairmile.jobs.spec import After, JobSpec
 from fairmile.jobs.states import Observed, State
 from fairmile.jobs.weighing import Weighed, noted_id, with_usage
 
+if TYPE_CHECKING:
+    from fairmile.jobs.certify import Certificate, CertificationPlan, Check
+    from fairmile.jobs.spec import Resources
+
 __all__ = ["JobStatus", "Jobs"]
+
+# Whoever submits or lists jobs needs none of this.
+_CERTIFICATION: Registry[Callable[..., Any]] = Registry(
+    "step of certification",
+    {"plan": Plugin("fairmile.jobs.certify:plan"), "run": Plugin("fairmile.jobs.certify:certify")},
+)
 
 T = TypeVar("T")
 
@@ -124,7 +135,7 @@ class Jobs:
         """Return the script that `submit` would hand over; a job that the system cannot run raises."""
         machine = self.machines[on]
         script = machine.script(spec)
-        elsewhere = [f"it cannot be submitted from here: {machine.elsewhere}"] if machine.elsewhere else []
+        elsewhere = [f"cannot be submitted from here: {machine.elsewhere}"] if machine.elsewhere else []
         return JobPlan(script.text, (*script.notes, *elsewhere))
 
     def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
@@ -631,6 +642,32 @@ class Jobs:
         for id in damaged:  # nothing but its folder is left to remove
             self._records.discard(id)
         return removed
+
+    # Certifying
+
+    def plan_certification(
+        self, name: str, *, software: Sequence[str] | None = None, resources: Resources | None = None
+    ) -> CertificationPlan:
+        """Return the checks that `certify` would make; see there."""
+        plan: CertificationPlan = _CERTIFICATION["plan"](self, name, software=software, resources=resources)
+        return plan
+
+    def certify(
+        self,
+        name: str,
+        *,
+        software: Sequence[str] | None = None,
+        resources: Resources | None = None,
+        patience_s: float = 4 * 3600.0,
+        watch: Callable[[Check], None] = lambda check: None,
+    ) -> Certificate:
+        """Run a short suite of jobs on a system and keep the record beside the user's systems.
+
+        None for `software` means all of the system. `watch` gets each check when its outcome is known.
+        """
+        options = {"software": software, "resources": resources, "patience_s": patience_s, "watch": watch}
+        certificate: Certificate = _CERTIFICATION["run"](self, name, **options)
+        return certificate.keep(self.machines.own_folder / "certificates")
 
 
 def _own_processes(machine: Machine) -> tuple[Here, Shell] | None:
