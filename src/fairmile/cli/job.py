@@ -98,7 +98,10 @@ def _print_submitted(out: Out, job: JobStatus, more: str = "") -> None:
 @job.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
-    "--at-once", type=click.IntRange(min=1), help="Number of commands to run concurrently.  [default: number of cores]"
+    "--at-once",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of commands to run concurrently.  [default: number of cores]",
 )
 @job_options(program=False)
 @submit_options
@@ -112,7 +115,7 @@ def pack(
     """Run many short commands, one per line of FILE, in one job.
 
     Each command has its own output and exit code. If the scheduler restarts the job,
-    commands that succeeded do not run again. A FILE of - reads standard input.
+    commands that succeeded do not run again. FILE can be - for standard input.
 
     \b
     Example:

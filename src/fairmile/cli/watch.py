@@ -107,7 +107,7 @@ def watch(out: Out, command: tuple[str, ...], lasting: str | None, log_to_read: 
         log=options["log"],
         supply=supply,
         watts=options["estimate"],
-        on_sample=live and live.show,
+        on_sample=None if live is None else live.show,
     )
     if live is not None:
         live.clear()
