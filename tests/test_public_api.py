@@ -163,7 +163,7 @@ def test_every_asset_is_listed_however_many_there_are() -> None:
 def test_a_job_is_submitted_and_its_output_read() -> None:
     job = fm.jobs.submit(fm.JobSpec(argv=("echo", "high tide"), name="tides"))
     (ended,) = fm.jobs.wait(["tides"], timeout_s=60)
-    assert (ended.id, ended.state, ended.standing.exit_code) == (job.id, "done", 0)
+    assert (ended.id, ended.state, ended.status.exit_code) == (job.id, "done", 0)
     assert fm.jobs.log(job.id) == b"high tide\n"
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 from env_making import make_wheel
+from printed_results import assert_printed, assert_sound
+
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 
@@ -62,6 +65,29 @@ def test_built_listed_shown_exported_removed(fairmile: Fairmile, demo: Path) -> 
     assert fairmile("env", "show", "demo").code == 2
 
 
+def test_python_returns_what_the_commands_print(fairmile: Fairmile, plain: Path) -> None:
+    envs = Workspace.open().envs
+    assert_printed(fairmile, envs.plan(plain), "env", "build", str(plain), "--dry-run")
+    assert_sound(envs.build(plain))
+    shell = envs.shell("plain", ["echo", "a b"])
+    assert_printed(fairmile, shell, "env", "shell", "plain", "--", "echo", "a b")
+    assert repr(shell).endswith(": echo 'a b'>")
+    bash = envs.export("plain", "bash")
+    assert_printed(fairmile, bash, "env", "export", "plain", "--format", "bash")
+    fish = envs.export("plain", "fish", to="out/", dry_run=True)
+    assert_printed(fairmile, fish, "env", "export", "plain", "--format", "fish", "--to", "out/", "--dry-run")
+    assert_printed(fairmile, envs.kernel("plain", dry_run=True), "env", "kernel", "plain", "--dry-run")
+    assert_printed(fairmile, envs.ls(), "env", "ls")
+    assert_printed(fairmile, envs.show("plain"), "env", "show", "plain")
+    assert_printed(fairmile, envs.rm("plain", dry_run=True), "env", "rm", "plain", "--dry-run")
+    old = envs.gc(older_than_s=0, dry_run=True)
+    assert_printed(fairmile, old, "env", "gc", "--older-than", "0s", "--dry-run")
+    assert_sound(old[0])
+    assert list(old.to_pandas()["reason"]) == ["not used for 0 days"]
+    assert list(envs.ls().to_pandas()["name"]) == ["plain"]
+    assert fairmile("env", "build", "plain", "--json").json.keys() == envs.ls()[0].to_dict().keys()
+
+
 def test_a_shell_runs_a_program_inside(fairmile: Fairmile, plain: Path) -> None:
     assert fairmile("env", "build", "plain.yaml").code == 0
     words = [sys.executable, "-m", "fairmile", "env", "shell", "plain", "--", "sh", "-c", "echo $WORD; exit 7"]
@@ -105,7 +131,7 @@ def test_gc_says_what_it_would_take(fairmile: Fairmile, plain: Path) -> None:
     assert "nothing to remove" in fairmile("env", "gc", "--dry-run").out
     assert fairmile("env", "gc", "--older-than", "0s", "--dry-run", "--json").json["removed"][0]["name"] == "plain"
     assert "removed plain" in fairmile("env", "gc", "--older-than", "0s").out
-    assert fairmile("env", "ls").err.startswith("no environment was built yet")
+    assert fairmile("env", "ls").err.startswith("no environments yet")
 
 
 def test_a_kernel_needs_ipykernel(fairmile: Fairmile, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

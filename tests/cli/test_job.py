@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
 
+from fairmile.base.results import Result
 from fairmile.jobs.queue import Jobs
+from fairmile.jobs.spec import Array, JobSpec
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 
@@ -80,10 +84,10 @@ def test_variables_and_files_reach_the_job_and_outputs_come_back(job: Fairmile, 
     program = ["sh", "-c", 'cat data.txt > sum.txt; echo "$UNIT" >> sum.txt']
     files = ["--input", "data.txt=level.txt", "--output-file", "sum.txt", "--env", "UNIT=m"]
     assert job("submit", "--name", "sum", *files, "--wait", "--", *program).code == 0
-    assert job("bring", "sum", "--to", "results", "--dry-run").out == "would bring  results/sum.txt\n"
+    assert job("bring", "sum", "--to", "results", "--dry-run").out == "would copy  results/sum.txt\n"
     assert not (place / "results").exists()
     brought = job("bring", "sum", "--to", "results")
-    assert brought.out == "brought  results/sum.txt\n"
+    assert brought.out == "copied  results/sum.txt\n"
     assert (place / "results" / "sum.txt").read_text() == "2.5\nm\n"
     assert job("bring", "sum", "--to", "again", "--json").json == {"files": ["again/sum.txt"]}
 
@@ -155,11 +159,39 @@ def test_a_pack_tells_which_command_failed(job: Fairmile, place: Path) -> None:
     (place / "some.txt").write_text("true\nsh -c 'echo the gauge is dry >&2; exit 4'\n")
     done = job("pack", "some.txt", "--wait")
     assert done.code == 1
-    assert "why: ended with exit code 4\nit said: the gauge is dry\n" in done.err
+    assert "why: ended with exit code 4\noutput: the gauge is dry\n" in done.err
     assert "--task 1 --err" in done.err
 
 
 # Looking
+
+
+def test_python_returns_what_the_commands_print(job: Fairmile, place: Path) -> None:
+    (place / "two.txt").write_text("echo 'high tide'\ntrue\n")
+    words = ("--array", "2", "--", "sh", "-c", "echo tide; exit $FAIRMILE_ARRAY_INDEX")
+    jobs = Workspace.open().jobs
+    assert_sound(jobs.submit(JobSpec(argv=("true",), name="before")))
+    assert jobs.wait(["before"])
+    assert jobs.rm(["before"])
+    id = submitted(job, *words)
+    jobs.wait([id])
+    spec = JobSpec(argv=("sh", "-c", "echo tide; exit $FAIRMILE_ARRAY_INDEX"), array=Array(count=2))
+    results: dict[tuple[str, ...], Result] = {
+        ("ls",): jobs.ls(),
+        ("show", id): jobs.show(id),
+        ("wait", id): jobs.wait([id]),
+        ("log", id): jobs.log(id),
+        ("cancel", id, "--dry-run"): jobs.cancel([id], dry_run=True),
+        ("bring", id, "--dry-run"): jobs.bring(id, Path(), dry_run=True),
+        ("rm", id, "--dry-run"): jobs.rm([id], dry_run=True),
+        ("submit", "--dry-run", *words): jobs.plan(spec),
+        ("pack", "two.txt", "--dry-run"): jobs.plan_pack([["echo", "high tide"], ["true"]], spec),
+    }
+    for arguments, result in results.items():
+        assert_printed(job, result, *arguments)
+    assert list(jobs.ls().to_pandas()["standing.exit_code"]) == [1]
+    assert repr(jobs.ls()) == "<JobList: 1 job>"
+    assert repr(jobs.get(id)).startswith(f"<JobStatus: {id} failed on laptop after ")
 
 
 def test_without_jobs_the_list_says_how_to_start_one(job: Fairmile) -> None:
@@ -186,12 +218,12 @@ def test_a_job_is_shown_with_what_it_used(job: Fairmile) -> None:
 @pytest.mark.parametrize(
     ("program", "sentence", "told"),
     [
-        ("echo dry >&2; exit 3", "ended with exit code 3", ["it said: dry", "hint: its output tells more"]),
+        ("echo dry >&2; exit 3", "ended with exit code 3", ["output: dry", "hint: its output tells more"]),
         ("exec nosuchprogram", "ended with exit code 127", ["why: a program or file is missing", "nosuchprogram"]),
         (
             "echo \"ModuleNotFoundError: No module named 'tidelib'\" >&2; exit 1",
             "ended with exit code 1",
-            ["why: a Python package is missing", "it said: ModuleNotFoundError", "hint: add it to the environment"],
+            ["why: a Python package is missing", "output: ModuleNotFoundError", "hint: add it to the environment"],
         ),
         ("echo MemoryError >&2; exit 1", "ended with exit code 1", ["why: the memory of the node", "--memory"]),
         ("kill -9 $$", "ended by signal KILL", ["hint: if memory ran out"]),
@@ -331,7 +363,7 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(job: Fairmile, monkeypat
                        "sleep", "600")  # fmt: skip
         assert (done.code, done.out) == (130, "")
         id = done.err.splitlines()[0].removeprefix("submitted ")
-        assert f"{id} goes on\nhint: `fairmile job cancel {id}` ends it\n" in done.err
+        assert f"{id} keeps running\nhint: `fairmile job cancel {id}` ends it\n" in done.err
         assert job("show", id, "--json").json["state"] in ("queued", "running")
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
+
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 
@@ -206,7 +209,7 @@ def test_a_file_is_added_shown_and_removed(fairmile: Fairmile, cluster: Path, pl
 
 def test_a_file_that_hides_a_built_in_system_is_told_so(fairmile: Fairmile, cluster: Path) -> None:
     cluster.write_text(CLUSTER.replace("name: my-cluster", "name: deep"))
-    assert fairmile("system", "add", str(cluster)).err == "it takes the place of the built-in deep\n"
+    assert fairmile("system", "add", str(cluster)).err == "it replaces the built-in deep\n"
     assert "Our cluster (deep)" in fairmile("system", "show", "deep").out
     assert fairmile("system", "rm", "deep").code == 0
     assert "DEEP (deep)" in fairmile("system", "show", "deep").out
@@ -237,3 +240,30 @@ def test_a_broken_file_of_the_user_is_named_and_leaves_the_others_alone(fairmile
     rows = {row["name"]: row["problem"] for row in fairmile("system", "ls", "--json").json["systems"]}
     assert rows["broken"]
     assert rows["deep"] == ""
+
+
+# From Python
+
+
+def test_python_returns_what_the_commands_print(fairmile: Fairmile, cluster: Path, place: Path) -> None:
+    (place / "bad.yaml").write_text("name: [\n")
+    systems = Workspace.open().systems
+    added = ("system", "add", str(cluster), "--dry-run")
+    assert_printed(fairmile, systems.add(cluster, dry_run=True), *added)
+    assert_sound(systems.add(cluster))
+    assert "my-cluster" in systems
+    removed = systems.rm("my-cluster", dry_run=True)
+    assert_printed(fairmile, systems.ls(), "system", "ls")
+    assert_printed(fairmile, systems.show("my-cluster"), "system", "show", "my-cluster")
+    assert_printed(fairmile, systems.check([Path("bad.yaml"), cluster]), "system", "check", "bad.yaml", str(cluster))
+    assert_printed(fairmile, removed, "system", "rm", "my-cluster", "--dry-run")
+    systems.rm("my-cluster")
+    assert "my-cluster" not in systems
+    assert "jureca" in set(systems.ls().to_pandas()["name"])
+    assert list(systems.check([cluster]).to_pandas()["ok"]) == [True]
+
+
+def test_every_built_in_system_is_data_of_its_declared_type(fairmile: Fairmile) -> None:
+    systems = Workspace.open().systems
+    for name in systems:
+        assert_sound(systems.show(name))

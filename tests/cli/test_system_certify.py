@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
+
+from fairmile.jobs.certify import Certificate, Check
+from fairmile.jobs.spec import Resources
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 
@@ -73,3 +79,15 @@ def test_what_a_system_asks_of_every_job_is_told_first(fairmile: Fairmile) -> No
     result = fairmile("system", "certify", "deep")
     assert result.code == 2
     assert "names the account that pays for it" in result.err
+
+
+def test_python_returns_what_the_command_prints(fairmile: Fairmile, tmp_path: Path) -> None:
+    jobs = Workspace.open().jobs
+    plan = jobs.plan_certification("deep", resources=Resources(account="p"))
+    assert_printed(fairmile, plan, "system", "certify", "deep", "--account", "p", "--dry-run")
+    moment = datetime(2026, 11, 17, tzinfo=UTC)
+    checks = (Check("job", "passed", seconds=1.5), Check("GPUs", "not applicable", "none is registered"))
+    certificate = Certificate("box", "A box", "shell", moment, moment, checks).keep(tmp_path)
+    assert_sound(certificate)
+    assert json.loads(Path(certificate.file).read_text()).keys() == certificate.to_dict().keys() - {"file"} | {"card"}
+    assert repr(certificate) == "<Certificate: box: 2 checks: 1 passed, 1 not applicable>"

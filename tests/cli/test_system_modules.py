@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed
+
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 
@@ -35,6 +38,17 @@ def script(place: Path) -> Path:
     file.write_bytes(OLD)
     file.chmod(0o750)
     return file
+
+
+def test_python_returns_what_the_commands_print(fairmile: Fairmile, script: Path) -> None:
+    systems = Workspace.open().systems
+    assert_printed(fairmile, systems["deep"].modules("ddp"), "system", "modules", "deep", "ddp")
+    file = Path("train.sh")
+    assert_printed(fairmile, systems.evaluate_file(file, to="jureca"), "system", "eval", "train.sh", "--to", "jureca")
+    before = script.read_bytes()
+    written = systems.evaluate_file(file, write=True)
+    script.write_bytes(before)
+    assert_printed(fairmile, written, "system", "eval", "train.sh", "--write")
 
 
 def test_the_block_is_all_that_stdout_gets(fairmile: Fairmile) -> None:
@@ -111,7 +125,7 @@ def test_a_script_that_moves_is_told_what_the_new_system_refuses(fairmile: Fairm
     ("arguments", "told"),
     [
         (["nowhere.sh"], "no file nowhere.sh"),
-        (["."], ". is no regular file"),
+        (["."], ". is not a regular file"),
         (["train.sh", "--remove", "heat"], "names 'heat', so it cannot be removed"),
         (["train.sh", "--remove", "ddp"], "train.sh:7: nothing would be left"),
         (["train.sh", "--to", "lummi"], "did you mean 'lumi'?"),
@@ -130,7 +144,7 @@ def test_a_read_only_script_is_refused_and_stays_as_it_is(fairmile: Fairmile, sc
     before = script.stat()
     result = fairmile("system", "eval", "train.sh", "--write")
     assert (result.code, result.out) == (3, "")
-    assert "train.sh is read-only, so it stays as it is" in result.err
+    assert "train.sh is read-only, so it was not changed" in result.err
     assert (script.read_bytes(), script.stat().st_ino) == (OLD, before.st_ino)
 
 
@@ -160,7 +174,7 @@ def test_a_byte_order_mark_before_the_marker_stays(fairmile: Fairmile, place: Pa
 
 def test_what_is_no_script_is_refused_without_waiting_for_it(fairmile: Fairmile, place: Path) -> None:
     os.mkfifo(place / "pipe.sh")
-    assert "pipe.sh is no regular file" in fairmile("system", "eval", "pipe.sh").err
+    assert "pipe.sh is not a regular file" in fairmile("system", "eval", "pipe.sh").err
     with (place / "huge.sh").open("wb") as stream:
         stream.truncate(1 << 30)
     result = fairmile("system", "eval", "huge.sh")

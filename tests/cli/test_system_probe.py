@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
 
 from fairmile.systems.registry import load_system
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 
@@ -50,6 +52,16 @@ def test_differences_with_a_known_system_come_first(fairmile: Fairmile) -> None:
     assert "as registered" in result.err
 
 
+def test_python_returns_what_the_command_prints(fairmile: Fairmile) -> None:
+    systems = Workspace.open().systems
+    assert_printed(fairmile, systems.survey("summit"), "system", "probe", "--on", "summit")
+    draft = systems.probe(name="box")
+    assert_sound(draft)
+    printed = fairmile("system", "probe", "--name", "box", "--json").json
+    assert printed.keys() == draft.to_dict().keys()
+    assert printed["found"]["processor"] == draft.to_dict()["found"]["processor"]
+
+
 def test_the_comparison_is_kept_as_a_card(fairmile: Fairmile, place: Path) -> None:
     result = fairmile("system", "probe", "--on", "laptop", "--card", "survey.jsonld", "--json")
     card = json.loads((place / "survey.jsonld").read_text())
@@ -61,8 +73,8 @@ def test_the_comparison_is_kept_as_a_card(fairmile: Fairmile, place: Path) -> No
     ("arguments", "told"),
     [
         (["--on", "labtop"], "did you mean 'laptop'?"),
-        (["--card", "x.jsonld"], "--card keeps a comparison"),
-        (["--output", "there.yaml"], "there.yaml is there already"),
+        (["--card", "x.jsonld"], "--card needs --on"),
+        (["--output", "there.yaml"], "there.yaml exists already"),
         (["--over", "-oProxyCommand=x"], "is no host name"),
     ],
 )

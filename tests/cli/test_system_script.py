@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed
 
 from fairmile.base.errors import InvalidDocument, UsageError
 from fairmile.cli.job_options import spec_from
-from fairmile.jobs.spec import Array, Signal
+from fairmile.jobs.spec import Array, JobSpec, Resources, Signal
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 JURECA = ("system", "script", "--on", "jureca", "--software", "ddp", "--nodes", "2", "--time", "1:00:00")
@@ -25,6 +27,16 @@ def test_the_script_is_all_that_stdout_gets(fairmile: Fairmile) -> None:
     assert "# MODULES BEGIN jureca ddp\nml --force purge\n" in result.out
     assert result.out.rstrip().endswith("train.py")
     assert "note: jureca wants every job to name an account: add one before you submit." in result.err
+
+
+def test_python_returns_what_the_command_prints(fairmile: Fairmile) -> None:
+    resources = Resources(nodes=2, time_s="1:00:00")
+    spec = JobSpec(argv=("python", "train.py"), software=("ddp",), resources=resources)
+    machine = Workspace.open().systems["jureca"]
+    assert_printed(fairmile, machine.script(spec), *JURECA, *TRAIN)
+    written = machine.script(spec, output=Path("job.sh"))
+    assert Path("job.sh").read_text() == written.text
+    assert_printed(fairmile, written, *JURECA, "--output", "job.sh", *TRAIN)
 
 
 def test_every_value_can_be_set(fairmile: Fairmile) -> None:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
 
 from fairmile.base.registry import Plugin, Registry
 from fairmile.cli.watch import _Live
+from fairmile.meter.footprint import Supply
 from fairmile.meter.lines import Channel, read_log
 from fairmile.meter.sources import Where
+from fairmile.meter.watching import list_sources, plan_watch, read_report, watch
 
 Fairmile = Callable[..., Any]
 
@@ -80,6 +83,21 @@ def test_with_json_the_numbers_follow_the_output_of_the_program() -> None:
     names = {channel["name"] for channel in found["channels"]}
     assert {"process.memory", "host.memory"} <= names
     assert all(channel["source"] and channel["scope"] and channel["error"] for channel in found["channels"])
+
+
+def test_python_returns_what_the_command_prints(fairmile: Fairmile, gpu_log: Path) -> None:
+    report = read_report(gpu_log, supply=Supply("FI"))
+    assert_printed(fairmile, report, "watch", "--read", str(gpu_log), "--region", "FI")
+    assert_sound(report.samples)
+    assert repr(report).endswith("gpu.log: 4000 J measured, 2 samples>")
+    plan = plan_watch(["touch", "mark"], sources=["host"], period_s=0.1)
+    assert_printed(fairmile, plan, "watch", "--source", "host", "--every", "10Hz", "--dry-run", "--", "touch", "mark")
+    assert_printed(fairmile, list_sources(), "watch", "--list")
+    measured = watch(["true"], sources=["host"], log=Path("samples.jsonl"))
+    assert_sound(measured)
+    printed = fairmile("watch", "--source", "host", "--log", "samples.jsonl", "--json", "--", "true").json
+    assert list(printed) == list(measured.to_dict())
+    assert printed["log"] == measured.to_dict()["log"] == "samples.jsonl"
 
 
 def test_where_nothing_measures_energy_it_is_said_and_an_estimate_is_labelled(fairmile: Fairmile) -> None:
@@ -148,7 +166,7 @@ def test_the_list_shows_what_there_is_and_why_not_the_rest(fairmile: Fairmile) -
 def test_a_dry_run_runs_nothing(fairmile: Fairmile, place: Path) -> None:
     done = fairmile("watch", "--dry-run", "--every", "10Hz", "--log", "log", "--", "touch", "mark")
     assert done.code == 0
-    assert done.out.startswith("would run `touch mark` and measure each 100 ms:")
+    assert done.out.startswith("would run `touch mark` and measure every 100 ms:")
     assert not (place / "mark").exists() and not (place / "log").exists()
     told = fairmile("watch", "--dry-run", "--json", "--", "touch", "mark").json
     assert (told["command"], told["period_s"], told["dry_run"]) == (["touch", "mark"], 1.0, True)
@@ -157,15 +175,15 @@ def test_a_dry_run_runs_nothing(fairmile: Fairmile, place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--every", "often", "--for", "1s"), "--every often: that is neither a time nor a rate"),
-        (("--every", "0Hz", "--for", "1s"), "neither a time nor a rate"),
-        (("--every", "1us", "--for", "1s"), "more often than each 10 ms is not possible"),
-        (("--every", "nanHz", "--for", "1s"), "not possible"),
+        (("--every", "often", "--for", "1s"), "--every often: expected a time or a rate"),
+        (("--every", "0Hz", "--for", "1s"), "expected a time or a rate"),
+        (("--every", "1us", "--for", "1s"), "the shortest period is 10 ms"),
+        (("--every", "nanHz", "--for", "1s"), "the shortest period is 10 ms"),
         (("--for", "1s", "--", "true"), "give one of a command, --for, --read and --list"),
         (("--source", "nvida", "--", "true"), "did you mean 'nvidia'?"),
         (("--region", "XX", "--", "touch", "mark"), "no region 'XX' in the table"),
         (("--region", "DE", "--pue", "0.5", "--", "touch", "mark"), "a PUE of 0.5 is impossible"),
-        (("--pue", "1.2", "--", "touch", "mark"), "--table and --pue say nothing without --region"),
+        (("--pue", "1.2", "--", "touch", "mark"), "--table and --pue need --region"),
         (("--region", "DE", "--pue", "nan", "--", "touch", "mark"), "a PUE of nan is impossible"),
         (("--region", "DE", "--pue", "much", "--", "touch", "mark"), "'much' is not a valid float"),
         (("--region", " ", "--", "touch", "mark"), "no region ' ' in the table"),
@@ -173,8 +191,8 @@ def test_a_dry_run_runs_nothing(fairmile: Fairmile, place: Path) -> None:
         (("--gpu", "-1", "--", "touch", "mark"), "--gpu -1: '-1' is neither"),
         (("--gpu", "0,,1", "--list"), "--gpu 0,,1: '' is neither"),
         (("--gpu", "", "--dry-run", "--", "touch", "mark"), "'' is neither"),
-        (("--gpu", "0", "--source", "host", "--", "touch", "mark"), "--gpu says nothing of host"),
-        (("--source", ",", "--", "touch", "mark"), "--source ,: that names no source"),
+        (("--gpu", "0", "--source", "host", "--", "touch", "mark"), "--gpu does not apply to host"),
+        (("--source", ",", "--", "touch", "mark"), "--source: expected the name of a source"),
         (("--estimate", "-3", "--", "touch", "mark"), "-3.0 W is no power"),
         (("--read", "missing.log"), "there is no file missing.log"),
         (("--read", "lake.jsonld"), "lake.jsonld: no line is one of a log of events"),
@@ -221,7 +239,7 @@ def test_of_several_gpus_one_that_is_not_there_is_refused(
 ) -> None:
     table = {"nvidia": Plugin(f"{__name__}:OneGpu"), "nvidia_energy": Plugin(f"{__name__}:OneGpu")}
     monkeypatch.setattr("fairmile.meter.sources.SOURCES", Registry("source of measurements", table))
-    monkeypatch.setattr("fairmile.cli.watch.SOURCES", Registry("source of measurements", table))
+    monkeypatch.setattr("fairmile.meter.watching.SOURCES", Registry("source of measurements", table))
     done = fairmile("watch", "--gpu", "0,7", "--", "touch", "mark")
     assert (done.code, done.err.splitlines()[0]) == (2, "error: --gpu 7: there is no such GPU here")
     assert not (place / "mark").exists()

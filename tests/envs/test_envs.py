@@ -275,7 +275,7 @@ def test_what_is_in_use_is_not_removed(envs: Envs, write: Callable[..., Path]) -
     with pytest.raises(Conflict, match=f"is in use by process {os.getpid()}"):
         envs.rm("demo")
     assert envs.gc(older_than_s=0) == []
-    assert envs.rm("demo", force=True, dry_run=True).digest == built.digest
+    assert envs.rm("demo", force=True, dry_run=True).environment.digest == built.digest
     assert built.folder.exists()
     envs.rm("demo", force=True)
     assert not built.folder.exists()

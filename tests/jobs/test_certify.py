@@ -59,14 +59,14 @@ def test_this_machine_passes_what_applies_to_it(tmp_path: Path) -> None:
     assert found["GPUs"] == "not applicable"
     assert found["tasks started together"] == ("passed" if shutil.which("mpirun") else "not applicable")
     assert seen == [check.name for check in made.checks]
-    assert sorted(seen) == sorted(plan(jobs, "laptop"))
+    assert sorted(seen) == sorted(plan(jobs, "laptop").checks)
     assert jobs.ls() == []
 
 
 def test_a_record_is_kept_with_its_card(tmp_path: Path) -> None:
     jobs = box(tmp_path)
     made = certify(jobs, "box", software=())
-    file = made.keep(tmp_path / "certificates")
+    file = Path(made.keep(tmp_path / "certificates").file)
     assert file.parent == tmp_path / "certificates" / "box"
     kept = json.loads(file.read_text())
     assert (kept["system"], kept["scheduler"], kept["passed"]) == ("box", "shell", True)

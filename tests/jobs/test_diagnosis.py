@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairmile.jobs.diagnosis import diagnose
-from fairmile.jobs.judge import REASONS, Standing
+from fairmile.jobs.judge import REASONS, TaskStatus
 from fairmile.jobs.spec import JobSpec, Resources
 from fairmile.jobs.states import State
 
@@ -29,7 +29,7 @@ SPEC = JobSpec(argv=("python", "train.py"), resources=Resources(time_s=3600))
     ],
 )
 def test_the_output_tells_the_cause(output: str, what: str, advice: str) -> None:
-    found = diagnose(Standing(State.FAILED, "ended with exit code 1", 1), f"epoch 1\n{output}\nbye\n", SPEC)
+    found = diagnose(TaskStatus(State.FAILED, "ended with exit code 1", 1), f"epoch 1\n{output}\nbye\n", SPEC)
     assert what in found.what
     assert advice in found.advice
     assert found.line in output or output in found.line
@@ -47,33 +47,33 @@ def test_the_output_tells_the_cause(output: str, what: str, advice: str) -> None
     ],
 )
 def test_the_scheduler_s_word_goes_before_the_output(state: State, advice: str) -> None:
-    found = diagnose(Standing(state), "Permission denied\n", SPEC)
+    found = diagnose(TaskStatus(state), "Permission denied\n", SPEC)
     assert "Permission" not in found.what
     assert advice in found.advice
 
 
 def test_a_time_limit_is_named_with_its_length() -> None:
-    assert "1h" in diagnose(Standing(State.TIMED_OUT), "", SPEC).what
+    assert "1h" in diagnose(TaskStatus(State.TIMED_OUT), "", SPEC).what
 
 
 def test_a_module_that_failed_shows_the_line_that_said_so() -> None:
     found = diagnose(
-        Standing(State.FAILED, REASONS["modules"], 78), "Lmod has detected: unknown module CUDA/99\n", SPEC
+        TaskStatus(State.FAILED, REASONS["modules"], 78), "Lmod has detected: unknown module CUDA/99\n", SPEC
     )
     assert "module" in found.what
     assert "CUDA/99" in found.line
 
 
 def test_a_failure_without_a_known_sign_shows_the_last_line() -> None:
-    found = diagnose(Standing(State.FAILED, "ended with exit code 3", 3), "a\nloss is nan\n\n", SPEC)
+    found = diagnose(TaskStatus(State.FAILED, "ended with exit code 3", 3), "a\nloss is nan\n\n", SPEC)
     assert (found.what, found.line) == ("ended with exit code 3", "loss is nan")
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    assert "'python'" in diagnose(Standing(State.FAILED, "", 127), "", SPEC).what
+    assert "'python'" in diagnose(TaskStatus(State.FAILED, "", 127), "", SPEC).what
 
 
 def test_the_sentence_of_an_error_stands_above_its_hint() -> None:
     output = "epoch 1\nerror: there is no parameter 'epoch'\nhint: did you mean 'epochs'?\n"
-    found = diagnose(Standing(State.FAILED, "exit code 2", 2), output, JobSpec(argv=("python",)))
+    found = diagnose(TaskStatus(State.FAILED, "exit code 2", 2), output, JobSpec(argv=("python",)))
     assert found.line == "error: there is no parameter 'epoch'"

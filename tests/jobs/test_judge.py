@@ -19,13 +19,13 @@ def test_a_job_that_nobody_saw_start_is_queued() -> None:
 
 
 def test_a_job_that_noted_its_start_runs_even_before_the_scheduler_is_asked() -> None:
-    standing = judge(Evidence(started=STARTED))
-    assert (standing.state, standing.started, standing.nodes) == (State.RUNNING, 100.0, "n1")
+    status = judge(Evidence(started=STARTED))
+    assert (status.state, status.started, status.nodes) == (State.RUNNING, 100.0, "n1")
 
 
 def test_a_job_that_noted_its_good_end_is_done_whatever_the_scheduler_forgot() -> None:
-    standing = judge(Evidence(STARTED, OK))
-    assert (standing.state, standing.exit_code, standing.ended) == (State.DONE, 0, 160.0)
+    status = judge(Evidence(STARTED, OK))
+    assert (status.state, status.exit_code, status.ended) == (State.DONE, 0, 160.0)
 
 
 def test_without_accounting_the_elapsed_time_comes_from_the_clock_of_the_node() -> None:
@@ -34,8 +34,8 @@ def test_without_accounting_the_elapsed_time_comes_from_the_clock_of_the_node() 
 
 
 def test_an_exit_code_of_the_program_itself_needs_no_word_of_the_scheduler() -> None:
-    standing = judge(Evidence(STARTED, FAILED))
-    assert (standing.state, standing.exit_code) == (State.FAILED, 3)
+    status = judge(Evidence(STARTED, FAILED))
+    assert (status.state, status.exit_code) == (State.FAILED, 3)
 
 
 @pytest.mark.parametrize("end", [STOPPED, KILLED])
@@ -49,18 +49,18 @@ def test_what_was_ended_from_outside_has_not_ended_until_the_scheduler_said_why(
     "state", [State.TIMED_OUT, State.OUT_OF_MEMORY, State.NODE_FAILED, State.PREEMPTED, State.CANCELLED]
 )
 def test_the_scheduler_says_why_it_ended_a_job(state: State) -> None:
-    standing = judge(Evidence(STARTED, STOPPED, current=Observed(state), asked=True))
-    assert standing.state is state
-    assert standing.sentence
-    assert standing.exit_code == 143
+    status = judge(Evidence(STARTED, STOPPED, current=Observed(state), asked=True))
+    assert status.state is state
+    assert status.sentence
+    assert status.exit_code == 143
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.HELD])
 def test_a_requeued_job_keeps_its_id_and_has_not_ended(state: State) -> None:
     told = Observed(state, sentence="waits until it may begin")
-    standing = judge(Evidence(STARTED, STOPPED, current=told, asked=True))
-    assert (standing.state, standing.ended) == (state, None)
-    assert not standing.state.is_end
+    status = judge(Evidence(STARTED, STOPPED, current=told, asked=True))
+    assert (status.state, status.ended) == (state, None)
+    assert not status.state.is_end
 
 
 def test_a_requeued_job_that_runs_again_has_not_ended_though_only_its_first_start_was_read() -> None:
@@ -70,14 +70,14 @@ def test_a_requeued_job_that_runs_again_has_not_ended_though_only_its_first_star
 
 
 def test_a_second_start_is_a_restart() -> None:
-    standing = judge(Evidence(STARTED + STARTED.replace("100", "200")))
-    assert (standing.restarts, standing.started) == (1, 200.0)
+    status = judge(Evidence(STARTED + STARTED.replace("100", "200")))
+    assert (status.restarts, status.started) == (1, 200.0)
 
 
 def test_a_killed_process_without_a_scheduler_is_a_failure_with_the_likely_cause() -> None:
-    standing = judge(Evidence(STARTED, KILLED, asked=True, keeps_accounts=False))
-    assert standing.state is State.FAILED
-    assert "KILL" in standing.sentence and "memory" in standing.sentence
+    status = judge(Evidence(STARTED, KILLED, asked=True, keeps_accounts=False))
+    assert status.state is State.FAILED
+    assert "KILL" in status.sentence and "memory" in status.sentence
 
 
 def test_a_cancelled_process_is_cancelled_and_not_failed() -> None:
@@ -85,9 +85,9 @@ def test_a_cancelled_process_is_cancelled_and_not_failed() -> None:
 
 
 def test_a_process_that_left_no_note_is_lost_at_once() -> None:
-    standing = judge(Evidence(STARTED, asked=True, keeps_accounts=False))
-    assert standing.state is State.LOST
-    assert standing.state.is_transient
+    status = judge(Evidence(STARTED, asked=True, keeps_accounts=False))
+    assert status.state is State.LOST
+    assert status.state.is_transient
 
 
 def test_a_batch_job_on_no_list_is_given_time_before_it_counts_as_lost() -> None:
@@ -102,14 +102,14 @@ def test_a_cancelled_job_on_no_list_was_cancelled() -> None:
 def test_accounting_speaks_where_the_list_is_silent() -> None:
     usage = Usage("sacct", elapsed_s=61.0, max_rss_bytes=1 << 30)
     past = Observed(State.OUT_OF_MEMORY, "OUT_OF_MEMORY", exit_code=0, usage=usage, nodes="n3")
-    standing = judge(Evidence(STARTED, past=past, asked=True))
-    assert (standing.state, standing.usage, standing.nodes) == (State.OUT_OF_MEMORY, usage, "n3")
+    status = judge(Evidence(STARTED, past=past, asked=True))
+    assert (status.state, status.usage, status.nodes) == (State.OUT_OF_MEMORY, usage, "n3")
 
 
 def test_a_state_that_nobody_knows_is_not_an_end() -> None:
-    standing = judge(Evidence(STARTED, current=Observed(State.UNKNOWN, "QUANTUM_LIMBO"), asked=True))
-    assert standing.state is State.UNKNOWN
-    assert not standing.state.is_end
+    status = judge(Evidence(STARTED, current=Observed(State.UNKNOWN, "QUANTUM_LIMBO"), asked=True))
+    assert status.state is State.UNKNOWN
+    assert not status.state.is_end
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"exit_code": ', "null", "[1]", "\x00\x00"])

@@ -182,7 +182,7 @@ def test_the_queue_knows_the_end_of_every_command(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path / "jobs", Machines([], tmp_path / "jobs"))
     job = jobs.submit(packed([["echo", "one"], ["bash", "-c", "exit 5"], ["echo", "three"]], folder=str(tmp_path)))
     (ended,) = jobs.wait([job.id], timeout_s=120)
-    assert (ended.state, ended.standing.exit_code) == (State.FAILED, 1)
+    assert (ended.state, ended.status.exit_code) == (State.FAILED, 1)
     assert [(task.state, task.exit_code) for task in ended.tasks.values()] == [
         (State.DONE, 0),
         (State.FAILED, 5),

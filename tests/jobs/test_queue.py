@@ -83,7 +83,7 @@ def processes_of(job: JobStatus) -> list[int]:
 def test_a_job_runs_and_its_output_and_exit_code_come_back(anywhere: tuple[Jobs, str]) -> None:
     jobs, system = anywhere
     ended = end_of(jobs, jobs.submit(sh("echo out; echo err >&2; exit 7"), on=system))
-    assert (ended.state, ended.standing.exit_code) == (State.FAILED, 7)
+    assert (ended.state, ended.status.exit_code) == (State.FAILED, 7)
     assert jobs.log(ended.id) == b"out\n"
     assert jobs.log(ended.id, errors=True) == b"err\n"
 
@@ -117,7 +117,7 @@ def test_the_tasks_of_an_array_end_each_for_itself(anywhere: tuple[Jobs, str]) -
     ended = end_of(jobs, jobs.submit(spec, on=system))
     assert [ended.tasks[index].state for index in range(4)] == [State.DONE, State.DONE, State.FAILED, State.DONE]
     assert ended.state is State.FAILED
-    assert "task 2" in ended.standing.sentence
+    assert "task 2" in ended.status.sentence
     assert jobs.log(ended.id, task=3) == b"task 3\n"
 
 
@@ -137,7 +137,7 @@ def test_a_job_whose_script_was_killed_runs_as_long_as_its_program(anywhere: tup
     job = jobs.submit(sh("kill -9 $PPID; echo ready; sleep 1000"), on=system)
     until(lambda: jobs.log(job.id) == b"ready\n")
     until(lambda: jobs.get(job.id).state is State.RUNNING)
-    until(lambda: "its script was killed" in jobs.get(job.id).standing.sentence)
+    until(lambda: "its script was killed" in jobs.get(job.id).status.sentence)
     jobs.cancel([job.id])
     assert end_of(jobs, job).state is State.CANCELLED
     until(lambda: not processes_of(job))
@@ -262,7 +262,7 @@ def test_a_job_of_this_machine_can_be_interrupted(jobs: Jobs) -> None:
     until(lambda: jobs.log(job.id) == b"ready\n")
     os.killpg(int(job.scheduler_id.partition("-")[0]), signal.SIGINT)
     ended = end_of(jobs, job)
-    assert (ended.state, ended.standing.signal) == (State.FAILED, "INT")
+    assert (ended.state, ended.status.signal) == (State.FAILED, "INT")
 
 
 # What goes wrong
@@ -289,7 +289,7 @@ def test_a_program_that_fails_by_itself_is_never_tried_again(jobs: Jobs) -> None
 
 def test_a_program_that_does_not_exist_is_explained(jobs: Jobs) -> None:
     ended = end_of(jobs, jobs.submit(JobSpec(argv=("no-such-program",))))
-    assert ended.standing.exit_code == 127
+    assert ended.status.exit_code == 127
     diagnosis = jobs.explain(ended.id)
     assert diagnosis is not None and "missing" in diagnosis.what
 
@@ -312,10 +312,22 @@ def test_a_running_job_is_not_removed(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"standing": 1}'])
-def test_a_damaged_standing_is_found_out_again(jobs: Jobs, text: str) -> None:
+def test_a_damaged_status_is_found_out_again(jobs: Jobs, text: str) -> None:
     ended = end_of(jobs, jobs.submit(sh("true")))
     (Path(ended.folder) / "standing.json").write_text(text)
     assert jobs.get(ended.id).state is State.DONE
+
+
+def test_the_status_on_disk_keeps_the_names_of_the_first_version(jobs: Jobs) -> None:
+    ended = end_of(jobs, jobs.submit(sh("exit 7")))
+    file = Path(ended.folder) / "standing.json"
+    document = json.loads(file.read_text())
+    assert document["standing"]["exit_code"] == 7
+    document["standing"]["sentence"] = "as it was kept"
+    file.write_text(json.dumps(document))
+    assert jobs.get(ended.id).status.sentence == "as it was kept"
+    with pytest.deprecated_call():
+        assert ended.standing == ended.status
 
 
 def test_a_damaged_record_hides_no_other_job_and_can_be_removed(jobs: Jobs) -> None:
@@ -335,12 +347,12 @@ def test_a_job_without_a_name_is_no_job(jobs: Jobs) -> None:
 
 
 def test_a_program_may_end_with_any_code_without_being_taken_for_another_fault(jobs: Jobs) -> None:
-    assert "module" not in end_of(jobs, jobs.submit(sh("exit 78"))).standing.sentence
+    assert "module" not in end_of(jobs, jobs.submit(sh("exit 78"))).status.sentence
 
 
 def test_a_folder_that_is_not_there_is_named_as_the_cause(jobs: Jobs, tmp_path: Path) -> None:
     ended = end_of(jobs, jobs.submit(sh("true", folder=str(tmp_path / "none"))))
-    assert "folder" in ended.standing.sentence
+    assert "folder" in ended.status.sentence
 
 
 def test_what_cannot_be_kept_is_told_all_the_same(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +487,7 @@ def test_a_connection_that_breaks_in_the_middle_costs_nothing(over_ssh: Jobs, ss
     assert end_of(over_ssh, job).state is State.DONE
 
 
-def test_a_machine_that_cannot_be_reached_leaves_the_last_known_standing(over_ssh: Jobs, tmp_path: Path) -> None:
+def test_a_machine_that_cannot_be_reached_leaves_the_last_known_status(over_ssh: Jobs, tmp_path: Path) -> None:
     job = over_ssh.submit(sh("sleep 0.2"), on="box")
     nowhere = {"host": "127.0.0.1", "folder": str(tmp_path / "far"), "file": str(tmp_path / "box.yaml")}
     (tmp_path / "ssh_config").write_text("Host *\n  Port 1\n")

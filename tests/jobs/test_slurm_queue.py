@@ -176,7 +176,7 @@ def test_jobs_one_by_one_are_a_command_each_and_one_question_for_all(polite: Rig
     jobs = [polite.submit(f"echo {number}; exit {number % 2}") for number in range(40)]
     assert polite.line.programs == ["sbatch"] * 40
     ended = polite.jobs.wait([job.id for job in jobs], timeout_s=PATIENCE_S)
-    assert [job.standing.exit_code for job in ended] == [number % 2 for number in range(40)]
+    assert [job.status.exit_code for job in ended] == [number % 2 for number in range(40)]
     assert polite.line.count("squeue", "sacct") <= 1 + (time.monotonic() - began) / 30
 
 
@@ -199,7 +199,7 @@ def test_a_job_waits_for_another_and_for_how_it_ended(rig: Rig) -> None:
     states = {"ok": State.CANCELLED, "failed": State.DONE, "any": State.DONE}
     jobs = {how: rig.submit("true", after=(After(job=first.id, condition=how),)) for how in states}
     assert {how: rig.end_of(job).state for how, job in jobs.items()} == states
-    assert rig.end_of(first).standing.exit_code == 1
+    assert rig.end_of(first).status.exit_code == 1
 
 
 @pytest.mark.thorough
@@ -253,7 +253,7 @@ def test_a_node_that_loses_power_costs_a_job_a_second_start_under_the_same_id(ow
     own.cluster.start_node("n1")
     ended = own.end_of(job)
     assert (ended.state, ended.scheduler_id, ended.attempt) == (State.DONE, job.scheduler_id, 1)
-    assert ended.standing.restarts == 1
+    assert ended.status.restarts == 1
     assert own.jobs.log(job.id) == b"start\nstart\n"
 
 
@@ -261,7 +261,7 @@ def test_a_node_that_loses_power_costs_a_job_a_second_start_under_the_same_id(ow
 def test_a_job_that_may_not_be_requeued_is_submitted_again_when_that_was_asked_for(rig: Rig) -> None:
     job = rig.submit("[ -e again ] && exit 0; touch again; sleep 300", requeue=False, retries=1)
     until(lambda: (Path(job.folder) / "again").exists())
-    node = rig.until(job, State.RUNNING).standing.nodes
+    node = rig.until(job, State.RUNNING).status.nodes
     rig.cluster.node_down(node)
     ended = rig.end_of(job)
     rig.cluster.node_resume(node)
@@ -272,7 +272,7 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again_when_that_was_asked_f
 @pytest.mark.thorough
 def test_a_job_that_may_not_be_requeued_fails_with_its_node(rig: Rig) -> None:
     job = rig.submit("sleep 300", requeue=False)
-    node = rig.until(job, State.RUNNING).standing.nodes
+    node = rig.until(job, State.RUNNING).status.nodes
     rig.cluster.node_down(node)
     assert rig.end_of(job).state is State.NODE_FAILED
     rig.cluster.node_resume(node)
@@ -289,7 +289,7 @@ def test_a_job_that_ends_while_the_controller_is_away_is_known_by_its_own_notes(
         until(lambda job=job: rig.jobs.log(job.id) == b"ready\n")
     rig.cluster.stop_controller()
     try:
-        assert rig.end_of(ends).standing.exit_code == 3
+        assert rig.end_of(ends).status.exit_code == 3
         until(lambda: "controller" in rig.jobs.get(stays.id).trouble)
         assert not rig.jobs.get(stays.id).is_over
     finally:
@@ -360,7 +360,7 @@ def test_a_job_that_slurm_forgot_is_looked_up_in_the_accounting(accounted: Rig) 
     accounted.line.forgets = True
     ended = accounted.end_of(job)
     assert ended.state is State.FAILED
-    assert ended.standing.usage is not None and ended.standing.usage.source == "sacct"
+    assert ended.status.usage is not None and ended.status.usage.source == "sacct"
     assert "sacct" in accounted.line.programs
 
 

@@ -48,7 +48,7 @@ def test_a_counter_that_wraps_tells_its_whole_increase_and_one_set_back_none() -
 
 
 def test_the_document_is_plain_data_with_the_energy_on_top() -> None:
-    found = json.loads(json.dumps(summarise(measured(), region="DE").document()))
+    found = json.loads(json.dumps(summarise(measured(), region="DE").to_dict()))
     assert found["energy_j"] == pytest.approx(200 + 500)
     assert found["energy_is_estimate"] is False and found["energy_of"] == ["gpu0.power"]
     assert found["energies"][0]["method"] == "trapezoid"
@@ -61,7 +61,7 @@ def test_an_estimate_is_made_only_where_asked_for_and_nothing_was_measured() -> 
     assert summarise(unmeasured).total.joules is None
     asked = summarise(unmeasured, watts=50.0)
     assert asked.total.joules == pytest.approx(500)
-    assert asked.document()["energy_is_estimate"] is True
+    assert asked.to_dict()["energy_is_estimate"] is True
     assert [each.method for each in summarise(measured(), watts=50.0).energies] == ["trapezoid"]
 
 
@@ -96,4 +96,4 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 def test_nothing_measured_is_a_summary_too() -> None:
     found = summarise(Log(), region="DE")
     assert (found.samples, found.total.joules, found.footprint) == (0, None, None)
-    assert json.dumps(found.document())
+    assert json.dumps(found.to_dict())

@@ -271,10 +271,10 @@ def test_lines_that_load_something_are_no_doubt(line: str, write: Write) -> None
 def test_a_checked_file_is_copied_under_the_name_of_its_system(write: Write, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     draft = write("draft.yaml")
-    system, target = add_system(draft, folder, dry_run=True)
-    assert (system.name, target, folder.exists()) == ("lake", folder / "lake.yaml", False)
+    added = add_system(draft, folder, dry_run=True)
+    assert (added.name, added.file, folder.exists()) == ("lake", folder / "lake.yaml", False)
     add_system(draft, folder)
-    assert target.read_text() == LAKE
+    assert added.file.read_text() == LAKE
     assert Systems([folder])["lake"].title == "The lake"
     add_system(draft, folder)
 
@@ -300,8 +300,8 @@ def test_only_the_users_own_systems_can_be_removed(write: Write, tmp_path: Path)
     folder = tmp_path / "mine"
     add_system(write("draft.yaml"), folder)
     systems = Systems([folder])
-    assert remove_system("lake", folder, systems, dry_run=True).exists()
-    assert not remove_system("lake", folder, systems).exists()
+    assert remove_system("lake", folder, systems, dry_run=True).file.exists()
+    assert not remove_system("lake", folder, systems).file.exists()
     with pytest.raises(UsageError, match="'deep' is not one of your own systems: it comes from built-in"):
         remove_system("deep", folder, systems)
     with pytest.raises(NotFound, match="no system named 'lake'"):
@@ -310,4 +310,4 @@ def test_only_the_users_own_systems_can_be_removed(write: Write, tmp_path: Path)
 
 def test_a_broken_file_of_the_user_can_be_removed(write: Write) -> None:
     folder = write("lake.yaml", "slurm", "slrum").parent
-    assert not remove_system("lake", folder, Systems([folder])).exists()
+    assert not remove_system("lake", folder, Systems([folder])).file.exists()

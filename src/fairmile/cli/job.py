@@ -1,8 +1,7 @@
-"""`fairmile job`: submit programs anywhere, follow them, find them again."""
+"""`fairmile job`: submit programs to a system, follow them, and read their results."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import sys
@@ -18,28 +17,36 @@ from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailu
 from fairmile.base.units import format_duration, format_size, parse_duration
 from fairmile.cli.job_options import job_options, spec_from, submit_options
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.out import Out, count, json_output
 from fairmile.jobs.diagnosis import Diagnosis
-from fairmile.jobs.queue import JobStatus
+from fairmile.jobs.job_status import (
+    CopiedFiles,
+    JobDetails,
+    JobList,
+    JobLog,
+    JobPlan,
+    JobStatus,
+    PackPlan,
+    RemovedJobs,
+)
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.workspace import Workspace
 
 _COLOURS = {State.DONE: "green", State.RUNNING: "green", State.QUEUED: "yellow", State.HELD: "yellow"}
 _SHOWN_TASKS = 20
-_LATER = "`fairmile job show {}` tells how it goes"
 _ENVIRONMENT = click.option(
-    "--environment", default="", metavar="ENV", help="An environment that `fairmile env ls` shows."
+    "--environment", default="", metavar="ENV", help="Run in this environment; `fairmile env ls` lists them."
 )
 
 
 @click.group(cls=LazyGroup)
 def job() -> None:
-    """Submit programs anywhere, follow them, find them again.
+    """Submit programs to a system, follow them, and read their results.
 
-    JOB is an id that `fairmile job ls` shows, or the start or end of one. Jobs go on
-    when you log out; everything about them is in a folder, so any later
-    command finds them.
+    JOB is an id from `fairmile job ls`, or the start or end of one. Jobs keep running
+    when you log out. Each job has a folder with everything about it, so any later
+    command finds it.
     """
 
 
@@ -47,11 +54,13 @@ def job() -> None:
 @job_options
 @submit_options
 @_ENVIRONMENT
-@click.option("--wait", is_flag=True, help="Wait for its end and show its output; exit code 1 unless it succeeded.")
+@click.option("--wait", is_flag=True, help="Wait for the job and print its output. Exit code 1 unless it succeeds.")
 @click.option("--dry-run", is_flag=True, help="Print the script; submit nothing.")
-@json_option
+@json_output(JobStatus, JobList, JobPlan)
 def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **options: Any) -> int:
-    """Submit a program to a system, or start it here.
+    """Submit a program to a system, or start it on this machine.
+
+    With --wait, --json prints a list of one job.
 
     \b
     Examples:
@@ -60,47 +69,53 @@ def submit(out: Out, on: str, environment: str, wait: bool, dry_run: bool, **opt
       fairmile job submit --on jureca --software ddp --nodes 2 --time 1:00:00 --account me --dry-run -- python train.py
     """
     workspace = Workspace.open()
-    spec = _here(out, workspace, spec_from(options), on)
-    if environment:
-        spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
+    spec = _complete(out, workspace, spec_from(options), on, environment)
     if dry_run:
-        machine = workspace.systems[on]
-        script = machine.script(spec)
-        away = [f"it cannot be submitted from here: {machine.elsewhere}"] if machine.elsewhere else []
-        if out.as_json:
-            out.data({"script": script.text, "notes": [*script.notes, *away]})
-        else:
-            out.document(script.text)
-            for note in (*script.notes, *away):
-                out.say(f"note: {note}")
+        out.show(workspace.jobs.plan(spec, on=on), lambda plan: _print_plan(out, plan))
         return 0
-    status = workspace.jobs.submit(spec, on=on)
+    job = workspace.jobs.submit(spec, on=on)
     if not wait:
-        _told(out, status, f"submitted {status.id}", hint=_LATER.format(status.id))
+        out.show(job, lambda job: _print_submitted(out, job))
         return 0
-    out.say(f"submitted {status.id}")
+    out.say(f"submitted {job.id}")
     if not out.as_json and spec.array is None:
-        with _going_on(out, [status.id]):
-            _print(out, workspace.jobs.follow(status.id))
-    return _waited(workspace, out, [status.id], None)
+        with _explain_interrupt(out, [job.id]):
+            _print_log(out, workspace.jobs.follow(job.id))
+    return _wait_for(workspace, out, [job.id], None)
+
+
+def _print_plan(out: Out, plan: JobPlan) -> None:
+    out.document(plan.script)
+    for note in plan.notes:
+        out.say(f"note: {note}")
+
+
+def _print_submitted(out: Out, job: JobStatus, more: str = "") -> None:
+    out.line(f"submitted {job.id}{more}")
+    out.hint(f"`fairmile job show {job.id}` shows its status")
 
 
 @job.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--at-once", type=click.IntRange(min=1), help="How many run at the same time.  [default: cores]")
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of commands to run concurrently.  [default: number of cores]",
+)
 @job_options(program=False)
 @submit_options
 @_ENVIRONMENT
-@click.option("--wait", is_flag=True, help="Wait for the end of all; exit code 1 unless all succeeded.")
-@click.option("--dry-run", is_flag=True, help="Say what would be submitted; submit nothing.")
-@json_option
+@click.option("--wait", is_flag=True, help="Wait for all commands. Exit code 1 unless all succeed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted; submit nothing.")
+@json_output(JobStatus, JobList, PackPlan)
 def pack(
     out: Out, file: Path, at_once: int | None, on: str, environment: str, wait: bool, dry_run: bool, **options: Any
 ) -> int:
-    """Run many short commands, one a line of FILE, in one job.
+    """Run many short commands, one per line of FILE, in one job.
 
-    Each has its own output and exit code. Where the scheduler starts the job again,
-    those that succeeded are left out.
+    Each command has its own output and exit code. If the scheduler restarts the job,
+    commands that succeeded do not run again. FILE can be - for standard input.
 
     \b
     Example:
@@ -108,36 +123,31 @@ def pack(
     """
     workspace = Workspace.open()
     commands, spec = _commands(file), spec_from({**options, "name": options["name"] or "pack"})
-    spec = _here(out, workspace, spec, on)
-    if environment:
-        spec = workspace.jobs.equipped(spec, workspace.envs, environment, on=on)
-    told = count(len(commands), "command")
+    spec = _complete(out, workspace, spec, on, environment)
+    number = count(len(commands), "command")
     if dry_run:
-        workspace.systems[on].script(spec)  # what the system cannot give is said now too
-        if out.as_json:
-            out.data({"commands": commands, "system": on, "dry_run": True})
-        else:
-            out.line(f"would submit {told} as one job on {on}")
+        plan = workspace.jobs.plan_pack(commands, spec, on=on)
+        out.show(plan, lambda plan: out.line(f"would submit {number} as one job on {plan.system}"))
         return 0
-    status = workspace.jobs.pack(commands, spec, at_once=at_once, on=on)
+    job = workspace.jobs.pack(commands, spec, at_once=at_once, on=on)
     if not wait:
-        _told(out, status, f"submitted {status.id} with {told}", hint=_LATER.format(status.id))
+        out.show(job, lambda job: _print_submitted(out, job, f" with {number}"))
         return 0
-    out.say(f"submitted {status.id} with {told}")
-    return _waited(workspace, out, [status.id], None)
+    out.say(f"submitted {job.id} with {number}")
+    return _wait_for(workspace, out, [job.id], None)
 
 
-def _here(out: Out, workspace: Workspace, spec: JobSpec, on: str) -> JobSpec:
-    """Return a job that sees the current folder; what a machine elsewhere will not see of it is said."""
+def _complete(out: Out, workspace: Workspace, spec: JobSpec, on: str, environment: str) -> JobSpec:
+    """Return a job that sees the current folder and runs in the environment; note the files it will not see."""
     spec = spec.model_copy(update={"shows": os.getcwd()})
     if left := workspace.jobs.left_behind(spec, on=on):
-        out.say(f"note: not carried to {on}: {left}; --input NAME carries one")
-    return spec
+        out.say(f"note: not copied to {on}: {left}; copy a file with --input NAME")
+    return workspace.jobs.equipped(spec, workspace.envs, environment, on=on) if environment else spec
 
 
 def _commands(file: Path) -> list[list[str]]:
-    """Return the commands of a file, one a line, quoted as in a shell; `#` starts a comment."""
-    found = []
+    """Return the commands of a file, one per line, quoted as in a shell; `#` starts a comment."""
+    commands = []
     for number, line in enumerate(_text(file).split("\n"), 1):
         try:
             words = shlex.split(line, comments=True)
@@ -145,8 +155,8 @@ def _commands(file: Path) -> list[list[str]]:
             problem = Problem(f"a quote is not closed: {line.strip()!r}", file=str(file), line=number)
             raise InvalidDocument([problem]) from error
         if words:
-            found.append(words)
-    return found
+            commands.append(words)
+    return commands
 
 
 def _text(file: Path) -> str:
@@ -164,45 +174,33 @@ def _text(file: Path) -> str:
 
 
 @contextmanager
-def _going_on(out: Out, jobs: list[str]) -> Iterator[None]:
-    """Say, when whoever waits breaks off, that the jobs do not."""
+def _explain_interrupt(out: Out, jobs: list[str]) -> Iterator[None]:
+    """Say, when somebody interrupts the wait, that the jobs keep running."""
     try:
         yield
     except KeyboardInterrupt:
-        out.say(f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on")
+        out.say(f"{', '.join(jobs)} {'keeps' if len(jobs) == 1 else 'keep'} running")
         out.hint(f"`fairmile job cancel {' '.join(jobs)}` ends {'it' if len(jobs) == 1 else 'them'}")
         raise
 
 
-def _told(out: Out, status: JobStatus, text: str, hint: str = "") -> None:
-    if out.as_json:
-        out.data(_document(status))
-        return
-    out.line(text)
-    if hint:
-        out.hint(hint)
-
-
-def _document(status: JobStatus) -> dict[str, Any]:
-    return dataclasses.asdict(status) | {"state": status.state}
-
-
-def _waited(workspace: Workspace, out: Out, jobs: list[str], timeout_s: float | None) -> int:
-    with _going_on(out, jobs):
+def _wait_for(workspace: Workspace, out: Out, jobs: list[str], timeout_s: float | None) -> int:
+    with _explain_interrupt(out, jobs):
         ended = workspace.jobs.wait(jobs, timeout_s=timeout_s)
     failed = [each for each in ended if each.is_over and each.state is not State.DONE]
-    if out.as_json:
-        out.data({"jobs": [_document(each) for each in ended]})
-    else:
-        for each in ended:
-            out.line(f"{each.id}: {_state(each, out)}{_because(each)}")
-        for each in failed:
-            _render_diagnosis(each, workspace.jobs.explain(each.id), out)
+    out.show(ended, lambda ended: _print_ends(workspace, out, ended, failed))
     return 1 if failed or not all(each.is_over for each in ended) else 0
 
 
+def _print_ends(workspace: Workspace, out: Out, ended: JobList, failed: list[JobStatus]) -> None:
+    for each in ended:
+        out.line(f"{each.id}: {_state(each, out)}{_because(each)}")
+    for each in failed:
+        _print_diagnosis(each, workspace.jobs.explain(each.id), out)
+
+
 def _because(status: JobStatus) -> str:
-    sentence = status.standing.sentence
+    sentence = status.status.sentence
     return f"{', ' if sentence[:1].islower() else ': '}{sentence}" if sentence else ""
 
 
@@ -214,20 +212,20 @@ def _state(status: JobStatus, out: Out) -> str:
     return out.colour(_words(status.state), _COLOURS.get(status.state, "red"))
 
 
-def _render_diagnosis(status: JobStatus, diagnosis: Diagnosis | None, out: Out) -> None:
+def _print_diagnosis(status: JobStatus, diagnosis: Diagnosis | None, out: Out) -> None:
     if diagnosis is None:
         return
-    if diagnosis.what not in status.standing.sentence:
+    if diagnosis.what not in status.status.sentence:
         out.say(f"why: {diagnosis.what}")
     if diagnosis.line:
-        out.say(f"it said: {diagnosis.line}")
+        out.say(f"output: {diagnosis.line}")
     bad = next((index for index, task in sorted(status.tasks.items()) if task.state is not State.DONE), None)
     out.hint(diagnosis.advice.replace("JOB", status.id if bad is None else f"{status.id} --task {bad}"))
 
 
 @job.command()
-@click.option("--live", is_flag=True, help="Only those that have not ended.")
-@json_option
+@click.option("--live", is_flag=True, help="List unfinished jobs only.")
+@json_output(JobList)
 def ls(out: Out, live: bool) -> int:
     """List jobs, the newest first.
 
@@ -235,67 +233,66 @@ def ls(out: Out, live: bool) -> int:
     Example:
       fairmile job ls --live
     """
-    found = Workspace.open().jobs.ls(live=live)
-    if out.as_json:
-        out.data({"jobs": [_document(each) for each in found]})
-        return 0
-    columns = ["job", "system", "id there", "state", "tasks", "submitted", "why"]
-    out.table(columns, [_row(each, out) for each in found], shrink=["why"])
-    if not found:
+    out.show(Workspace.open().jobs.ls(live=live), lambda jobs: _print_list(out, jobs))
+    return 0
+
+
+def _print_list(out: Out, jobs: JobList) -> None:
+    columns = ["job", "system", "scheduler id", "state", "tasks", "submitted", "why"]
+    out.table(columns, [_row(each, out) for each in jobs], shrink=["why"])
+    if not jobs:
         out.say("no jobs yet")
         out.hint("`fairmile job submit -- PROGRAM …` starts one")
-    return 0
 
 
 def _row(status: JobStatus, out: Out) -> list[str]:
     done = status.counts().get(State.DONE, 0)
     tasks = f"{done}/{len(status.tasks)}" if status.tasks else ""
     when = datetime.fromtimestamp(status.created, UTC).strftime("%Y-%m-%d %H:%M")
-    return [status.id, status.system, status.scheduler_id, _state(status, out), tasks, when, status.standing.sentence]
+    return [status.id, status.system, status.scheduler_id, _state(status, out), tasks, when, status.status.sentence]
 
 
 @job.command()
 @click.argument("job")
-@json_option
+@json_output(JobDetails)
 def show(out: Out, job: str) -> int:
-    """Show where a job stands, what it used, and why it failed.
+    """Show the status of a job, its resource usage, and why it failed.
 
     \b
     Example:
       fairmile job show tides
     """
-    workspace = Workspace.open()
-    status = workspace.jobs.get(job)
-    diagnosis = workspace.jobs.explain(status.id)
-    if out.as_json:
-        out.data(_document(status) | {"diagnosis": dataclasses.asdict(diagnosis) if diagnosis else None})
-        return 0
-    out.heading(f"{status.id}: {_words(status.state)}")
-    out.items(_facts(status))
-    bad = {index: task for index, task in status.tasks.items() if task.state not in (State.DONE, State.QUEUED)}
+    out.show(Workspace.open().jobs.show(job), lambda details: _print_details(out, details))
+    return 0
+
+
+def _print_details(out: Out, details: JobDetails) -> None:
+    job = details.job
+    out.heading(f"{job.id}: {_words(job.state)}")
+    out.items(_facts(job))
+    bad = {index: task for index, task in job.tasks.items() if task.state not in (State.DONE, State.QUEUED)}
     rows = [[index, _words(task.state), task.exit_code, task.sentence] for index, task in sorted(bad.items())]
     out.table(["task", "state", "exit code", "why"], rows[:_SHOWN_TASKS], shrink=["why"])
     if len(rows) > _SHOWN_TASKS:
         out.say(f"and {len(rows) - _SHOWN_TASKS} more")
-    if status.trouble:
-        out.say(f"this may be out of date: {status.trouble}")
-    _render_diagnosis(status, diagnosis, out)
-    return 0
+    if job.trouble:
+        out.say(f"this may be out of date: {job.trouble}")
+    _print_diagnosis(job, details.diagnosis, out)
 
 
-def _facts(status: JobStatus) -> list[tuple[str, str]]:
-    standing = status.standing
-    usage = standing.usage
+def _facts(job: JobStatus) -> list[tuple[str, str]]:
+    status = job.status
+    usage = status.usage
     facts = {
-        "system": status.system,
-        "id there": status.scheduler_id,
-        "why": standing.sentence,
-        "exit code": "" if standing.exit_code is None else str(standing.exit_code),
-        "nodes": standing.nodes,
-        "starts again": str(standing.restarts) if standing.restarts else "",
-        "attempts": str(status.attempt) if status.attempt > 1 else "",
-        "tasks": ", ".join(f"{number} {_words(state)}" for state, number in status.counts().items()),
-        "folder": status.folder,
+        "system": job.system,
+        "scheduler id": job.scheduler_id,
+        "why": status.sentence,
+        "exit code": "" if status.exit_code is None else str(status.exit_code),
+        "nodes": status.nodes,
+        "restarts": str(status.restarts) if status.restarts else "",
+        "attempts": str(job.attempt) if job.attempt > 1 else "",
+        "tasks": ", ".join(f"{number} {_words(state)}" for state, number in job.counts().items()),
+        "folder": job.folder,
     }
     if usage is not None:
         used = {
@@ -310,12 +307,14 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
 
 @job.command()
 @click.argument("job")
-@click.option("--task", type=click.IntRange(min=0), help="The output of one task of an array or pack.")
-@click.option("--err", "errors", is_flag=True, help="What it wrote to stderr.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-@json_option
+@click.option(
+    "--task", type=click.IntRange(min=0), metavar="N", help="Print the output of this task of an array or pack."
+)
+@click.option("--err", "errors", is_flag=True, help="Print stderr instead of stdout.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the job ends.")
+@json_output(JobLog)
 def log(out: Out, job: str, task: int | None, errors: bool, follow: bool) -> int:
-    """Print the output of a job, also while it runs; of an array, that of task 0.
+    """Print the output of a job, even while it runs. For an array, print that of task 0.
 
     \b
     Examples:
@@ -323,15 +322,14 @@ def log(out: Out, job: str, task: int | None, errors: bool, follow: bool) -> int
       fairmile job log tides --err --follow
     """
     jobs = Workspace.open().jobs
-    if out.as_json:
-        out.data({"log": jobs.log(job, task=task, errors=errors).decode(errors="replace")})
-        return 0
-    pieces = jobs.follow(job, task=task, errors=errors) if follow else [jobs.log(job, task=task, errors=errors)]
-    _print(out, pieces)
+    if follow and not out.as_json:
+        _print_log(out, jobs.follow(job, task=task, errors=errors))
+    else:
+        out.show(jobs.log(job, task=task, errors=errors), lambda text: _print_log(out, [text]))
     return 0
 
 
-def _print(out: Out, pieces: Iterable[bytes]) -> None:
+def _print_log(out: Out, pieces: Iterable[bytes]) -> None:
     for piece in pieces:
         out.document(piece)
         sys.stdout.flush()
@@ -339,81 +337,87 @@ def _print(out: Out, pieces: Iterable[bytes]) -> None:
 
 @job.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--timeout", help="Give up waiting after so long, such as 90, 10m or 2h.")
-@json_option
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this time, such as 90, 10m or 2h.")
+@json_output(JobList)
 def wait(out: Out, jobs: tuple[str, ...], timeout: str | None) -> int:
-    """Wait for the end of jobs; the exit code is 1 unless all succeeded.
+    """Wait for jobs to end. The exit code is 1 unless all succeed.
 
     \b
     Example:
       fairmile job wait tides --timeout 2h
     """
-    return _waited(Workspace.open(), out, list(jobs), parse_duration(timeout) if timeout else None)
+    return _wait_for(Workspace.open(), out, list(jobs), parse_duration(timeout) if timeout else None)
 
 
 @job.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Say what would be cancelled; cancel nothing.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Print what would be cancelled; cancel nothing.")
+@json_output(JobList)
 def cancel(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
-    """End jobs that wait or run.
+    """Cancel jobs that are queued or running.
 
     \b
     Example:
       fairmile job cancel tides
     """
-    queue = Workspace.open().jobs
-    found = [queue.get(each) for each in jobs] if dry_run else queue.cancel(jobs)
-    if out.as_json:
-        out.data({"jobs": [_document(each) for each in found]})
-        return 0
-    for each in found:
-        more = "" if each.is_over else ", would be cancelled" if dry_run else ", was asked to end"
-        out.line(f"{each.id}: {_words(each.state)}{more}")
+    cancelled = Workspace.open().jobs.cancel(jobs, dry_run=dry_run)
+    out.show(cancelled, lambda cancelled: _print_cancelled(out, cancelled, dry_run))
     return 0
+
+
+def _print_cancelled(out: Out, jobs: JobList, dry_run: bool) -> None:
+    for each in jobs:
+        more = "" if each.is_over else ", would be cancelled" if dry_run else ", cancel requested"
+        out.line(f"{each.id}: {_words(each.state)}{more}")
 
 
 @job.command()
 @click.argument("job")
-@click.option("--to", type=click.Path(path_type=Path), default=Path(), help="The folder to put them in.  [default: .]")
-@click.option("--dry-run", is_flag=True, help="Say what would be copied; copy nothing.")
-@json_option
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="FOLDER",
+    help="Copy the files into this folder.  [default: .]",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be copied; copy nothing.")
+@json_output(CopiedFiles)
 def bring(out: Out, job: str, to: Path, dry_run: bool) -> int:
-    """Copy the declared outputs of a job here, from wherever it ran.
+    """Copy the declared output files of a job from the system it ran on.
 
     \b
     Example:
       fairmile job bring tides --to results
     """
-    jobs = Workspace.open().jobs
-    brought = jobs.bring(job, to, dry_run=dry_run)
-    if out.as_json:
-        out.data({"files": [str(path) for path in brought]})
-        return 0
-    for path in brought:
-        out.line(f"{'would bring' if dry_run else 'brought'}  {path}")
-    if not brought:
+    copied = Workspace.open().jobs.bring(job, to, dry_run=dry_run)
+    out.show(copied, lambda copied: _print_copied(out, copied, dry_run))
+    return 0
+
+
+def _print_copied(out: Out, files: CopiedFiles, dry_run: bool) -> None:
+    for path in files:
+        out.line(f"{'would copy' if dry_run else 'copied'}  {path}")
+    if not files:
         out.say("the job declared no outputs")
         out.hint("`fairmile job submit --output-file NAME …` declares one")
-    return 0
 
 
 @job.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
+@json_output(RemovedJobs)
 def rm(out: Out, jobs: tuple[str, ...], dry_run: bool) -> int:
-    """Forget jobs that have ended, with their folders.
+    """Remove jobs that have ended, with their folders.
 
     \b
     Example:
       fairmile job rm tides --dry-run
     """
-    queue = Workspace.open().jobs
-    removed = [queue.get(each).id for each in jobs] if dry_run else queue.rm(jobs)
-    if out.as_json:
-        out.data({"removed": removed})
-        return 0
-    for id in removed:
-        out.line(f"{'would remove' if dry_run else 'removed'}  {id}")
+    removed = Workspace.open().jobs.rm(jobs, dry_run=dry_run)
+    out.show(removed, lambda removed: _print_removed(out, removed, dry_run))
     return 0
+
+
+def _print_removed(out: Out, jobs: RemovedJobs, dry_run: bool) -> None:
+    for id in jobs:
+        out.line(f"{'would remove' if dry_run else 'removed'}  {id}")

@@ -25,47 +25,64 @@ _NAMES = {
 _FORMS = {"name": "at most 64 letters, digits, '.', '_' or '-', the first a letter or digit"}
 
 _OF_A_PROGRAM = (
-    click.option("--array", metavar="N[%K]", help="The same N times, K of them at once."),
-    click.option("--launch", type=click.Choice(get_args(Launch)), help="How the program is started."),
+    click.option("--array", metavar="N[%K]", help="Run the program N times, at most K of them concurrently."),
+    click.option("--launch", type=click.Choice(get_args(Launch)), help="Launcher that starts the program."),
 )
 
 _OPTIONS = (
-    click.option("--on", default="laptop", metavar="SYSTEM", help="Where it runs.  [default: laptop, which is here]"),
-    click.option("--software", multiple=True, metavar="NAME", help="A framework of the system, as ddp or horovod."),
-    click.option("--nodes", type=_COUNT, metavar="N", help="Nodes."),
-    click.option("--time", metavar="TIME", help="The longest it may take, as 1:00:00 or 90m."),
-    click.option("--partition", default="", metavar="NAME", help="The partition or queue."),
-    click.option("--account", default="", metavar="NAME", help="The account that pays."),
-    click.option("--qos", default="", metavar="NAME", help="The quality of service."),
-    click.option("--gpus-per-node", type=click.IntRange(min=0), metavar="N", help="GPUs of each node."),
-    click.option("--tasks-per-node", type=_COUNT, metavar="N", help="Tasks on each node."),
-    click.option("--cpus-per-task", type=_COUNT, metavar="N", help="CPUs of each task."),
-    click.option("--memory", metavar="SIZE", help="Memory of each node, as 64GiB."),
-    click.option("--exclusive/--shared", default=None, help="Whether other jobs may use the rest of its nodes."),
+    click.option(
+        "--on", default="laptop", metavar="SYSTEM", help="System to run on.  [default: laptop, which is this machine]"
+    ),
+    click.option("--software", multiple=True, metavar="NAME", help="Load this framework, such as ddp; repeatable."),
+    click.option("--nodes", type=_COUNT, metavar="N", help="Number of nodes."),
+    click.option("--time", metavar="TIME", help="Time limit, such as 1:00:00 or 90m."),
+    click.option("--partition", default="", metavar="NAME", help="Submit to this partition or queue."),
+    click.option("--account", default="", metavar="NAME", help="Charge this account."),
+    click.option("--qos", default="", metavar="NAME", help="Quality of service."),
+    click.option("--gpus-per-node", type=click.IntRange(min=0), metavar="N", help="Number of GPUs per node."),
+    click.option("--tasks-per-node", type=_COUNT, metavar="N", help="Number of tasks per node."),
+    click.option("--cpus-per-task", type=_COUNT, metavar="N", help="Number of CPUs per task."),
+    click.option("--memory", metavar="SIZE", help="Memory per node, such as 64GiB."),
+    click.option("--exclusive/--shared", default=None, help="Request whole nodes, or share them with other jobs."),
     *_OF_A_PROGRAM,
-    click.option("--signal", metavar="NAME@TIME", help="Warn it so long before the limit, as USR1@120."),
-    click.option("--name", default="", metavar="NAME", help="What the scheduler calls it."),
-    click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set an environment variable."),
-    click.option("--option", multiple=True, metavar="OPTION", help="Hand an option to the scheduler as it is."),
-    click.option("--requeue/--no-requeue", default=True, help="Whether a lost node starts it again.  [default: yes]"),
+    click.option("--signal", metavar="NAME@TIME", help="Send this signal that long before the limit, as USR1@120."),
+    click.option("--name", default="", metavar="NAME", help="Name of the job."),
+    click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set an environment variable; repeatable."),
+    click.option("--option", multiple=True, metavar="OPTION", help="Pass an option to the scheduler unchanged."),
+    click.option("--requeue/--no-requeue", default=True, help="Restart the job after a node failure.  [default: yes]"),
 )
 
 _SUBMIT_OPTIONS = (
-    click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="Bring a file into its folder."),
+    click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="Copy a file into the job's folder."),
     click.option(
-        "--output-file", "outputs", multiple=True, metavar="NAME", help="A file for `job bring` to copy back."
+        "--output-file",
+        "outputs",
+        multiple=True,
+        metavar="NAME",
+        help="Declare an output file, which `job bring` copies.",
     ),
-    click.option("--after", multiple=True, metavar="JOB[:WHEN]", help="Wait for a job; WHEN is ok, failed or any."),
-    click.option("--retries", type=click.IntRange(0, 100), default=0, help="Submit again after a lost node or so."),
-    click.option("--key", default="", help="The same key never becomes two jobs."),
     click.option(
-        "--folder", default="", help="Where it runs.  [default: a folder of its own that shows the current one]"
+        "--after", multiple=True, metavar="JOB[:WHEN]", help="Start after another job; WHEN is ok, failed or any."
+    ),
+    click.option(
+        "--retries",
+        type=click.IntRange(0, 100),
+        default=0,
+        metavar="N",
+        help="Resubmit up to N times after a failure such as a lost node.",
+    ),
+    click.option("--key", default="", metavar="KEY", help="Submit at most one job with this key."),
+    click.option(
+        "--folder",
+        default="",
+        metavar="FOLDER",
+        help="Run in this folder.  [default: the job's own folder, which shows the current one]",
     ),
 )
 
 
 def submit_options(command: F) -> F:
-    """Give a command the options that only a job which is submitted has."""
+    """Give a command the options of jobs that are submitted."""
     for option in reversed(_SUBMIT_OPTIONS):
         command = option(command)
     return command
@@ -76,7 +93,7 @@ def job_options(command: F) -> F: ...
 @overload
 def job_options(*, program: bool) -> Callable[[F], F]: ...
 def job_options(command: F | None = None, *, program: bool = True) -> F | Callable[[F], F]:
-    """Give a command the options that describe a job and, unless `program` is False, the program and what is its own.
+    """Give a command the options that describe a job and, unless `program` is False, the program with its own options.
 
     The command receives `on`, and the rest for `spec_from`.
     """
@@ -93,7 +110,7 @@ def job_options(command: F | None = None, *, program: bool = True) -> F | Callab
 
 
 def spec_from(options: Mapping[str, Any]) -> JobSpec:
-    """Return the job that the options describe; every option that cannot be read is told."""
+    """Return the job that the options describe; raise InvalidDocument with every option that is not valid."""
     from pydantic import ValidationError
 
     problems: list[Problem] = []

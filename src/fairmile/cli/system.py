@@ -1,25 +1,23 @@
-"""`fairmile system`: what is known of machines, and how their files are looked after."""
+"""`fairmile system`: describe machines, and manage the files that do."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import click
 
-from fairmile.base.errors import FairmileError, InvalidDocument, Problem
+from fairmile.base.errors import Problem
 from fairmile.base.units import format_duration
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.main import Entry
-from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.out import Out, count, json_output
 from fairmile.systems.model import Partition, SoftwareSet, System
-from fairmile.systems.registry import Listed, Systems, add_system, check_file, remove_system
+from fairmile.systems.registry import AddedSystem, FileChecks, RemovedSystem, SystemList, SystemSummary
+from fairmile.systems.system_details import SystemDetails
 from fairmile.workspace import Workspace
 
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 _FILE = click.Path(path_type=Path)
 _GPU_OPTIONS = {
     "gpus-per-node": "GPUs by --gpus-per-node",
@@ -29,131 +27,127 @@ _GPU_OPTIONS = {
 
 ENTRIES = {
     "modules": Entry("fairmile.cli.system_modules", "modules", "Print the module lines of a framework on a system."),
-    "eval": Entry("fairmile.cli.system_modules", "eval_", "Bring the module blocks of a script up to date."),
-    "script": Entry("fairmile.cli.system_script", "script", "Print the batch script that is right on a system."),
-    "probe": Entry("fairmile.cli.system_probe", "probe", "Describe this machine, and compare it with what is known."),
-    "certify": Entry("fairmile.cli.system_certify", "certify", "Run a short suite on a system and keep the record."),
+    "eval": Entry("fairmile.cli.system_modules", "eval_", "Update the module blocks of a script."),
+    "script": Entry("fairmile.cli.system_script", "script", "Print the batch script of a job on a system."),
+    "probe": Entry("fairmile.cli.system_probe", "probe", "Describe this machine, or compare it with a known system."),
+    "certify": Entry("fairmile.cli.system_certify", "certify", "Run a short test suite on a system; keep the record."),
 }
 
 
 @click.group(cls=LazyGroup, entries=ENTRIES)
 def system() -> None:
-    """Know the machines: partitions, modules, limits, scripts.
+    """Describe machines: partitions, modules, limits, job scripts.
 
-    NAME is a name or an alias that `fairmile system ls` shows. Your own machines are
-    files in your folder of systems; `fairmile system add FILE` puts one there.
+    NAME is a name or an alias from `fairmile system ls`. Your own machines are
+    files in your folder of systems; add one with `fairmile system add FILE`.
     """
 
 
 @system.command()
-@json_option
+@json_output(SystemList)
 def ls(out: Out) -> int:
-    """List the systems that are known.
+    """List known systems.
 
     \b
     Example:
       fairmile system ls
     """
-    rows = Workspace.open().systems.registry.rows()
-    if out.as_json:
-        out.data({"systems": [_plain(dataclasses.asdict(row)) for row in rows]})
-        return 0
-    columns = ["name", "centre", "scheduler", "partitions", "GPUs", "software", "compared", "newest source"]
-    out.table(columns, [_listed(row) for row in rows if not row.problem], shrink=["partitions", "GPUs", "software"])
-    for row in rows:
-        if row.problem:
-            out.say(f"{row.name} cannot be used: {row.problem}")
+    out.show(Workspace.open().systems.ls(), lambda systems: _print_list(out, systems))
     return 0
 
 
-def _listed(row: Listed) -> list[str]:
-    compared = f"retired {row.retired}" if row.retired else str(row.verified or "")
-    lists = (row.partitions, row.gpus, row.software)
-    return [row.name, row.centre, row.scheduler, *(", ".join(each) for each in lists), compared, row.newest_source]
+def _print_list(out: Out, systems: SystemList) -> None:
+    columns = ["name", "centre", "scheduler", "partitions", "GPUs", "software", "compared", "newest source"]
+    rows = [_row(each) for each in systems if not each.problem]
+    out.table(columns, rows, shrink=["partitions", "GPUs", "software"])
+    for each in systems:
+        if each.problem:
+            out.say(f"{each.name} cannot be used: {each.problem}")
 
 
-def _plain(value: Any) -> Any:
-    """Return data with its dates as texts."""
-    return {key: str(each) if isinstance(each, date) else each for key, each in value.items()}
+def _row(system: SystemSummary) -> list[str]:
+    compared = f"retired {system.retired}" if system.retired else str(system.verified or "")
+    lists = [", ".join(each) for each in (system.partitions, system.gpus, system.software)]
+    return [system.name, system.centre, system.scheduler, *lists, compared, system.newest_source]
 
 
 @system.command()
 @click.argument("name")
-@json_option
+@json_output(SystemDetails)
 def show(name: str, out: Out) -> int:
-    """Describe a system: partitions, file systems, software, how programs start, what is not verified.
+    """Describe a system: partitions, file systems, software, launchers, unverified values.
 
-    A value with a question mark is one that none of the file's sources carries.
+    A question mark follows a value that none of the file's sources states.
 
     \b
     Example:
       fairmile system show jureca
     """
-    registry = Workspace.open().systems.registry
-    found = registry[name]
-    if out.as_json:
-        out.data({**found.model_dump(mode="json"), "origin": registry.origin(name)})
-        return 0
-    out.heading(f"{found.title} ({found.name})")
-    if found.description:
-        out.paragraph(found.description)
-    out.items(list(_facts(found, registry.origin(name))))
-    _render_partitions(found, out)
-    _render_file_systems(found, out)
-    _render_software(found, out)
-    _render_trust(found, out)
+    out.show(Workspace.open().systems.show(name), lambda details: _print_details(out, details))
     return 0
 
 
-def _facts(found: System, origin: str) -> Iterator[tuple[str, str]]:
-    rules, launch = found.scheduler, found.launch
-    if found.retired:
-        yield "retired", str(found.retired)
-    if found.centre:
-        yield "centre", ", ".join(filter(None, [found.centre, found.country]))
-    if found.aliases:
-        yield "also", ", ".join(found.aliases)
-    if found.login:
-        yield "login", _marked(found, "login", found.login)
+def _print_details(out: Out, details: SystemDetails) -> None:
+    system = details.system
+    out.heading(f"{system.title} ({system.name})")
+    if system.description:
+        out.paragraph(system.description)
+    out.items(list(_facts(system, details.origin)))
+    _print_partitions(system, out)
+    _print_file_systems(system, out)
+    _print_software(system, out)
+    _print_sources(system, out)
+
+
+def _facts(system: System, origin: str) -> Iterator[tuple[str, str]]:
+    rules, launch = system.scheduler, system.launch
+    if system.retired:
+        yield "retired", str(system.retired)
+    if system.centre:
+        yield "centre", ", ".join(filter(None, [system.centre, system.country]))
+    if system.aliases:
+        yield "also", ", ".join(system.aliases)
+    if system.login:
+        yield "login", _marked(system, "login", system.login)
     needs = [word for word, needed in (("account", rules.needs_account), ("time", rules.needs_time)) if needed]
     asks = _GPU_OPTIONS.get(rules.gpu_option, "") if rules.dialect == "slurm" else ""
-    told = [rules.dialect, rules.version, f"every job names {' and '.join(needs)}" if needs else "", asks]
-    yield "scheduler", _marked(found, "scheduler", "; ".join(filter(None, [*told, *rules.options])))
+    words = [rules.dialect, rules.version, f"every job names {' and '.join(needs)}" if needs else "", asks]
+    yield "scheduler", _marked(system, "scheduler", "; ".join(filter(None, [*words, *rules.options])))
     suffix = f"first node's name + {launch.rendezvous_suffix!r}" if launch.rendezvous_suffix else ""
-    words = [launch.launcher, f"--mpi={launch.mpi}" if launch.mpi else "", launch.binding]
+    start = [launch.launcher, f"--mpi={launch.mpi}" if launch.mpi else "", launch.binding]
     variables = [f"{name}={value}" for name, value in launch.environment.items()]
     yield (
         "launch",
-        _marked(found, "launch", "; ".join(filter(None, [" ".join(filter(None, words)), suffix, *variables]))),
+        _marked(system, "launch", "; ".join(filter(None, [" ".join(filter(None, start)), suffix, *variables]))),
     )
-    if found.stages:
-        yield "stages", ", ".join(found.stages)
-    yield "architecture", found.architecture
+    if system.stages:
+        yield "stages", ", ".join(system.stages)
+    yield "architecture", system.architecture
     yield "from", origin
 
 
-def _marked(found: System, path: str, text: str) -> str:
-    return f"{text} ?" if text and found.is_unverified(path) else text
+def _marked(system: System, path: str, text: str) -> str:
+    return f"{text} ?" if text and system.is_unverified(path) else text
 
 
-def _render_partitions(found: System, out: Out) -> None:
+def _print_partitions(system: System, out: Out) -> None:
     out.line()
     columns = ["partition", "nodes", "cores", "memory", "GPUs", "longest", "most nodes", "network"]
-    out.table(columns, [_partition(found, name, each) for name, each in found.partitions.items()], shrink=["network"])
-    for name, each in found.partitions.items():
+    out.table(columns, [_partition(system, name, each) for name, each in system.partitions.items()], shrink=["network"])
+    for name, each in system.partitions.items():
         named = [] if each.named else ["no partition"]
-        asked = [*named, *each.options, *([f"qos {each.qos}"] if each.qos else [])]
-        if asked:
-            out.item(f"  {name}: ", _marked(found, f"partitions.{name}.options", f"jobs name {', '.join(asked)}"))
+        options = [*named, *each.options, *([f"qos {each.qos}"] if each.qos else [])]
+        if options:
+            out.item(f"  {name}: ", _marked(system, f"partitions.{name}.options", f"jobs name {', '.join(options)}"))
         if each.note:
-            out.item(f"  {name}: ", _marked(found, f"partitions.{name}.note", each.note))
+            out.item(f"  {name}: ", _marked(system, f"partitions.{name}.note", each.note))
 
 
-def _partition(found: System, name: str, each: Partition) -> list[str]:
+def _partition(system: System, name: str, each: Partition) -> list[str]:
     gpu = each.gpu
     memory = f"{gpu.memory_gib:g} GiB" if gpu and gpu.memory_gib else ""
-    if not found.is_unverified(f"partitions.{name}.gpu.model"):
-        memory = _marked(found, f"partitions.{name}.gpu.memory_gib", memory)
+    if not system.is_unverified(f"partitions.{name}.gpu.model"):
+        memory = _marked(system, f"partitions.{name}.gpu.memory_gib", memory)
     cells = {
         "nodes": f"{each.nodes:,}" if each.nodes else "",
         "cores": f"{each.cores}" + (f" × {each.threads_per_core}" if each.threads_per_core > 1 else "")
@@ -165,32 +159,32 @@ def _partition(found: System, name: str, each: Partition) -> list[str]:
         "max_nodes": f"{each.max_nodes:,}" if each.max_nodes else "",
         "interconnect": each.interconnect,
     }
-    label = f"{name} *" if name == found.default_partition else name
-    return [label, *(_marked(found, f"partitions.{name}.{key}", text) for key, text in cells.items())]
+    label = f"{name} *" if name == system.default_partition else name
+    return [label, *(_marked(system, f"partitions.{name}.{key}", text) for key, text in cells.items())]
 
 
-def _render_file_systems(found: System, out: Out) -> None:
-    if not found.file_systems:
+def _print_file_systems(system: System, out: Out) -> None:
+    if not system.file_systems:
         return
     out.line()
     columns = ["file system", "path", "purpose", "kind", "purge"]
     rows = [
-        [name, *(_marked(found, f"file_systems.{name}.{key}", getattr(each, key)) for key in columns[1:])]
-        for name, each in found.file_systems.items()
+        [name, *(_marked(system, f"file_systems.{name}.{key}", getattr(each, key)) for key in columns[1:])]
+        for name, each in system.file_systems.items()
     ]
     out.table(columns, rows, shrink=["purge"])
 
 
-def _render_software(found: System, out: Out) -> None:
-    for name, sets in found.software.items():
+def _print_software(system: System, out: Out) -> None:
+    for name, sets in system.software.items():
         for number, each in enumerate(sets):
             out.line()
             where = f" on {', '.join(each.partitions)}" if each.partitions else ""
             variant = f" (variant {number + 1})" if number else ""
-            out.heading(_marked(found, f"software.{name}", f"{name}{variant}{where}"))
-            cut = _cut(each)
-            if cut:
-                out.line(f"  {cut}")
+            out.heading(_marked(system, f"software.{name}", f"{name}{variant}{where}"))
+            resources = _resources(each)
+            if resources:
+                out.line(f"  {resources}")
             for line in each.lines:
                 out.line(f"  {line}")
             for text in (*each.disagrees, each.note):
@@ -198,7 +192,7 @@ def _render_software(found: System, out: Out) -> None:
                     out.item("  note: ", text)
 
 
-def _cut(each: SoftwareSet) -> str:
+def _resources(each: SoftwareSet) -> str:
     parts = {
         "partition": each.partition,
         "tasks per node": each.tasks_per_node,
@@ -209,65 +203,46 @@ def _cut(each: SoftwareSet) -> str:
     return ", ".join(f"{label} {value}" for label, value in parts.items() if value not in (None, ""))
 
 
-def _render_trust(found: System, out: Out) -> None:
+def _print_sources(system: System, out: Out) -> None:
     out.line()
-    told = found.compared if found.verified else "never"
-    out.item("compared    ", told.removeprefix("compared "))
-    if found.unverified:
-        out.item("unverified  ", ", ".join(found.unverified))
-    for source in found.sources:
+    compared = system.compared if system.verified else "never"
+    out.item("compared    ", compared.removeprefix("compared "))
+    if system.unverified:
+        out.item("unverified  ", ", ".join(system.unverified))
+    for source in system.sources:
         out.item("source      ", source)
 
 
 @system.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
-@json_option
+@json_output(FileChecks)
 def check(files: tuple[Path, ...], out: Out) -> int:
     """Check files that describe systems; change nothing.
 
-    Every problem is told with file, line, field, what was expected and what to do.
-    What is only doubtful, a file that nobody verified for a year perhaps, is told
-    too and leaves the file valid.
+    Each problem is printed with its file, line and field, what was expected and what
+    to do. A warning, such as a file that nobody verified for a year, leaves the file
+    valid. The exit code is 2 when a file is not valid.
 
     \b
     Example:
       fairmile system check my-cluster.yaml
     """
-    verdicts = {str(file): _checked(file) for file in files}
-    bad = [file for file, found in verdicts.items() if _errors(found)]
-    if out.as_json:
-        rows = [{"file": file, "ok": file not in bad, "problems": _told(found)} for file, found in verdicts.items()]
-        out.data({"files": rows})
-        return 2 if bad else 0
-    for file, found in verdicts.items():
-        for problem in found:
-            _render_problem(problem, out)
-        errors = len(_errors(found))
-        numbers = [count(many, noun) for many, noun in ((errors, "error"), (len(found) - errors, "warning")) if many]
-        out.line(", ".join([f"{file}: {'not valid' if errors else 'valid'}", *numbers]))
-    return 2 if bad else 0
+    checks = Workspace.open().systems.check(files)
+    out.show(checks, lambda checks: _print_checks(out, checks))
+    return 0 if checks.ok else 2
 
 
-def _checked(file: Path) -> list[Problem]:
-    """Return what is wrong with a file; one that cannot be read has that problem alone, and hides no other file's."""
-    try:
-        return check_file(file)
-    except InvalidDocument as error:
-        return list(error.problems)
-    except FairmileError as error:
-        return [Problem(str(error), hint=error.hint or "")]
+def _print_checks(out: Out, checks: FileChecks) -> None:
+    for each in checks:
+        for problem in each.problems:
+            _print_problem(problem, out)
+        errors = len(each.errors)
+        warnings = len(each.problems) - errors
+        numbers = [count(many, noun) for many, noun in ((errors, "error"), (warnings, "warning")) if many]
+        out.line(", ".join([f"{each.file}: {'valid' if each.ok else 'not valid'}", *numbers]))
 
 
-def _errors(found: list[Problem]) -> list[Problem]:
-    return [problem for problem in found if problem.severity == "error"]
-
-
-def _told(found: list[Problem]) -> list[dict[str, Any]]:
-    keys = ("severity", "field", "line", "message", "hint")
-    return [{key: getattr(problem, key) for key in keys} for problem in found]
-
-
-def _render_problem(problem: Problem, out: Out) -> None:
+def _print_problem(problem: Problem, out: Out) -> None:
     # What makes a file invalid is the answer; what is only doubtful is talk.
     if problem.severity == "error":
         out.item(f"{out.colour('error', 'red')}: ", str(problem))
@@ -281,45 +256,44 @@ def _render_problem(problem: Problem, out: Out) -> None:
 
 @system.command()
 @click.argument("file", type=_FILE)
-@click.option("--replace", is_flag=True, help="Put it in the place of your file of the same name.")
+@click.option("--replace", is_flag=True, help="Replace your file of the same name.")
 @_DRY_RUN
-@json_option
+@json_output(AddedSystem)
 def add(file: Path, replace: bool, dry_run: bool, out: Out) -> int:
-    """Copy a checked file into your own folder of systems.
+    """Check a file and copy it into your folder of systems.
 
-    A system of yours takes the place of a built-in one of the same name.
+    Your system replaces a built-in one of the same name.
 
     \b
     Example:
       fairmile system add my-cluster.yaml
     """
-    added, target = add_system(file, Workspace.open().home / "systems", replace=replace, dry_run=dry_run)
-    hides = added.name in Systems().names()
-    if out.as_json:
-        facts = {"name": added.name, "file": str(target), "hides_built_in": hides, "dry_run": dry_run}
-        out.data({"added": facts})
-        return 0
-    out.line(f"{'would add' if dry_run else 'added   '} {added.name}: {target}")
-    if hides:
-        out.say(f"it takes the place of the built-in {added.name}")
+    added = Workspace.open().systems.add(file, replace=replace, dry_run=dry_run)
+    out.show(added, lambda added: _print_added(out, added))
     return 0
+
+
+def _print_added(out: Out, added: AddedSystem) -> None:
+    out.line(f"{'would add' if added.dry_run else 'added   '} {added.name}: {added.file}")
+    if added.hides_built_in:
+        out.say(f"it replaces the built-in {added.name}")
 
 
 @system.command()
 @click.argument("name")
 @_DRY_RUN
-@json_option
+@json_output(RemovedSystem)
 def rm(name: str, dry_run: bool, out: Out) -> int:
-    """Remove one of your own systems, by name or alias; those built in stay.
+    """Remove one of your own systems, by name or alias. Built-in systems stay.
 
     \b
     Example:
       fairmile system rm my-cluster
     """
-    workspace = Workspace.open()
-    gone = remove_system(name, workspace.home / "systems", workspace.systems.registry, dry_run=dry_run)
-    if out.as_json:
-        out.data({"removed": gone.stem, "file": str(gone), "dry_run": dry_run})
-    else:
-        out.line(f"{'would remove' if dry_run else 'removed '} {gone.stem}: {gone}")
+    removed = Workspace.open().systems.rm(name, dry_run=dry_run)
+    out.show(removed, lambda removed: _print_removed(out, removed))
     return 0
+
+
+def _print_removed(out: Out, removed: RemovedSystem) -> None:
+    out.line(f"{'would remove' if removed.dry_run else 'removed '} {removed.name}: {removed.file}")

@@ -1,4 +1,4 @@
-"""`fairmile system script`: the batch script that is right on a system."""
+"""`fairmile system script`: print the batch script of a job on a system."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 import click
 
-from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options, spec_from
-from fairmile.cli.out import Out, json_option
+from fairmile.cli.out import Out, json_output
 from fairmile.jobs.request import Request
 from fairmile.jobs.script import Script
 from fairmile.workspace import Workspace
 
-_ROWS = {
+_LABELS = {
     "partition": "partition",
     "nodes": "nodes",
     "tasks_per_node": "tasks per node",
@@ -31,52 +30,44 @@ _ROWS = {
 
 @click.command()
 @job_options
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the script to a file.")
-@click.option("--explain", is_flag=True, help="Show where each value comes from instead of the script.")
-@json_option
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the script to this file.")
+@click.option("--explain", is_flag=True, help="Print where each value comes from instead of the script.")
+@json_output(Script)
 def script(out: Out, on: str, output: Path | None, explain: bool, **options: Any) -> int:
-    """Print the batch script that is right on a system.
+    """Print the batch script of a job on a system.
 
-    What you leave open comes from the system: GPUs, tasks and CPUs by partition and
-    framework, modules, launcher, binding. A value that the partition cannot give is
-    refused with the limit. Nothing is submitted; `fairmile job submit` takes the same
-    options and does.
+    The system's file fills in what you leave out: GPUs, tasks and CPUs by partition and
+    framework, modules, launcher, binding. A value beyond a partition's limit is refused.
+    Nothing is submitted; `fairmile job submit` takes the same options and submits.
 
     \b
     Examples:
       fairmile system script --on jureca --software ddp --nodes 2 --time 1:00:00 -- python train.py
       fairmile system script --on lumi --software ddp --explain -- python train.py
     """
-    made = Workspace.open().systems[on].script(spec_from(options))
-    if output is not None:
-        write_atomic(output, made.text)
-    if out.as_json:
-        out.data(_document(made, output))
-        return 0
-    if explain:
-        out.table(["value", "", "where it comes from"], _explained(made.request), shrink=["where it comes from"])
-    elif output is None:
-        out.document(made.text)
-    else:
-        out.say(f"wrote {output}")
-    for note in made.notes:
-        out.say(f"note: {note}")
+    made = Workspace.open().systems[on].script(spec_from(options), output=output)
+    out.show(made, lambda made: _print_script(out, made, explain))
     return 0
 
 
-def _document(made: Script, output: Path | None) -> dict[str, Any]:
-    request = made.request
-    values = {name: {"value": getattr(request, name), "origin": request.origins.get(name, "")} for name in _ROWS}
-    written = {"file": str(output)} if output is not None else {}
-    facts = {"system": request.system, "values": values, "options": list(request.options)}
-    return {**facts, "script": made.text, "notes": list(made.notes), **written}
+def _print_script(out: Out, script: Script, explain: bool) -> None:
+    if explain:
+        out.table(["value", "", "where it comes from"], _explained(script.request), shrink=["where it comes from"])
+    elif not script.file:
+        out.document(script.text)
+    else:
+        out.say(f"wrote {script.file}")
+    for note in script.notes:
+        out.say(f"note: {note}")
 
 
 def _explained(request: Request) -> list[list[str]]:
     rows = []
-    for name, label in _ROWS.items():
-        value = getattr(request, name)
-        if value not in (None, ""):
-            shown = format_duration(value) if name == "time_s" else str(value)
-            rows.append([label, f"{value:g} GiB" if name == "memory_gib" else shown, request.origins.get(name, "")])
+    for name, value, origin in request.decided():
+        if value is None or value == "":
+            continue
+        text = str(value)
+        if isinstance(value, (int, float)):
+            text = {"time_s": format_duration(value), "memory_gib": f"{value:g} GiB"}.get(name, text)
+        rows.append([_LABELS[name], text, origin])
     return rows

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base.commands import Runner
 from fairmile.base.digest import canonical_json, merkle_root, scan_tree, sha256_hex
 from fairmile.base.errors import Integrity, NotFound, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import write_atomic
 from fairmile.base.registry import Plugin, Registry
+from fairmile.base.results import Result
 from fairmile.base.strict_json import load_json
 from fairmile.base.words import slug
 from fairmile.envs.inputs import at_home
@@ -258,14 +259,41 @@ class ContainerStep:
         return identity.digest, identity.kind
 
 
-@dataclass(frozen=True)
-class Packaged:
-    """The build folder of an image: the definition's name, texts by name, files and folders to copy, and remarks."""
+class PackagedDict(TypedDict):
+    """An exported environment as JSON; `folder` is where its files were written, or would be."""
+
+    files: list[str]
+    text: str
+    notes: list[str]
+    folder: str | None
+
+
+@dataclass(frozen=True, repr=False)
+class Packaged(Result):
+    """The build folder of an image: the definition's name, texts by name, files and folders to copy, and remarks.
+
+    `folder` is where it was written, or would be.
+    """
 
     definition: str
     texts: Mapping[str, str]
     copies: Mapping[str, Path]
     notes: tuple[str, ...]
+    folder: str | None = None
+
+    def to_dict(self) -> PackagedDict:
+        """Return the export as `fairmile env export --json` prints it."""
+        text = self.texts[self.definition]
+        return {"files": self.files, "text": text, "notes": list(self.notes), "folder": self.folder}
+
+    def summary(self) -> str:
+        """Return the files, and the folder they were written to."""
+        return ", ".join(self.files) + (f" in {self.folder}" if self.folder is not None else "")
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all files and folders, texts first."""
+        return [*self.texts, *self.copies]
 
     def write(self, folder: Path) -> Path:
         """Write the build folder and return its definition, from which `container.definition` builds."""

@@ -1,4 +1,4 @@
-"""Every environment of one root: planned, built once for all who want it, listed, used, removed."""
+"""Every environment of one root: planned, built once for everyone, listed, used, removed."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ import platform
 import shlex
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
-from fairmile.base.commands import Result, Runner
+from fairmile.base.commands import Result as CommandResult
+from fairmile.base.commands import Runner
 from fairmile.base.digest import canonical_json, sha256_hex
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, Lock, write_atomic, write_failure
+from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.envs.building import Building, Design, end_leftovers, make_shared, remove_tree
 from fairmile.envs.containers import Packaged
 from fairmile.envs.exports import export
 from fairmile.envs.inputs import at_home, check_document
+from fairmile.envs.kernel import InstalledKernel, check_kernel, install_kernel, kernels_folder, kernelspec
 from fairmile.envs.modules import ModulesStep
 from fairmile.envs.records import (
     LEASE_S,
     Environment,
+    EnvironmentDetails,
+    EnvironmentDict,
+    EnvironmentList,
     State,
     builder,
     builder_process,
@@ -40,6 +46,7 @@ from fairmile.envs.steps import KINDS, Step, Tools, build_mark
 
 _FORMAT = 1
 _SHORT = 16
+_OWN_WORDS = 6  # of the command of a shell: before them stand bash, its options and the script
 _LEAST_DIGEST = 4
 _REMOVAL_S = 30.0
 _GROUP_MAY = 0o2775
@@ -48,6 +55,56 @@ _ENDINGS = (".yaml", ".yml", ".json")
 What: TypeAlias = str | Path | EnvironmentSpec
 # A specification that was made of something else, with notes on what of that could not be said.
 Noted: TypeAlias = tuple[EnvironmentSpec, tuple[str, ...]]
+
+
+class PlannedStepDict(TypedDict):
+    """A step of a build as JSON."""
+
+    name: str
+    words: str
+    done: bool
+
+
+class EnvPlanDict(TypedDict):
+    """What a build would do, as JSON."""
+
+    name: str
+    digest: str
+    folder: str
+    state: State
+    builder: str
+    trouble: str
+    steps: list[PlannedStepDict]
+    checks: list[str]
+    notes: list[str]
+    dry_run: Literal[True]
+
+
+class RemovedEnvironmentDict(TypedDict):
+    """An environment that was removed, or would be, as JSON."""
+
+    removed: EnvironmentDict
+    dry_run: bool
+
+
+class RemovalDict(EnvironmentDict):
+    """An environment that was removed, or would be, and why."""
+
+    reason: str
+
+
+class RemovalsDict(TypedDict):
+    """Environments that were removed, or would be, as JSON."""
+
+    removed: list[RemovalDict]
+    dry_run: bool
+
+
+class CommandDict(TypedDict):
+    """A command as JSON."""
+
+    argv: list[str]
+    env: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -59,8 +116,8 @@ class PlannedStep:
     done: bool
 
 
-@dataclass(frozen=True)
-class EnvPlan:
+@dataclass(frozen=True, repr=False)
+class EnvPlan(Result):
     """What building an environment would do; `builder` is whoever builds it at this moment, or empty.
 
     `trouble` says why it cannot be built on this machine; then nobody knows its digest. `notes` say what of a card
@@ -81,21 +138,90 @@ class EnvPlan:
     def prefix(self) -> Path:
         return self.folder / "prefix"
 
+    def to_dict(self) -> EnvPlanDict:
+        """Return the plan as `fairmile env build --dry-run --json` prints it."""
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "folder": str(self.folder),
+            "state": self.state,
+            "builder": self.builder,
+            "trouble": self.trouble,
+            "steps": [{"name": each.name, "words": each.words, "done": each.done} for each in self.steps],
+            "checks": list(self.checks),
+            "notes": list(self.notes),
+            "dry_run": True,
+        }
 
-@dataclass(frozen=True)
-class Removal:
-    """An environment that goes, and why."""
+    def summary(self) -> str:
+        """Return the name, the state and the steps that are left."""
+        left = ", ".join(each.name for each in self.steps if not each.done) or "nothing"
+        return f"{self.name} {self.digest[:_SHORT]} {self.state}, to do: {left}"
+
+
+@dataclass(frozen=True, repr=False)
+class RemovedEnvironment(Result):
+    """An environment that was removed, or would be with `dry_run`."""
+
+    environment: Environment
+    dry_run: bool
+
+    def to_dict(self) -> RemovedEnvironmentDict:
+        """Return the removal as `fairmile env rm --json` prints it."""
+        return {"removed": self.environment.to_dict(), "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        """Return the environment."""
+        return f"{'would remove' if self.dry_run else 'removed'} {self.environment.summary()}"
+
+
+@dataclass(frozen=True, repr=False)
+class Removal(Result):
+    """An environment that is removed, and why."""
 
     environment: Environment
     reason: str
 
+    def to_dict(self) -> RemovalDict:
+        """Return the removal as data."""
+        return {**self.environment.to_dict(), "reason": self.reason}
 
-@dataclass(frozen=True)
-class Command:
+    def summary(self) -> str:
+        """Return the environment's name and the reason."""
+        return f"{self.environment.name} {self.environment.digest[:_SHORT]}: {self.reason}"
+
+
+class Removals(Results[Removal]):
+    """Environments that were removed, or would be with `dry_run`."""
+
+    def __init__(self, removals: Iterable[Removal] = (), *, dry_run: bool = False) -> None:
+        super().__init__(removals)
+        self.dry_run = dry_run
+
+    def to_dict(self) -> RemovalsDict:
+        """Return the removals as `fairmile env gc --json` prints them."""
+        return {"removed": [each.to_dict() for each in self], "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        """Return the names of the environments."""
+        names = ", ".join(each.environment.name for each in self) or "nothing"
+        return f"{'would remove' if self.dry_run else 'removed'} {names}"
+
+
+@dataclass(frozen=True, repr=False)
+class Command(Result):
     """A program to start, with the variables to add to its environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
+
+    def to_dict(self) -> CommandDict:
+        """Return the command as `fairmile env shell --json` prints it."""
+        return {"argv": list(self.argv), "env": dict(self.env)}
+
+    def summary(self) -> str:
+        """Return the last words of the command, which are the program's own."""
+        return f"{self.env.get('FAIRMILE_ENV', '')[:_SHORT]}: {shlex.join(self.argv[_OWN_WORDS:])}"
 
 
 def _no_bring(address: str, sha256: str | None) -> Path:
@@ -202,14 +328,17 @@ class Envs:
 
     # Look
 
-    def ls(self) -> list[Environment]:
+    def ls(self) -> EnvironmentList:
         """Return every environment, ready or not, by name and age."""
-        return sorted(read_all(self.root), key=lambda each: (each.name, each.used))
+        return EnvironmentList(sorted(read_all(self.root), key=lambda each: (each.name, each.used)))
 
-    def show(self, ref: What) -> Environment:
-        """Return one environment."""
-        found = self._candidates(ref)
-        return max(found, key=lambda each: (each.ready, str(each.record.get("ended", "")), each.used))
+    def show(self, ref: What) -> EnvironmentDetails:
+        """Return one environment, with its specification, record and lock."""
+        return EnvironmentDetails(**vars(self._latest(ref)))
+
+    def _latest(self, ref: What) -> Environment:
+        candidates = self._candidates(ref)
+        return max(candidates, key=lambda each: (each.ready, str(each.record.get("ended", "")), each.used))
 
     # Use
 
@@ -232,13 +361,34 @@ class Envs:
         outer = ("bash", "--noprofile", "--norc", "-c", script, "fairmile", *inner)
         return Command(outer, {"PS1": f"({environment.name}) \\w \\$ ", "FAIRMILE_ENV": environment.digest})
 
-    def export(self, ref: What, format: str, *, base: str = "") -> Packaged:
+    def export(
+        self, ref: What, format: str, *, base: str = "", to: str | Path | None = None, dry_run: bool = False
+    ) -> Packaged:
         """Return an environment in another form (one of `exports.FORMATS`), exactly as it was built.
 
-        The definition of an image starts from the image `base`, else from that of the specification.
+        The definition of an image starts from the image `base`, else from that of the specification. The files are
+        written into the folder `to`, where given and not with `dry_run`.
+        """
+        exported = export(self._ready(ref), format, base=base)
+        if to is None:
+            return exported
+        if not dry_run:
+            exported.write(Path(to))
+        return replace(exported, folder=str(to))
+
+    def kernel(self, ref: What, *, system: str = "", dry_run: bool = False) -> InstalledKernel:
+        """Install a Jupyter kernel that starts in an environment, once it is seen to start; not with `dry_run`.
+
+        `system` is the name of a machine that Jupyter shows beside the environment's.
         """
         environment = self._ready(ref)
-        return export(environment, format, base=base)
+        kernel = kernelspec(
+            environment.name, self.preamble(ref), system=system, prefix=environment.prefix, wrap=environment.wrap
+        )
+        if not dry_run:
+            check_kernel(kernel, self._runner)
+        folder = kernels_folder(self._environ, Path(self._environ.get("HOME") or Path.home()))
+        return InstalledKernel(kernel.name, install_kernel(kernel, folder, dry_run=dry_run), dry_run)
 
     def note_use(self, ref: What) -> None:
         """Note that this process uses an environment until it ends, also when another program takes its place.
@@ -254,8 +404,8 @@ class Envs:
 
     # Remove
 
-    def rm(self, ref: What, *, force: bool = False, dry_run: bool = False) -> Environment:
-        """Remove one environment and return what it was; refused while it is used or built unless `force`.
+    def rm(self, ref: What, *, force: bool = False, dry_run: bool = False) -> RemovedEnvironment:
+        """Remove one environment; refused while it is used or built unless `force`.
 
         With `force` the programs of a build on this machine are ended. A running job is not seen.
         """
@@ -284,7 +434,7 @@ class Envs:
             )
         if not dry_run:
             self._remove(environment, force=force)
-        return environment
+        return RemovedEnvironment(environment, dry_run)
 
     def gc(
         self,
@@ -292,23 +442,23 @@ class Envs:
         older_than_s: float,
         keep: Callable[[Environment], bool] = lambda _: False,
         dry_run: bool = False,
-    ) -> list[Removal]:
-        """Remove what no build finished and what was not used for so long, and return it.
+    ) -> Removals:
+        """Remove environments that were not used, and builds that did not change, for `older_than_s`.
 
-        What is used or built at this moment stays, and what `keep` asks for.
+        Environments in use, under construction, or accepted by `keep` stay.
         """
         now = time.time()
-        going: list[Removal] = []
+        removals = Removals(dry_run=dry_run)
         for each in self.ls():
             age_s = now - each.used
             if age_s < older_than_s or each.holders() or self._builder(each) or keep(each):
                 continue
             days = f"{age_s / 86_400:.0f} days"
-            going.append(Removal(each, f"not used for {days}" if each.ready else f"unfinished for {days}"))
+            removals.append(Removal(each, f"not used for {days}" if each.ready else f"unfinished for {days}"))
         if not dry_run:
-            for removal in going:
+            for removal in removals:
                 self._remove(removal.environment)
-        return going
+        return removals
 
     # Inside
 
@@ -353,7 +503,7 @@ class Envs:
             path = at_home(str(what))
             return self._of_other_form(path) or (load_spec(path), ())
         name = str(what)
-        return self._find(name) or (parse_spec(self.show(name).spec, origin=name), ())
+        return self._find(name) or (parse_spec(self._latest(name).spec, origin=name), ())
 
     def _of_other_form(self, path: Path) -> Noted | None:
         try:
@@ -423,7 +573,7 @@ class Envs:
         return found
 
     def _ready(self, ref: What) -> Environment:
-        found = self.show(ref)
+        found = self._latest(ref)
         if not found.ready:
             why = str(found.failure.get("message", "")).splitlines()
             raise NotFound(
@@ -494,7 +644,7 @@ class _Limited:
         self._runner = runner
         self._seen = seen
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> Result:
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> CommandResult:
         """Run `argv`; see `Runner.run`."""
         hidden = sorted(os.environ.keys() - self._seen.keys() - (env or {}).keys())
         unset = [word for name in hidden for word in ("-u", name)]

@@ -11,17 +11,43 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base.commands import Runner
 from fairmile.base.errors import Conflict, SystemFailure
 from fairmile.base.files import write_atomic
+from fairmile.base.results import Result
 from fairmile.base.words import slug
 
 _LAUNCHER = "start.sh"
 _CHECK = "--check"
 _CHECK_S = 300.0
 _MODE = 0o755
+
+
+class InstalledKernelDict(TypedDict):
+    """A kernel that was installed, or would be, as JSON."""
+
+    kernel: str
+    folder: str
+    dry_run: bool
+
+
+@dataclass(frozen=True, repr=False)
+class InstalledKernel(Result):
+    """A Jupyter kernel and the folder that it was installed in, or would be with `dry_run`."""
+
+    name: str
+    folder: Path
+    dry_run: bool
+
+    def to_dict(self) -> InstalledKernelDict:
+        """Return the kernel as `fairmile env kernel --json` prints it."""
+        return {"kernel": self.name, "folder": str(self.folder), "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        """Return the name and the folder."""
+        return f"{'would install' if self.dry_run else 'installed'} {self.name} in {self.folder}"
 
 
 @dataclass(frozen=True)

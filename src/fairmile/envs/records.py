@@ -20,10 +20,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from fairmile.base.errors import InvalidDocument
 from fairmile.base.files import Holder
+from fairmile.base.results import Result, Results
 from fairmile.base.strict_json import load_json
 from fairmile.envs.shells import Act, Assign, ModuleLine, Prepend, Source, Unset
 
@@ -34,8 +35,34 @@ LEASE_S = 60.0
 _SURELY_GONE_S = 10 * LEASE_S
 
 
-@dataclass(frozen=True)
-class Environment:
+class EnvironmentDict(TypedDict):
+    """An environment as JSON; `used` is seconds since the epoch, `size_bytes` is null until it is ready."""
+
+    name: str
+    digest: str
+    state: State
+    folder: str
+    size_bytes: int | None
+    used: float
+
+
+class EnvironmentListDict(TypedDict):
+    """Environments as JSON."""
+
+    environments: list[EnvironmentDict]
+
+
+class EnvironmentDetailsDict(EnvironmentDict):
+    """An environment as JSON with its specification, its record, its lock and why the last build failed."""
+
+    spec: dict[str, Any]
+    record: dict[str, Any]
+    lock: dict[str, Any]
+    failure: dict[str, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Environment(Result):
     """One environment on disk; `record`, `lock` and `failure` are empty where there is none."""
 
     name: str
@@ -69,6 +96,48 @@ class Environment:
     def holders(self) -> list[str]:
         """Return who uses it at this moment, as in "process 17 on node3"."""
         return [f"process {each.pid} on {each.host}" for each in _living(self.folder / "uses")]
+
+    def to_dict(self) -> EnvironmentDict:
+        """Return the environment as `fairmile env build --json` prints it."""
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "state": self.state,
+            "folder": str(self.folder),
+            "size_bytes": self.record.get("size_bytes"),
+            "used": self.used,
+        }
+
+    def summary(self) -> str:
+        """Return the name, the start of the digest, the state and the prefix."""
+        return f"{self.name} {self.digest[:16]} {self.state}, {self.prefix}"
+
+
+class EnvironmentDetails(Environment):
+    """One environment on disk, whose data has its specification, record, lock and failure as well."""
+
+    def to_dict(self) -> EnvironmentDetailsDict:
+        """Return the environment as `fairmile env show --json` prints it."""
+        return {
+            **super().to_dict(),
+            "spec": dict(self.spec),
+            "record": dict(self.record),
+            "lock": dict(self.lock),
+            "failure": dict(self.failure),
+        }
+
+
+class EnvironmentList(Results[Environment]):
+    """Environments."""
+
+    def to_dict(self) -> EnvironmentListDict:
+        """Return the environments as `fairmile env ls --json` prints them."""
+        return {"environments": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        """Return the number of environments, and their names."""
+        names = ", ".join(dict.fromkeys(each.name for each in self))
+        return f"{len(self)} environment{'' if len(self) == 1 else 's'}" + (f": {names}" if names else "")
 
 
 def read_environment(folder: Path, lock_file: Path) -> Environment | None:

@@ -8,13 +8,14 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Unsupported, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.results import Result
 from fairmile.base.version import __version__
 from fairmile.jobs.launchers import workers_per_node
 from fairmile.jobs.queue import Jobs, JobStatus
@@ -25,6 +26,7 @@ from fairmile.jobs.states import State
 from fairmile.systems.model import FileSystem
 
 Outcome = Literal["passed", "failed", "not applicable"]
+_OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "not applicable")
 
 _JOB_S = 600.0  # what a job of the suite asks for: short jobs start soon
 _PATIENCE_S = 4 * 3600.0
@@ -84,9 +86,47 @@ torch.distributed.destroy_process_group()
 """
 
 
-@dataclass(frozen=True)
-class Check:
-    """One question to the machine and how it was answered; `output` is the end of what the job said."""
+class CheckDict(TypedDict):
+    """One check as JSON; `output` is the end of the job's output."""
+
+    name: str
+    outcome: Outcome
+    reason: str
+    output: str
+    seconds: float | None
+    job: str
+
+
+class CertificateRecordDict(TypedDict):
+    """A certificate as it is kept."""
+
+    system: str
+    title: str
+    scheduler: str
+    fairmile: str
+    started: str
+    ended: str
+    passed: bool
+    checks: list[CheckDict]
+
+
+class CertificateDict(CertificateRecordDict):
+    """A certificate as JSON; `file` is where its record is kept."""
+
+    file: str
+
+
+class CertificationPlanDict(TypedDict):
+    """The checks that would be made, as JSON."""
+
+    system: str
+    checks: list[str]
+    dry_run: Literal[True]
+
+
+@dataclass(frozen=True, repr=False)
+class Check(Result):
+    """One check of a machine and its outcome; `output` is the end of the job's output."""
 
     name: str
     outcome: Outcome
@@ -95,10 +135,41 @@ class Check:
     seconds: float | None = None
     job: str = ""
 
+    def to_dict(self) -> CheckDict:
+        """Return the check as data."""
+        return {
+            "name": self.name,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "output": self.output,
+            "seconds": self.seconds,
+            "job": self.job,
+        }
 
-@dataclass(frozen=True)
-class Certificate:
-    """What a machine could do on one day, job by job."""
+    def summary(self) -> str:
+        """Return the name, the outcome and the reason."""
+        return f"{self.name} {self.outcome}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, repr=False)
+class CertificationPlan(Result):
+    """The checks that certification of a system would make."""
+
+    system: str
+    checks: tuple[str, ...]
+
+    def to_dict(self) -> CertificationPlanDict:
+        """Return the plan as `fairmile system certify --dry-run --json` prints it."""
+        return {"system": self.system, "checks": list(self.checks), "dry_run": True}
+
+    def summary(self) -> str:
+        """Return the system and the checks."""
+        return f"{self.system}, {len(self.checks)} checks: {', '.join(self.checks)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate(Result):
+    """What a machine could do on one day, check by check; `file` is where the record is kept."""
 
     system: str
     title: str
@@ -106,13 +177,28 @@ class Certificate:
     started: datetime
     ended: datetime
     checks: tuple[Check, ...]
+    file: str = ""
 
     @property
     def passed(self) -> bool:
         return all(check.outcome != "failed" for check in self.checks)
 
-    def record(self) -> dict[str, Any]:
-        """Return everything as data."""
+    def counts(self) -> dict[Outcome, int]:
+        """Return the number of checks with each outcome."""
+        outcomes = [check.outcome for check in self.checks]
+        return {outcome: outcomes.count(outcome) for outcome in _OUTCOMES if outcome in outcomes}
+
+    def to_dict(self) -> CertificateDict:
+        """Return the certificate as `fairmile system certify --json` prints it."""
+        return {**self.record(), "file": self.file}
+
+    def summary(self) -> str:
+        """Return the system and the number of checks with each outcome."""
+        numbers = ", ".join(f"{number} {outcome}" for outcome, number in self.counts().items())
+        return f"{self.system}: {len(self.checks)} checks: {numbers}"
+
+    def record(self) -> CertificateRecordDict:
+        """Return what is kept."""
         return {
             "system": self.system,
             "title": self.title,
@@ -121,7 +207,7 @@ class Certificate:
             "started": _stamp(self.started),
             "ended": _stamp(self.ended),
             "passed": self.passed,
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [check.to_dict() for check in self.checks],
         }
 
     def card(self) -> dict[str, Any]:
@@ -140,11 +226,11 @@ class Certificate:
             ],
         }
 
-    def keep(self, folder: Path) -> Path:
-        """Write the record and its card below a folder of certificates and return the record's file."""
+    def keep(self, folder: Path) -> Certificate:
+        """Write the record and its card below a folder of certificates."""
         file = folder / self.system / f"{self.started.strftime('%Y-%m-%dT%H%M%SZ')}.json"
         write_atomic(file, json.dumps({**self.record(), "card": self.card()}, indent=1) + "\n")
-        return file
+        return replace(self, file=str(file))
 
 
 def certify(
@@ -176,13 +262,13 @@ def certify(
 
 def plan(
     jobs: Jobs, name: str, *, software: Sequence[str] | None = None, resources: Resources | None = None
-) -> list[str]:
-    """Return the names of the checks that certification would make; raise what it would raise."""
+) -> CertificationPlan:
+    """Return the checks that certification would make; raise what it would raise."""
     suite = _Suite(jobs, name, software, resources or Resources(), _PATIENCE_S, lambda check: None)
     steps = suite.first()
     for label in ("", *suite.software):
         suite.facts[label] = _Facts({suite.starter}, {"torch": "", "mpi4py": ""})
-    return [check for step in [*steps, *suite.second()] for check in step.names]
+    return CertificationPlan(name, tuple(check for step in [*steps, *suite.second()] for check in step.names))
 
 
 @dataclass(frozen=True)
@@ -195,9 +281,9 @@ class _Ended:
 
     @property
     def seconds(self) -> float | None:
-        standing = self.status.standing
-        known = standing.started is not None and standing.ended is not None
-        return (standing.ended or 0.0) - (standing.started or 0.0) if known else None
+        times = self.status.status
+        known = times.started is not None and times.ended is not None
+        return (times.ended or 0.0) - (times.started or 0.0) if known else None
 
     def lines(self, word: str) -> list[list[str]]:
         """Return the rest of every line of output that starts with our mark and a word."""
@@ -483,7 +569,7 @@ def _ends_well(name: str) -> Callable[[_Ended], list[Check]]:
 
 
 def _read_exit_code(ended: _Ended) -> list[Check]:
-    name, code = "exit code and output", ended.status.standing.exit_code
+    name, code = "exit code and output", ended.status.status.exit_code
     if code != 7:
         return [ended.check(name, "failed", f"the program ended with 7, we were told {code}: {_told(ended.status)}")]
     if (ended.out, ended.errors) != ("to stdout\n", "to stderr\n"):
@@ -497,7 +583,7 @@ def _read_cancelled(ended: _Ended) -> list[Check]:
 
 
 def _told(status: JobStatus) -> str:
-    return f"{status.state}: {status.standing.sentence}" if status.standing.sentence else str(status.state)
+    return f"{status.state}: {status.status.sentence}" if status.status.sentence else str(status.state)
 
 
 def _folder_line(name: str, each: FileSystem) -> str:

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
+from fairmile.base.results import Result
 from fairmile.base.symptoms import DISK, GPU_MEMORY, MEMORY, QUOTA, TIME, Symptom, find_line
 from fairmile.base.units import format_duration
-from fairmile.jobs.judge import REASONS, Standing
+from fairmile.jobs.judge import REASONS, TaskStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class DiagnosisDict(TypedDict):
+    """A diagnosis as JSON."""
+
+    what: str
+    advice: str
+    line: str
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Result):
     """What went wrong, what to do, and the line of the output that says so."""
 
     what: str
     advice: str
     line: str = ""
+
+    def to_dict(self) -> DiagnosisDict:
+        """Return the diagnosis as data."""
+        return {"what": self.what, "advice": self.advice, "line": self.line}
+
+    def summary(self) -> str:
+        """Return what went wrong and what to do."""
+        return f"{self.what}; {self.advice}"
 
 
 # The first that is found in the output, seen from its end, tells the most.
@@ -68,18 +86,18 @@ _BY_STATE = {
 }
 
 
-def diagnose(standing: Standing, output: str, spec: JobSpec) -> Diagnosis:
+def diagnose(status: TaskStatus, output: str, spec: JobSpec) -> Diagnosis:
     """Return why a job ended as it did; the scheduler's word first, then what its output tells."""
-    if standing.state in _BY_STATE:
-        symptom = _BY_STATE[standing.state]
+    if status.state in _BY_STATE:
+        symptom = _BY_STATE[status.state]
         what, advice = symptom.what, symptom.advice
         line = (find_line(symptom, output) if symptom.pattern else None) or ""
-        if standing.state is State.TIMED_OUT and spec.resources.time_s:
+        if status.state is State.TIMED_OUT and spec.resources.time_s:
             what += f" after {format_duration(spec.resources.time_s)}"
-        return Diagnosis(standing.sentence or what, advice, line)
-    if standing.sentence == REASONS["folder"]:
-        return Diagnosis(standing.sentence, "make it, or give another one with --folder", _last(output))
-    if standing.sentence == REASONS["modules"]:
+        return Diagnosis(status.sentence or what, advice, line)
+    if status.sentence == REASONS["folder"]:
+        return Diagnosis(status.sentence, "make it, or give another one with --folder", _last(output))
+    if status.sentence == REASONS["modules"]:
         return Diagnosis(
             "a module could not be loaded", "`fairmile system probe --on SYSTEM` tells which are there", _last(output)
         )
@@ -87,12 +105,12 @@ def diagnose(standing: Standing, output: str, spec: JobSpec) -> Diagnosis:
         shown = find_line(symptom, output)
         if shown is not None:
             return Diagnosis(symptom.what, symptom.advice, shown)
-    if standing.signal == "KILL":
-        return Diagnosis(standing.sentence, "if memory ran out, ask for more with --memory, or have it hold less")
-    if standing.exit_code == 127:
+    if status.signal == "KILL":
+        return Diagnosis(status.sentence, "if memory ran out, ask for more with --memory, or have it hold less")
+    if status.exit_code == 127:
         return Diagnosis(f"there is no program {spec.argv[0]!r}", "check its name and the environment", _last(output))
     return Diagnosis(
-        standing.sentence or "it failed", "its output tells more: `fairmile job log JOB --err`", _last(output)
+        status.sentence or "it failed", "its output tells more: `fairmile job log JOB --err`", _last(output)
     )
 
 

@@ -6,9 +6,10 @@ import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
-from fairmile.jobs.states import Observed, State, Usage
+from fairmile.base.results import Result
+from fairmile.jobs.states import Observed, State, Usage, UsageDict
 
 # How long a job may be missing from every list before it counts as lost: accounting lags behind.
 _LOST_AFTER_S = 120.0
@@ -17,9 +18,23 @@ _SIGNAL_CODES = 128
 REASONS = {"modules": "a module could not be loaded", "folder": "the folder that it was to run in is not there"}
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a job, or one task of an array, stands; times are seconds since the epoch."""
+class TaskStatusDict(TypedDict):
+    """The status of a job or task as JSON; times are seconds since the epoch."""
+
+    state: State
+    sentence: str
+    exit_code: int | None
+    signal: str
+    nodes: str
+    restarts: int
+    started: float | None
+    ended: float | None
+    usage: UsageDict | None
+
+
+@dataclass(frozen=True, repr=False)
+class TaskStatus(Result):
+    """The status of a job, or of one task of an array; times are seconds since the epoch."""
 
     state: State
     sentence: str = ""
@@ -30,6 +45,24 @@ class Standing:
     started: float | None = None
     ended: float | None = None
     usage: Usage | None = None
+
+    def to_dict(self) -> TaskStatusDict:
+        """Return the status as data."""
+        return {
+            "state": self.state,
+            "sentence": self.sentence,
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "nodes": self.nodes,
+            "restarts": self.restarts,
+            "started": self.started,
+            "ended": self.ended,
+            "usage": self.usage.to_dict() if self.usage is not None else None,
+        }
+
+    def summary(self) -> str:
+        """Return the state, and why."""
+        return f"{self.state.replace('_', ' ')}: {self.sentence}" if self.sentence else self.state.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -51,51 +84,51 @@ class Evidence:
     limit_s: float | None = None  # the time limit of a process that has no scheduler to say that it was reached
 
 
-def judge(evidence: Evidence) -> Standing:
-    """Return where a job stands."""
+def judge(evidence: Evidence) -> TaskStatus:
+    """Return the status of a job."""
     starts = note_lines(evidence.started)
     first = starts[-1] if starts else {}
     end = next(iter(note_lines(evidence.ended)[-1:]), None)
     told = evidence.current if evidence.current is not None else evidence.past
-    standing = _from_notes(evidence, end, told) if end is not None else _from_scheduler(evidence, bool(starts), told)
-    standing = replace(
-        standing,
+    status = _from_notes(evidence, end, told) if end is not None else _from_scheduler(evidence, bool(starts), told)
+    status = replace(
+        status,
         started=_number(first.get("time")),
-        ended=_number(end.get("time")) if end and standing.state.is_end else None,
+        ended=_number(end.get("time")) if end and status.state.is_end else None,
         restarts=max(len(starts) - 1, told.restarts if told else 0, 0),
         nodes=(told.nodes if told else "") or str(first.get("host", "")),
     )
-    return replace(standing, usage=_usage(standing, told))
+    return replace(status, usage=_usage(status, told))
 
 
-def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | None) -> Standing:
+def _from_notes(evidence: Evidence, end: Mapping[str, Any], told: Observed | None) -> TaskStatus:
     code = _number(end.get("exit_code"))
     exit_code = int(code) if code is not None else None
     caught = str(end.get("signal") or "")
     if exit_code == 0 and not caught:
-        return Standing(State.DONE, exit_code=0)
+        return TaskStatus(State.DONE, exit_code=0)
     if end.get("dependency"):
-        return Standing(State.CANCELLED, "the job that it waited for did not end as it had to", exit_code)
+        return TaskStatus(State.CANCELLED, "the job that it waited for did not end as it had to", exit_code)
     if not caught and (exit_code is None or exit_code <= _SIGNAL_CODES):
         sentence = REASONS.get(str(end.get("reason")), f"ended with exit code {exit_code}")
-        return Standing(State.FAILED, sentence, exit_code)
+        return TaskStatus(State.FAILED, sentence, exit_code)
     killed = caught or _signal_name(exit_code or 0)
     if evidence.keeps_accounts and not evidence.asked:
         # Only the scheduler knows whether a limit, a person or a more urgent job ended it, and whether it comes back.
-        return Standing(State.ENDING, f"ended by signal {killed}; its scheduler is still to be asked why")
+        return TaskStatus(State.ENDING, f"ended by signal {killed}; its scheduler is still to be asked why")
     # One that was put back may run again when the scheduler is asked, with no note of that start read yet.
     runs_again = told is not None and told.restarts >= len(note_lines(evidence.started))
     if told is not None and not told.state.is_end and evidence.keeps_accounts and (runs_again or not _is_leaving(told)):
         # Stopped and put back into the queue: a requeued job keeps its id.
-        return Standing(told.state, told.sentence or f"stopped by {killed}, waits to start again", signal=killed)
+        return TaskStatus(told.state, told.sentence or f"stopped by {killed}, waits to start again", signal=killed)
     if told is not None and told.state not in (State.FAILED, State.DONE) and told.state.is_end:
-        return Standing(told.state, told.sentence or _words(told.state), exit_code, killed)
+        return TaskStatus(told.state, told.sentence or _words(told.state), exit_code, killed)
     if evidence.cancelled:
-        return Standing(State.CANCELLED, "cancelled on request", exit_code, killed)
+        return TaskStatus(State.CANCELLED, "cancelled on request", exit_code, killed)
     if evidence.limit_s is not None and _elapsed_s(evidence, end) + 1 >= evidence.limit_s:
-        return Standing(State.TIMED_OUT, _words(State.TIMED_OUT), exit_code, killed)
+        return TaskStatus(State.TIMED_OUT, _words(State.TIMED_OUT), exit_code, killed)
     why = "; this is often the end of a process that used too much memory" if killed == "KILL" else ""
-    return Standing(State.FAILED, f"ended by signal {killed}{why}", exit_code, killed)
+    return TaskStatus(State.FAILED, f"ended by signal {killed}{why}", exit_code, killed)
 
 
 def _elapsed_s(evidence: Evidence, end: Mapping[str, Any]) -> float:
@@ -109,20 +142,20 @@ def _is_leaving(told: Observed) -> bool:
     return told.state in (State.ENDING, State.RUNNING, State.UNKNOWN)
 
 
-def _from_scheduler(evidence: Evidence, has_started: bool, told: Observed | None) -> Standing:
+def _from_scheduler(evidence: Evidence, has_started: bool, told: Observed | None) -> TaskStatus:
     if told is not None:
         code = told.exit_code
         if told.state is State.DONE or told.state is State.FAILED:
             sentence = told.sentence or ("" if told.state is State.DONE else f"ended with exit code {code}")
             if evidence.cancelled and told.state is State.FAILED:
-                return Standing(State.CANCELLED, "cancelled on request", code)
-            return Standing(told.state, sentence, code)
-        return Standing(told.state, told.sentence or _words(told.state), code)
+                return TaskStatus(State.CANCELLED, "cancelled on request", code)
+            return TaskStatus(told.state, sentence, code)
+        return TaskStatus(told.state, told.sentence or _words(told.state), code)
     if evidence.cancelled and evidence.asked:
-        return Standing(State.CANCELLED, "cancelled on request")
+        return TaskStatus(State.CANCELLED, "cancelled on request")
     if evidence.asked and (evidence.missing_s > _LOST_AFTER_S or not evidence.keeps_accounts):
-        return Standing(State.LOST, "it vanished without a note of its end: the machine went down, or it was killed")
-    return Standing(State.RUNNING if has_started else State.QUEUED)
+        return TaskStatus(State.LOST, "it vanished without a note of its end: the machine went down, or it was killed")
+    return TaskStatus(State.RUNNING if has_started else State.QUEUED)
 
 
 def _words(state: State) -> str:
@@ -136,12 +169,12 @@ def _words(state: State) -> str:
     }.get(state, "")
 
 
-def _usage(standing: Standing, told: Observed | None) -> Usage | None:
+def _usage(status: TaskStatus, told: Observed | None) -> Usage | None:
     if told is not None and told.usage is not None:
         return told.usage
-    if standing.started is None or standing.ended is None:
+    if status.started is None or status.ended is None:
         return None
-    return Usage("clock of the node", elapsed_s=max(standing.ended - standing.started, 0.0))
+    return Usage("clock of the node", elapsed_s=max(status.ended - status.started, 0.0))
 
 
 def note_lines(text: str) -> list[Mapping[str, Any]]:

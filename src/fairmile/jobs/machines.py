@@ -7,14 +7,16 @@ import re
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairmile.base.commands import Here, Runner, Ssh
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure, UsageError
+from fairmile.base.files import write_atomic
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.words import did_you_mean
 from fairmile.jobs.folders import FarPlace, JobFolders, NearPlace
 from fairmile.jobs.schedulers import SCHEDULERS, Scheduler
@@ -22,7 +24,32 @@ from fairmile.jobs.script import Script, make_script
 from fairmile.jobs.spec import JobSpec
 from fairmile.systems.blocks import Block, Evaluation, evaluate, module_block
 from fairmile.systems.model import Partition, System
-from fairmile.systems.registry import BUILT_IN, Systems
+from fairmile.systems.registry import (
+    BUILT_IN,
+    AddedSystem,
+    FileChecks,
+    RemovedSystem,
+    SystemList,
+    Systems,
+    add_system,
+    check_files,
+    remove_system,
+)
+from fairmile.systems.script_files import read_script, rewrite_script
+from fairmile.systems.system_details import SystemDetails
+
+if TYPE_CHECKING:
+    from fairmile.systems.probing import SystemDraft
+    from fairmile.systems.survey import Survey
+
+# Whoever submits jobs needs none of this.
+_PROBING: Registry[Callable[..., Any]] = Registry(
+    "way to probe a machine",
+    {
+        "draft": Plugin("fairmile.systems.probing:probe_machine"),
+        "survey": Plugin("fairmile.systems.probing:survey_system"),
+    },
+)
 
 _FAR_FOLDER = ".fairmile/jobs"
 _REACH_FIELDS = ("host", "folder", "account", "partition", "ssh_config", "file")
@@ -115,9 +142,13 @@ class Machine:
         """Return the module block of some software."""
         return module_block(self.system, software, partition)
 
-    def script(self, spec: JobSpec) -> Script:
-        """Return the batch script of a job, with the account and partition of the settings filled in."""
-        return make_script(self.filled(spec), self.system)
+    def script(self, spec: JobSpec, *, output: Path | None = None) -> Script:
+        """Return the batch script of a job, with the settings' account and partition; write it to `output` if given."""
+        script = make_script(self.filled(spec), self.system)
+        if output is None:
+            return script
+        write_atomic(output, script.text)
+        return replace(script, file=str(output))
 
     def filled(self, spec: JobSpec) -> JobSpec:
         """Return the job with what the settings say for this system, where it says nothing itself."""
@@ -143,7 +174,10 @@ def _cluster_name(machine: Machine) -> str:
 
 
 class Machines:
-    """All systems by name; `ssh://[USER@]HOST` is any machine without a scheduler."""
+    """All systems by name; `ssh://[USER@]HOST` is any machine without a scheduler.
+
+    The last of `folders` holds the user's own systems.
+    """
 
     def __init__(
         self,
@@ -156,8 +190,8 @@ class Machines:
         self._reaches = {
             name: Reach.parse(name, given, (origins or {}).get(name, "")) for name, given in (reaches or {}).items()
         }
-        files = {name: Path(reach.file).expanduser() for name, reach in self._reaches.items() if reach.file}
-        self.registry = Systems(folders, files)
+        self._folders = list(folders)
+        self.registry = self._read_registry()
         self._root = root
         self._known: dict[str, Machine] = {}
 
@@ -172,9 +206,79 @@ class Machines:
     def __contains__(self, name: object) -> bool:
         return name in self.registry
 
+    def _read_registry(self) -> Systems:
+        files = {name: Path(reach.file).expanduser() for name, reach in self._reaches.items() if reach.file}
+        return Systems(self._folders, files)
+
+    @property
+    def own_folder(self) -> Path:
+        """The folder of the user's own systems."""
+        if not self._folders:
+            raise UsageError("no folder of systems is set up")
+        return self._folders[-1]
+
     def names(self) -> list[str]:
         """Return the names of all systems."""
         return self.registry.names()
+
+    def ls(self) -> SystemList:
+        """Return a summary of each system, including those whose file cannot be used."""
+        return self.registry.rows()
+
+    def show(self, name: str) -> SystemDetails:
+        """Return a system in full, with where its description comes from."""
+        return self.registry.show(name)
+
+    def check(self, files: Sequence[Path]) -> FileChecks:
+        """Check files that describe systems; nothing is changed."""
+        return check_files(files)
+
+    def add(self, file: Path, *, replace: bool = False, dry_run: bool = False) -> AddedSystem:
+        """Copy a valid system file into the user's own folder of systems."""
+        added = add_system(file, self.own_folder, replace=replace, dry_run=dry_run)
+        self._forget()
+        return added
+
+    def rm(self, name: str, *, dry_run: bool = False) -> RemovedSystem:
+        """Remove one of the user's own systems, given by name or alias."""
+        removed = remove_system(name, self.own_folder, self.registry, dry_run=dry_run)
+        self._forget()
+        return removed
+
+    def _forget(self) -> None:
+        """Read descriptions again when they are next asked for."""
+        self.registry = self._read_registry()
+        self._known.clear()
+
+    def probe(
+        self,
+        *,
+        over: str = "",
+        name: str = "",
+        output: Path | None = None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> SystemDraft:
+        """Probe this machine, or the host `over` by ssh, and draft its system file; write that to `output` if given.
+
+        `name` is that of the system in the draft. `on_step` gets each thing that is looked at.
+        """
+        draft: SystemDraft = _PROBING["draft"](over=over, name=name, output=output, on_step=on_step)
+        return draft
+
+    def survey(
+        self,
+        system: str,
+        *,
+        over: str = "",
+        name: str = "",
+        output: Path | None = None,
+        card: Path | None = None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> Survey:
+        """Probe a machine as `probe` does, and compare it with a known system; `card` gets the result as JSON-LD."""
+        options = {"over": over, "name": name, "output": output, "card": card, "on_step": on_step}
+        survey: Survey = _PROBING["survey"](self.registry[system], **options)
+        return survey
 
     def partition(self, name: str) -> Partition:
         """Return the partition that SYSTEM:PARTITION names; of SYSTEM alone the one that has GPUs, or the usual one."""
@@ -197,8 +301,26 @@ class Machines:
         partition: str = "",
         file: str = "",
     ) -> Evaluation:
-        """Bring the module blocks of a script up to date, move them to another system, add or remove software."""
+        """Update the module blocks of a script, move them to another system, add or remove software."""
         return evaluate(text, self.registry, to=to, add=add, remove=remove, partition=partition, file=file)
+
+    def evaluate_file(
+        self,
+        script: Path,
+        *,
+        to: str = "",
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        partition: str = "",
+        write: bool = False,
+    ) -> Evaluation:
+        """Update the module blocks of a script file as `evaluate` does; change the file only with `write`."""
+        text = read_script(script)
+        evaluation = self.evaluate(text, to=to, add=add, remove=remove, partition=partition, file=str(script))
+        if not write or not evaluation.changed:
+            return evaluation
+        rewrite_script(script, evaluation.text)
+        return replace(evaluation, written=True)
 
     def _machine(self, name: str) -> Machine:
         if name.startswith(_ADDRESS):

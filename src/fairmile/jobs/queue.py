@@ -7,9 +7,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.commands import Here, MissingProgram
 from fairmile.base.errors import (
@@ -23,10 +23,21 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.files import safe_join, write_atomic
+from fairmile.base.registry import Plugin, Registry
 from fairmile.base.views import describe_left_behind, show_folder
 from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
-from fairmile.jobs.judge import Standing
+from fairmile.jobs.job_status import (
+    CopiedFiles,
+    JobDetails,
+    JobList,
+    JobLog,
+    JobPlan,
+    JobStatus,
+    PackPlan,
+    RemovedJobs,
+)
+from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.machines import Machine, Machines
 from fairmile.jobs.packing import packed
 from fairmile.jobs.records import Known, Record, Records
@@ -38,6 +49,18 @@ from fairmile.jobs.script import write_script
 from fairmile.jobs.spec import After, JobSpec
 from fairmile.jobs.states import Observed, State
 from fairmile.jobs.weighing import Weighed, noted_id, with_usage
+
+if TYPE_CHECKING:
+    from fairmile.jobs.certify import Certificate, CertificationPlan, Check
+    from fairmile.jobs.spec import Resources
+
+__all__ = ["JobStatus", "Jobs"]
+
+# Whoever submits or lists jobs needs none of this.
+_CERTIFICATION: Registry[Callable[..., Any]] = Registry(
+    "step of certification",
+    {"plan": Plugin("fairmile.jobs.certify:plan"), "run": Plugin("fairmile.jobs.certify:certify")},
+)
 
 T = TypeVar("T")
 
@@ -60,37 +83,6 @@ _COUNT_FOR_S = 3600.0
 # How often notes are looked at: soon at first, then less often; over ssh each look costs a round trip.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
 _FIRST_FAR_LOOK_S, _LAST_FAR_LOOK_S = 0.25, 5.0
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """A job and where it stands; `tasks` are those of an array or the commands packed into it."""
-
-    id: str
-    name: str
-    system: str
-    scheduler_id: str
-    created: float
-    attempt: int
-    folder: str
-    standing: Standing
-    tasks: dict[int, Standing]
-    trouble: str = ""  # why what is said here may be out of date
-
-    @property
-    def state(self) -> State:
-        return self.standing.state
-
-    @property
-    def is_over(self) -> bool:
-        return self.state.is_end
-
-    def counts(self) -> dict[State, int]:
-        """Return how many tasks are in which state."""
-        found: dict[State, int] = {}
-        for task in self.tasks.values():
-            found[task.state] = found.get(task.state, 0) + 1
-        return found
 
 
 class Jobs:
@@ -134,6 +126,18 @@ class Jobs:
         shared = {name: getattr(like, name) for name in _SHARED}
         return self.submit(packed(commands, at_once=at_once, wrap=like.wrap, **shared), on=on)
 
+    def plan_pack(self, commands: Sequence[Sequence[str]], like: JobSpec, *, on: str = "laptop") -> PackPlan:
+        """Return what `pack` would submit; a job that the system cannot run raises."""
+        self.machines[on].script(like)
+        return PackPlan(tuple(tuple(each) for each in commands), on)
+
+    def plan(self, spec: JobSpec, *, on: str = "laptop") -> JobPlan:
+        """Return the script that `submit` would hand over; a job that the system cannot run raises."""
+        machine = self.machines[on]
+        script = machine.script(spec)
+        elsewhere = [f"cannot be submitted from here: {machine.elsewhere}"] if machine.elsewhere else []
+        return JobPlan(script.text, (*script.notes, *elsewhere))
+
     def submit(self, spec: JobSpec, *, on: str = "laptop") -> JobStatus:
         """Hand a job over and return at once; the same `key` a second time gives the job it gave the first time."""
         machine = self.machines[on]
@@ -149,7 +153,7 @@ class Jobs:
             record = self._hand_over(record, machine, request)
         elif not record.submitted:
             record = self._hand_over_once(record, machine, request, is_new=is_new)
-        return self._status(record, Known(Standing(State.QUEUED)))
+        return self._status(record, Known(TaskStatus(State.QUEUED)))
 
     def left_behind(self, spec: JobSpec, *, on: str = "laptop") -> str:
         """Say what a job on another machine will not see of the folder that it shows; empty where it sees all of it."""
@@ -240,7 +244,7 @@ class Jobs:
             return self._run(machine, machine.scheduler.find(record.key))
         except FairmileError:
             message = f"{error}; whether it arrived is not known"
-            self._records.remember(record, Known(Standing(State.UNKNOWN, message), trouble=message))
+            self._records.remember(record, Known(TaskStatus(State.UNKNOWN, message), trouble=message))
             raise Transient(
                 f"job {record.id} was handed over, but {record.system} did not answer: {error}",
                 hint=f"`fairmile job show {record.id}` asks again; it will not be submitted twice",
@@ -275,15 +279,20 @@ class Jobs:
     # Looking
 
     def get(self, reference: str) -> JobStatus:
-        """Return where a job stands now."""
+        """Return the current status of a job."""
         return self.refresh([self._records.get(reference)])[0]
 
+    def show(self, reference: str) -> JobDetails:
+        """Return the current status of a job and, where it failed, why."""
+        job = self.get(reference)
+        return JobDetails(job, self._diagnosis(job))
+
     def find(self, key: str) -> JobStatus | None:
-        """Return where the job stands that was submitted with a key; None where there is none."""
+        """Return the status of the job that was submitted with a key; None where there is none."""
         record = self._records.with_key(key)
         return None if record is None else self.refresh([record])[0]
 
-    def ls(self, *, live: bool = False) -> list[JobStatus]:
+    def ls(self, *, live: bool = False) -> JobList:
         """Return all jobs, the newest first; only those that have not ended with `live`."""
         records, damaged = [], []
         for id in self._records.ids():
@@ -293,11 +302,11 @@ class Jobs:
                 continue
             except SystemFailure as error:
                 damaged.append(_damaged(id, self.root / id, error))
-        found = sorted([*self.refresh(records), *damaged], key=lambda job: job.created, reverse=True)
-        return [job for job in found if not (live and job.is_over)]
+        jobs = sorted([*self.refresh(records), *damaged], key=lambda job: job.created, reverse=True)
+        return JobList(job for job in jobs if not (live and job.is_over))
 
     def refresh(self, records: Iterable[Record]) -> list[JobStatus]:
-        """Find out where jobs stand: their own notes first, then one question to each scheduler that may be asked."""
+        """Find out the status of jobs: their own notes first, then one question to each scheduler that may be asked."""
         records = list(records)
         by_system: dict[str, list[tuple[Record, Known | None]]] = {}
         done: dict[str, JobStatus] = {}
@@ -343,7 +352,7 @@ class Jobs:
             record = self._find_again(record, machine)
         except FairmileError:
             return record, known
-        never = Known(Standing(State.FAILED, "it never reached the scheduler"), counted=True)
+        never = Known(TaskStatus(State.FAILED, "it never reached the scheduler"), counted=True)
         return record, None if record.submitted else self._remember(record, never, machine)
 
     def _ask(self, machine: Machine, unclear: list[Weighed]) -> None:
@@ -400,14 +409,14 @@ class Jobs:
     def _counted(
         self, record: Record, known: Known, past: dict[str, Observed] | None, now: float, machine: Machine
     ) -> Known:
-        """Return the standing with what was counted; the accounting may lag, and is asked again for a while."""
+        """Return the status with what was counted; the accounting may lag, and is asked again for a while."""
         counted = known if past is None else with_usage(known, record.scheduler_id, past)
-        is_late = now - (known.standing.ended or record.created) > _COUNT_FOR_S
+        is_late = now - (known.status.ended or record.created) > _COUNT_FOR_S
         counted = replace(counted, counted=past is None or is_late or counted != known)
         return self._remember(record, counted, machine) if counted != known else counted
 
     def _remember(self, record: Record, known: Known, machine: Machine) -> Known:
-        """Keep the standing of a job; where the disk refuses, it can be found out again and is told all the same."""
+        """Keep the status of a job; where the disk refuses, it can be found out again and is told all the same."""
         try:
             self._records.remember(record, known, ends_with_power=_own_processes(machine) is not None)
         except DiskFailure as error:
@@ -422,11 +431,11 @@ class Jobs:
         if known != each.known:
             known = self._remember(each.record, known, machine)
         if known.is_over and self._may_try_again(each.record, known):
-            return self._try_again(each.record, machine, known.standing.sentence)
+            return self._try_again(each.record, machine, known.status.sentence)
         return each.record, known
 
     def _try_again(self, record: Record, machine: Machine, why: str) -> tuple[Record, Known]:
-        waiting = Known(Standing(State.QUEUED, f"is to be submitted again, since {why}"))
+        waiting = Known(TaskStatus(State.QUEUED, f"is to be submitted again, since {why}"))
         if not self._may_ask(machine):
             return record, waiting
         try:
@@ -434,15 +443,15 @@ class Jobs:
         except FairmileError as error:
             self._note_asked(machine, 1, failed=True)
             return record, replace(waiting, trouble=str(error))
-        return record, self._remember(record, Known(Standing(State.QUEUED, f"submitted again, since {why}")), machine)
+        return record, self._remember(record, Known(TaskStatus(State.QUEUED, f"submitted again, since {why}")), machine)
 
     @staticmethod
     def _may_try_again(record: Record, known: Known) -> bool:
-        is_passing = known.standing.state.is_transient and not record.cancelled
+        is_passing = known.status.state.is_transient and not record.cancelled
         return is_passing and 0 < len(record.submitted) <= record.spec.retries
 
     def _troubled(self, record: Record, known: Known | None, trouble: str) -> JobStatus:
-        known = known or Known(Standing(State.UNKNOWN, "nobody could be asked yet"))
+        known = known or Known(TaskStatus(State.UNKNOWN, "nobody could be asked yet"))
         return self._status(record, replace(known, trouble=trouble))
 
     def _status(self, record: Record, known: Known) -> JobStatus:
@@ -454,7 +463,7 @@ class Jobs:
             record.created,
             len(record.submitted),
             str(record.folder),
-            known.standing,
+            known.status,
             known.tasks,
             known.trouble,
         )
@@ -493,8 +502,8 @@ class Jobs:
 
     # Waiting, ending, reading
 
-    def wait(self, references: Sequence[str], *, timeout_s: float | None = None) -> list[JobStatus]:
-        """Wait until jobs have ended and return where they stand; with a time-out, perhaps before that."""
+    def wait(self, references: Sequence[str], *, timeout_s: float | None = None) -> JobList:
+        """Wait until jobs have ended and return their status; with a time-out, perhaps before that."""
         deadline = self._clock() + timeout_s if timeout_s is not None else float("inf")
         records = [self._records.get(reference) for reference in references]
         ids = [record.id for record in records]
@@ -506,7 +515,7 @@ class Jobs:
                     over[job.id] = job
             now = self._clock()
             if len(over) == len(set(ids)) or now >= deadline:
-                return [over.get(id) or self.get(id) for id in ids]
+                return JobList(over.get(id) or self.get(id) for id in ids)
             self._sleep(min(next(pauses), deadline - now))
             records = [self._records.get(id) for id in ids if id not in over]
 
@@ -518,9 +527,11 @@ class Jobs:
             yield pause_s
             pause_s = min(pause_s * 1.3, last_s)
 
-    def cancel(self, references: Sequence[str]) -> list[JobStatus]:
-        """Ask for the end of jobs; those that have ended stay as they are."""
+    def cancel(self, references: Sequence[str], *, dry_run: bool = False) -> JobList:
+        """Ask for the end of jobs and return their status; those that have ended stay as they are."""
         records = [self._records.get(reference) for reference in references]
+        if dry_run:
+            return JobList(self.refresh(records))
         live = [job.id for job in self.refresh(records) if not job.is_over]
         by_system: dict[str, list[Record]] = {}
         for record in records:
@@ -531,16 +542,16 @@ class Jobs:
             ids = [record.scheduler_id for record in group if record.submitted]
             if ids:
                 self._run(machine, machine.scheduler.cancel(ids))
-        return self.refresh([self._records.get(record.id) for record in records])
+        return JobList(self.refresh([self._records.get(record.id) for record in records]))
 
-    def log(self, reference: str, *, task: int | None = None, errors: bool = False, tail: bool = False) -> bytes:
+    def log(self, reference: str, *, task: int | None = None, errors: bool = False, tail: bool = False) -> JobLog:
         """Return the output of a job, or of one of its tasks; only its end with `tail`."""
         record = self._records.get(reference)
         name = self._log_name(record, task, errors)
         place = self.machines[record.system].place
         if tail:
-            return place.read(record.id, name, -_TAIL_BYTES, _TAIL_BYTES)
-        return b"".join(self._pieces(record, name, 0))
+            return JobLog(place.read(record.id, name, -_TAIL_BYTES, _TAIL_BYTES))
+        return JobLog(b"".join(self._pieces(record, name, 0)))
 
     def follow(self, reference: str, *, task: int | None = None, errors: bool = False) -> Iterator[bytes]:
         """Yield the output of a job as it comes, until the job has ended."""
@@ -582,31 +593,33 @@ class Jobs:
 
     def explain(self, reference: str) -> Diagnosis | None:
         """Say why a job failed and what to do about it; None where it did not."""
-        job = self.get(reference)
+        return self._diagnosis(self.get(reference))
+
+    def _diagnosis(self, job: JobStatus) -> Diagnosis | None:
         if not job.is_over or job.state is State.DONE:
             return None
         task = next((index for index, each in sorted(job.tasks.items()) if each.state is not State.DONE), None)
-        standing = job.standing if task is None else job.tasks[task]
-        said = ""
+        status = job.status if task is None else job.tasks[task]
+        output = ""
         with contextlib.suppress(FairmileError):
             for errors in (False, True):
-                said += self.log(job.id, task=task, errors=errors, tail=True).decode(errors="replace")
-        return diagnose(standing, said, self._records.get(job.id).spec)
+                output += self.log(job.id, task=task, errors=errors, tail=True).decode(errors="replace")
+        return diagnose(status, output, self._records.get(job.id).spec)
 
-    def bring(self, reference: str, to: Path, *, dry_run: bool = False) -> list[Path]:
+    def bring(self, reference: str, to: Path, *, dry_run: bool = False) -> CopiedFiles:
         """Copy the declared outputs of a job into a folder and return where they are, or would be."""
         record = self._records.get(reference)
         place = self.machines[record.system].place
-        brought = []
+        copied = CopiedFiles()
         for name in record.spec.outputs:
             target = safe_join(to, name)
             if not dry_run:
                 place.bring(record.id, _inside(record.spec) + name, target)
-            brought.append(target)
-        return brought
+            copied.append(target)
+        return copied
 
-    def rm(self, references: Sequence[str]) -> list[str]:
-        """Forget jobs that have ended, with their folders here and there."""
+    def rm(self, references: Sequence[str], *, dry_run: bool = False) -> RemovedJobs:
+        """Remove jobs that have ended, with their folders here and on their systems; return their ids."""
         records, damaged = [], []
         for reference in references:
             try:
@@ -616,6 +629,9 @@ class Jobs:
         for job in self.refresh(records):
             if not job.is_over and job.scheduler_id:
                 raise Conflict(f"job {job.id} is {job.state}", hint=f"`fairmile job cancel {job.id}` ends it")
+        removed = RemovedJobs([*(record.id for record in records), *damaged])
+        if dry_run:
+            return removed
         for record in records:
             try:
                 self.machines[record.system].place.remove(record.id)
@@ -625,7 +641,33 @@ class Jobs:
             self._records.remove(record)
         for id in damaged:  # nothing but its folder is left to remove
             self._records.discard(id)
-        return [*(record.id for record in records), *damaged]
+        return removed
+
+    # Certifying
+
+    def plan_certification(
+        self, name: str, *, software: Sequence[str] | None = None, resources: Resources | None = None
+    ) -> CertificationPlan:
+        """Return the checks that `certify` would make; see there."""
+        plan: CertificationPlan = _CERTIFICATION["plan"](self, name, software=software, resources=resources)
+        return plan
+
+    def certify(
+        self,
+        name: str,
+        *,
+        software: Sequence[str] | None = None,
+        resources: Resources | None = None,
+        patience_s: float = 4 * 3600.0,
+        watch: Callable[[Check], None] = lambda check: None,
+    ) -> Certificate:
+        """Run a short suite of jobs on a system and keep the record beside the user's systems.
+
+        None for `software` means all of the system. `watch` gets each check when its outcome is known.
+        """
+        options = {"software": software, "resources": resources, "patience_s": patience_s, "watch": watch}
+        certificate: Certificate = _CERTIFICATION["run"](self, name, **options)
+        return certificate.keep(self.machines.own_folder / "certificates")
 
 
 def _own_processes(machine: Machine) -> tuple[Here, Shell] | None:
@@ -651,5 +693,5 @@ def _inside(spec: JobSpec) -> str:
 
 
 def _damaged(id: str, folder: Path, error: SystemFailure) -> JobStatus:
-    standing = Standing(State.UNKNOWN, "what is known of it cannot be read")
-    return JobStatus(id, "", "", "", 0.0, 0, str(folder), standing, {}, str(error))
+    status = TaskStatus(State.UNKNOWN, "what is known of it cannot be read")
+    return JobStatus(id, "", "", "", 0.0, 0, str(folder), status, {}, str(error))

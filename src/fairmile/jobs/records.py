@@ -1,4 +1,4 @@
-"""What we remember of a job: a folder with its specification, its submissions and its last known standing."""
+"""What we remember of a job: a folder with its specification, its submissions and its last known status."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
 from fairmile.base.words import did_you_mean
-from fairmile.jobs.judge import Standing
+from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import Observed, State, Usage
 
 _JOB = "job.json"
-_STANDING = "standing.json"
+# The file, and its field, have the name that the first version gave them.
+_STATUS, _STATUS_FIELD = "standing.json", "standing"
 _SUBMITTED = "submitted.json"
 _CANCELLED = "cancelled"
 _KEYS = ".keys"
@@ -30,10 +31,10 @@ _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 of them, so that a random by
 
 @dataclass(frozen=True)
 class Known:
-    """The last known standing of a job and of its tasks, and what the scheduler last said of those that go on."""
+    """The last known status of a job and of its tasks, and what the scheduler last said of those that go on."""
 
-    standing: Standing
-    tasks: dict[int, Standing] = dataclasses.field(default_factory=dict)
+    status: TaskStatus
+    tasks: dict[int, TaskStatus] = dataclasses.field(default_factory=dict)
     told: dict[str, Observed] = dataclasses.field(default_factory=dict)
     missing_since: float | None = None
     trouble: str = ""
@@ -41,7 +42,7 @@ class Known:
 
     @property
     def is_over(self) -> bool:
-        return self.standing.state.is_end and all(task.state.is_end for task in self.tasks.values())
+        return self.status.state.is_end and all(task.state.is_end for task in self.tasks.values())
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Records:
         attempts = [*earlier, {"id": scheduler_id, "time": now}]
         sync = not ends_with_power or len(attempts) > 1
         write_atomic(record.folder / _SUBMITTED, json.dumps({"attempts": attempts}), sync=sync)
-        (record.folder / _STANDING).unlink(missing_ok=True)
+        (record.folder / _STATUS).unlink(missing_ok=True)
         return dataclasses.replace(record, submitted=(*record.submitted, scheduler_id))
 
     def note_cancel(self, record: Record) -> Record:
@@ -185,12 +186,12 @@ class Records:
         return dataclasses.replace(record, cancelled=True)
 
     def known(self, record: Record) -> Known | None:
-        """Return the last known standing of a job, or None for one that nobody looked at yet."""
+        """Return the last known status of a job, or None for one that nobody looked at yet."""
         try:
-            document = _read(f"{record.folder}/{_STANDING}")
+            document = _read(f"{record.folder}/{_STATUS}")
             return Known(
-                _as(Standing, document["standing"]),
-                {int(index): _as(Standing, task) for index, task in document["tasks"].items()},
+                _as(TaskStatus, document[_STATUS_FIELD]),
+                {int(index): _as(TaskStatus, task) for index, task in document["tasks"].items()},
                 {id: _as(Observed, each) for id, each in document["told"].items()},
                 document["missing_since"],
                 document["trouble"],
@@ -208,12 +209,13 @@ class Records:
         shutil.rmtree(safe_join(self.root, id), ignore_errors=True)
 
     def remember(self, record: Record, known: Known, *, ends_with_power: bool = False) -> None:
-        """Keep the standing of a job; of one that `ends_with_power` a cut may take as much as of what it wrote."""
+        """Keep the status of a job; of one that `ends_with_power` a cut may take as much as of what it wrote."""
         sync = known.is_over and not ends_with_power
-        write_atomic(record.folder / _STANDING, json.dumps(known, default=vars), sync=sync)
+        document = {_STATUS_FIELD if name == "status" else name: value for name, value in vars(known).items()}
+        write_atomic(record.folder / _STATUS, json.dumps(document, default=vars), sync=sync)
 
 
-T = TypeVar("T", Standing, Observed)
+T = TypeVar("T", TaskStatus, Observed)
 
 
 def _as(kind: type[T], document: dict[str, Any]) -> T:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fairmile.jobs.spec import Array, JobSpec, Signal
+
+_DECIDED = (
+    *("partition", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"),
+    *("memory_gib", "time_s", "account", "qos", "launch"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,11 @@ class Request:
     @property
     def tasks(self) -> int:
         return self.nodes * self.tasks_per_node
+
+    def decided(self) -> Iterator[tuple[str, str | int | float | None, str]]:
+        """Yield the name of each value that a system's rules may fill in, the value, and where it comes from."""
+        for name in _DECIDED:
+            yield name, getattr(self, name), self.origins.get(name, "")
 
 
 @dataclass(frozen=True)

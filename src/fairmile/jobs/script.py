@@ -6,8 +6,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 from fairmile.base.errors import UsageError
+from fairmile.base.results import Result
 from fairmile.base.version import __version__
 from fairmile.jobs.directives import WRITES_LOGS
 from fairmile.jobs.launchers import make_launch
@@ -129,13 +131,49 @@ _NOTED_END = """\
 """
 
 
-@dataclass(frozen=True)
-class Script:
-    """A batch script, what was decided for it, and what a person should know."""
+class DecidedDict(TypedDict):
+    """One value of a job's request, and where it comes from."""
+
+    value: str | int | float | None
+    origin: str
+
+
+class ScriptDict(TypedDict):
+    """A batch script as JSON; `file` is there where it was written to one."""
+
+    system: str
+    values: dict[str, DecidedDict]
+    options: list[str]
+    script: str
+    notes: list[str]
+    file: NotRequired[str]
+
+
+@dataclass(frozen=True, repr=False)
+class Script(Result):
+    """A batch script, the values decided for it, what a person should know, and the file it was written to."""
 
     text: str
     request: Request
     notes: tuple[str, ...]
+    file: str = ""
+
+    def to_dict(self) -> ScriptDict:
+        """Return the script as `fairmile system script --json` prints it."""
+        script: ScriptDict = {
+            "system": self.request.system,
+            "values": {name: {"value": value, "origin": origin} for name, value, origin in self.request.decided()},
+            "options": list(self.request.options),
+            "script": self.text,
+            "notes": list(self.notes),
+        }
+        return {**script, "file": self.file} if self.file else script
+
+    def summary(self) -> str:
+        """Return the system, the partition and the nodes."""
+        request = self.request
+        partition = f", partition {request.partition}" if request.partition else ""
+        return f"{request.system}{partition}, nodes {request.nodes}, {len(self.text.splitlines())} lines"
 
 
 def make_script(spec: JobSpec, system: System, *, folder: str = "", check_account: bool = False) -> Script:

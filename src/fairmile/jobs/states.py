@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypedDict
 
 
 class State(StrEnum):
@@ -36,6 +37,16 @@ class State(StrEnum):
 _ENDS = frozenset(list(State)[list(State).index(State.DONE) :])
 
 
+class UsageDict(TypedDict):
+    """What a job used, as JSON."""
+
+    source: str
+    elapsed_s: float | None
+    cpu_s: float | None
+    max_rss_bytes: int | None
+    energy_j: float | None
+
+
 @dataclass(frozen=True)
 class Usage:
     """What a job used, as far as its scheduler tells; `source` names who counted."""
@@ -45,6 +56,16 @@ class Usage:
     cpu_s: float | None = None
     max_rss_bytes: int | None = None
     energy_j: float | None = None
+
+    def to_dict(self) -> UsageDict:
+        """Return what was used as data."""
+        return {
+            "source": self.source,
+            "elapsed_s": self.elapsed_s,
+            "cpu_s": self.cpu_s,
+            "max_rss_bytes": self.max_rss_bytes,
+            "energy_j": self.energy_j,
+        }
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fairmile.jobs.folders import Notes
-from fairmile.jobs.judge import Evidence, Standing, judge, note_lines
+from fairmile.jobs.judge import Evidence, TaskStatus, judge, note_lines
 from fairmile.jobs.records import Known, Record
 from fairmile.jobs.states import Observed, State
 
@@ -26,7 +26,7 @@ class Weighed:
     missing_since: float | None = None
     now: float = 0.0
     trouble: str = ""
-    _judged: list[Standing] | None = None  # by the evidence so far
+    _judged: list[TaskStatus] | None = None  # by the evidence so far
 
     def __post_init__(self) -> None:
         if self.known is not None:
@@ -62,15 +62,15 @@ class Weighed:
     @property
     def wants_word(self) -> bool:
         """Tell whether the scheduler could say more than the job's own notes do."""
-        return not self.is_settled and any(not each.state.is_end for each in self._standings())
+        return not self.is_settled and any(not each.state.is_end for each in self._statuses())
 
-    def _standings(self) -> list[Standing]:
+    def _statuses(self) -> list[TaskStatus]:
         """Return where the job stands, or each task of an array."""
         if self._judged is None:
             self._judged = self._judge()
         return self._judged
 
-    def _judge(self) -> list[Standing]:
+    def _judge(self) -> list[TaskStatus]:
         whole = self.record.scheduler_id
         if self.record.spec.array is None:
             return [judge(self._evidence_of("", whole))]
@@ -99,31 +99,31 @@ class Weighed:
         if self.is_settled and self.known is not None:
             return self.known
         if not self.record.submitted:
-            standing = self.known.standing if self.known else Standing(State.QUEUED, "it is being handed over")
-            return Known(standing, trouble=self.trouble, counted=standing.state.is_end)
+            status = self.known.status if self.known else TaskStatus(State.QUEUED, "it is being handed over")
+            return Known(status, trouble=self.trouble, counted=status.state.is_end)
         if self.record.spec.array is not None:
-            tasks = dict(enumerate(self._standings()))
+            tasks = dict(enumerate(self._statuses()))
             return Known(_together(tasks), tasks, self._told(tasks.values()), self.missing_since, self.trouble)
-        standing = self._standings()[0]
+        status = self._statuses()[0]
         tasks = {}
         for index in self.indices or ():
             evidence = Evidence(self.notes.get(f"started.{index}", ""), self.notes.get(f"ended.{index}", ""))
             task = judge(evidence)
             # A part that never started ended with its job.
             tasks[index] = (
-                replace(task, state=State.CANCELLED) if standing.state.is_end and not task.state.is_end else task
+                replace(task, state=State.CANCELLED) if status.state.is_end and not task.state.is_end else task
             )
-        return Known(standing, tasks, self._told([standing]), self.missing_since, self.trouble)
+        return Known(status, tasks, self._told([status]), self.missing_since, self.trouble)
 
-    def _told(self, standings: Iterable[Standing]) -> dict[str, Observed]:
+    def _told(self, statuses: Iterable[TaskStatus]) -> dict[str, Observed]:
         """Return what the scheduler last said, for the time until it may be asked again; nothing once all has ended."""
         id = self.record.scheduler_id
-        if all(standing.state.is_end for standing in standings):
+        if all(status.state.is_end for status in statuses):
             return {}
         return {each: told for each, told in self.listed.items() if each == id or each.startswith(f"{id}_")}
 
 
-def _together(tasks: dict[int, Standing]) -> Standing:
+def _together(tasks: dict[int, TaskStatus]) -> TaskStatus:
     """Return where an array stands as a whole: it goes on while one task does, and fails with the first that failed."""
     live = [task for task in tasks.values() if not task.state.is_end]
     times = [task.started for task in tasks.values() if task.started is not None]
@@ -133,7 +133,7 @@ def _together(tasks: dict[int, Standing]) -> Standing:
         return replace((running or live)[0], started=started, exit_code=None)
     ends = [task.ended for task in tasks.values() if task.ended is not None]
     bad = [(index, task) for index, task in sorted(tasks.items()) if task.state is not State.DONE]
-    whole = Standing(State.DONE, exit_code=0, started=started, ended=max(ends, default=None))
+    whole = TaskStatus(State.DONE, exit_code=0, started=started, ended=max(ends, default=None))
     if not bad:
         return whole
     index, first = bad[0]
@@ -144,11 +144,11 @@ def _together(tasks: dict[int, Standing]) -> Standing:
 def with_usage(known: Known, id: str, past: Mapping[str, Observed]) -> Known:
     """Return what is known of a job with what the accounting counted for it and for its tasks."""
     tasks = {index: _used(task, past.get(f"{id}_{index}")) for index, task in known.tasks.items()}
-    return replace(known, standing=_used(known.standing, past.get(id)), tasks=tasks)
+    return replace(known, status=_used(known.status, past.get(id)), tasks=tasks)
 
 
-def _used(standing: Standing, told: Observed | None) -> Standing:
-    return standing if told is None or told.usage is None else replace(standing, usage=told.usage)
+def _used(status: TaskStatus, told: Observed | None) -> TaskStatus:
+    return status if told is None or told.usage is None else replace(status, usage=told.usage)
 
 
 def noted_id(notes: Notes, earlier: Collection[str]) -> str | None:

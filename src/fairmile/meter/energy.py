@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_duration
@@ -32,6 +32,40 @@ _PARTS = (
 )
 
 
+class EnergyDict(TypedDict):
+    """An amount of energy as JSON."""
+
+    joules: float
+    method: Method
+    channel: str
+    source: str
+    scope: str
+    error: str
+    start_ns: int
+    end_ns: int
+    samples: int
+    longest_gap_s: float
+    host: str
+    notes: list[str]
+
+
+class SpanEnergyDict(TypedDict):
+    """What one device used during a span, as JSON."""
+
+    name: str
+    channel: str
+    source: str
+    scope: str
+    method: Method
+    error: str
+    host: str
+    joules: float
+    duration_s: float
+    calls: list[float | None]
+    attributes: list[dict[str, Any] | None]
+    warnings: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Energy:
     """An amount of energy, how it was found, and what it covers.
@@ -52,6 +86,23 @@ class Energy:
     longest_gap_s: float
     host: str = ""
     notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> EnergyDict:
+        """Return the energy as data."""
+        return {
+            "joules": self.joules,
+            "method": self.method,
+            "channel": self.channel,
+            "source": self.source,
+            "scope": self.scope,
+            "error": self.error,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "samples": self.samples,
+            "longest_gap_s": self.longest_gap_s,
+            "host": self.host,
+            "notes": list(self.notes),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +134,23 @@ class SpanEnergy:
     calls: tuple[float | None, ...]
     attributes: tuple[Mapping[str, Any] | None, ...]
     warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> SpanEnergyDict:
+        """Return the energy of the span as data."""
+        return {
+            "name": self.name,
+            "channel": self.channel,
+            "source": self.source,
+            "scope": self.scope,
+            "method": self.method,
+            "error": self.error,
+            "host": self.host,
+            "joules": self.joules,
+            "duration_s": self.duration_s,
+            "calls": list(self.calls),
+            "attributes": [None if each is None else dict(each) for each in self.attributes],
+            "warnings": list(self.warnings),
+        }
 
 
 def energies(samples: Samples, start_ns: int | None = None, end_ns: int | None = None) -> list[Energy]:

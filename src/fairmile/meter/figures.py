@@ -4,15 +4,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem
 from fairmile.base.registry import Plugin, Registry
-from fairmile.meter.energy import Energy, SpanEnergy, Total, counted, energies, energy_by_span, estimate, total
-from fairmile.meter.footprint import Footprint, footprint
-from fairmile.meter.lines import Channel, Log, Samples, event_files, read_log
+from fairmile.base.results import Result
+from fairmile.meter.energy import (
+    Energy,
+    EnergyDict,
+    SpanEnergy,
+    SpanEnergyDict,
+    Total,
+    counted,
+    energies,
+    energy_by_span,
+    estimate,
+    total,
+)
+from fairmile.meter.footprint import Footprint, FootprintDict, footprint
+from fairmile.meter.lines import Channel, Kind, Log, Samples, event_files, read_log
+
+
+class FiguresDict(TypedDict):
+    """A channel and what it showed, as JSON."""
+
+    name: str
+    unit: str
+    kind: Kind
+    source: str
+    scope: str
+    error: str
+    wraps_at: float | None
+    host: str
+    samples: int
+    mean: float
+    lowest: float
+    highest: float
+    last: float
+    increase: float | None
+
+
+class SummaryDict(TypedDict):
+    """The summary of samples as JSON; `energy_j` is null where nothing measured energy."""
+
+    energy_j: float | None
+    energy_is_estimate: bool
+    energy_of: list[str]
+    energy_left_out: dict[str, str]
+    energies: list[EnergyDict]
+    spans: list[SpanEnergyDict]
+    footprint: FootprintDict | None
+    channels: list[FiguresDict]
+    start_ns: int | None
+    end_ns: int | None
+    samples: int
+    damaged_lines: int
 
 
 class LogReader(Protocol):
@@ -45,10 +93,30 @@ class Figures:
     last: float
     increase: float | None
 
+    def to_dict(self) -> FiguresDict:
+        """Return the channel and its figures as data."""
+        channel = self.channel
+        return {
+            "name": channel.name,
+            "unit": channel.unit,
+            "kind": channel.kind,
+            "source": channel.source,
+            "scope": channel.scope,
+            "error": channel.error,
+            "wraps_at": channel.wraps_at,
+            "host": self.host,
+            "samples": self.samples,
+            "mean": self.mean,
+            "lowest": self.lowest,
+            "highest": self.highest,
+            "last": self.last,
+            "increase": self.increase,
+        }
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What samples tell: figures of each channel, the energy of each scope, the total, the spans, the footprint."""
+
+@dataclass(frozen=True, repr=False)
+class Summary(Result):
+    """Figures of each channel, the energy of each scope, the total, the energy of spans, and the footprint."""
 
     start_ns: int | None
     end_ns: int | None
@@ -60,22 +128,33 @@ class Summary:
     footprint: Footprint | None
     damaged: int = 0
 
-    def document(self) -> dict[str, Any]:
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the total energy, or a part of it, is an estimate."""
+        return any(part.method == "estimate" for part in self.total.parts)
+
+    def to_dict(self) -> SummaryDict:
         """Return everything as plain data, each number with its source, scope and error."""
         return {
             "energy_j": self.total.joules,
-            "energy_is_estimate": any(part.method == "estimate" for part in self.total.parts),
+            "energy_is_estimate": self.is_estimate,
             "energy_of": [part.channel for part in self.total.parts],
             "energy_left_out": dict(self.total.left_out),
-            "energies": [asdict(each) for each in self.energies],
-            "spans": [asdict(each) for each in self.spans],
-            "footprint": asdict(self.footprint) if self.footprint is not None else None,
-            "channels": [{**asdict(each.channel), **_numbers(each)} for each in self.figures],
+            "energies": [each.to_dict() for each in self.energies],
+            "spans": [each.to_dict() for each in self.spans],
+            "footprint": self.footprint.to_dict() if self.footprint is not None else None,
+            "channels": [each.to_dict() for each in self.figures],
             "start_ns": self.start_ns,
             "end_ns": self.end_ns,
             "samples": self.samples,
             "damaged_lines": self.damaged,
         }
+
+    def summary(self) -> str:
+        """Return the energy and the number of samples."""
+        joules, kind = self.total.joules, "estimated" if self.is_estimate else "measured"
+        energy = "energy not measured" if joules is None else f"{joules:.4g} J {kind}"
+        return f"{energy}, {self.samples:,} samples"
 
 
 def summarise(
@@ -145,8 +224,3 @@ def _figures(samples: Samples) -> Sequence[Figures]:
         figures = (len(values), mean, min(values), max(values), values[-1], increase)
         found.append(Figures(channel, samples.writer.host, *figures))
     return found
-
-
-def _numbers(figures: Figures) -> dict[str, Any]:
-    names = ("host", "samples", "mean", "lowest", "highest", "last", "increase")
-    return {name: getattr(figures, name) for name in names}

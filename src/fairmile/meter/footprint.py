@@ -7,13 +7,38 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base import yaml
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.words import did_you_mean
 
 _J_PER_KWH = 3.6e6
+
+
+class FigureDict(TypedDict):
+    """One number of the table of regions, as JSON."""
+
+    value: float
+    unit: str
+    year: int
+    source: str
+    unverified: bool
+
+
+class FootprintDict(TypedDict):
+    """What an amount of energy means in a region, as JSON."""
+
+    energy_j: float
+    pue: float
+    kwh: float
+    region: str
+    co2e_g: float | None
+    cost: float | None
+    currency: str | None
+    carbon: FigureDict | None
+    price: FigureDict | None
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +50,16 @@ class Figure:
     year: int
     source: str
     unverified: bool = False
+
+    def to_dict(self) -> FigureDict:
+        """Return the number as data."""
+        return {
+            "value": self.value,
+            "unit": self.unit,
+            "year": self.year,
+            "source": self.source,
+            "unverified": self.unverified,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +90,31 @@ class Footprint:
     price: Figure | None
     notes: tuple[str, ...] = ()
 
+    def to_dict(self) -> FootprintDict:
+        """Return the footprint as data."""
+        return {
+            "energy_j": self.energy_j,
+            "pue": self.pue,
+            "kwh": self.kwh,
+            "region": self.region,
+            "co2e_g": self.co2e_g,
+            "cost": self.cost,
+            "currency": self.currency,
+            "carbon": self.carbon.to_dict() if self.carbon is not None else None,
+            "price": self.price.to_dict() if self.price is not None else None,
+            "notes": list(self.notes),
+        }
+
     def sentences(self) -> list[tuple[str, str]]:
-        """Return what a person is told, each with its name: energy, CO₂e, cost, notes; factors with year and source."""
-        told = [("energy", f"{self.kwh:.4g} kWh in {self.region}" + (f", PUE {self.pue:g}" if self.pue != 1 else ""))]
+        """Return labels and sentences to print: energy, CO₂e, cost, notes; factors with year and source."""
+        lines = [("energy", f"{self.kwh:.4g} kWh in {self.region}" + (f", PUE {self.pue:g}" if self.pue != 1 else ""))]
         if self.carbon is not None and self.co2e_g is not None:
-            said = f"{self.carbon.value:g} g/kWh, {self.carbon.year}, {self.carbon.source}"
-            told.append(("CO₂e", f"{self.co2e_g:.4g} g ({said})"))
+            factor = f"{self.carbon.value:g} g/kWh, {self.carbon.year}, {self.carbon.source}"
+            lines.append(("CO₂e", f"{self.co2e_g:.4g} g ({factor})"))
         if self.price is not None and self.cost is not None:
-            said = f"{self.price.value:g} a kWh, {self.price.year}, {self.price.source}"
-            told.append(("cost", f"{self.cost:.4g} {self.currency} ({said})"))
-        return told + [("note", note) for note in self.notes]
+            factor = f"{self.price.value:g} a kWh, {self.price.year}, {self.price.source}"
+            lines.append(("cost", f"{self.cost:.4g} {self.currency} ({factor})"))
+        return lines + [("note", note) for note in self.notes]
 
 
 @dataclass(frozen=True, slots=True)

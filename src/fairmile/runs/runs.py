@@ -26,7 +26,7 @@ from fairmile.catalog.assets import Assets
 from fairmile.catalog.catalog import Catalog
 from fairmile.envs.envs import Envs
 from fairmile.jobs.diagnosis import Diagnosis, diagnose
-from fairmile.jobs.judge import Standing
+from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
@@ -709,14 +709,14 @@ class Runs(Ledger):
             return None
         states = {RunState.TIMEOUT: State.TIMED_OUT, RunState.CANCELLED: State.CANCELLED}
         result = run.result or RunResult()
-        standing = Standing(
+        status = TaskStatus(
             states.get(run.state, State.FAILED),
             result.reason,
             result.exit_code,
             result.signal,
         )
         said = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
-        found = diagnose(standing, said, JobSpec(argv=run.spec.argv))
+        found = diagnose(status, said, JobSpec(argv=run.spec.argv))
         advice = found.advice.replace("fairmile job log JOB --err", f"fairmile runs log {run.id}")
         return replace(found, advice=advice)
 

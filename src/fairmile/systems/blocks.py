@@ -7,9 +7,10 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound, Problem, UsageError
+from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 from fairmile.systems.headers import Header, refusals
 from fairmile.systems.model import Partition, SoftwareSet, System
@@ -26,8 +27,34 @@ class Known(Protocol):
     def __getitem__(self, name: str) -> System: ...
 
 
-@dataclass(frozen=True)
-class Block:
+class BlockNameDict(TypedDict):
+    """The system and software that a module block names."""
+
+    system: str
+    software: list[str]
+
+
+class BlockDict(BlockNameDict):
+    """A module block as JSON; `text` has the two markers, `lines` do not."""
+
+    text: str
+    lines: list[str]
+    notes: list[str]
+
+
+class EvaluationDict(TypedDict):
+    """How a script changes, as JSON."""
+
+    file: str
+    changed: bool
+    written: bool
+    diff: str
+    blocks: list[BlockNameDict]
+    notes: list[str]
+
+
+@dataclass(frozen=True, repr=False)
+class Block(Result):
     """A module block, and what its reader should know: one sentence each."""
 
     system: str
@@ -44,16 +71,48 @@ class Block:
     def begin(self) -> str:
         return " ".join([BEGIN, self.system, *self.software])
 
+    def to_dict(self) -> BlockDict:
+        """Return the block as `fairmile system modules --json` prints it."""
+        return {
+            "system": self.system,
+            "software": list(self.software),
+            "text": self.text,
+            "lines": list(self.lines),
+            "notes": list(self.notes),
+        }
 
-@dataclass(frozen=True)
-class Evaluation:
-    """A script with its blocks brought up to date, and how that differs from what it was."""
+    def summary(self) -> str:
+        """Return the system, the software and the lines."""
+        return f"{' '.join([self.system, *self.software])}: {'; '.join(self.lines)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
+    """A script with its blocks updated, and how it differs from before; `written` says whether its file was changed."""
 
     text: str
     diff: str
     changed: bool
     blocks: tuple[Block, ...]
     notes: tuple[str, ...]
+    file: str = ""
+    written: bool = False
+
+    def to_dict(self) -> EvaluationDict:
+        """Return the changes as `fairmile system eval --json` prints them."""
+        return {
+            "file": self.file,
+            "changed": self.changed,
+            "written": self.written,
+            "diff": self.diff,
+            "blocks": [{"system": block.system, "software": list(block.software)} for block in self.blocks],
+            "notes": list(self.notes),
+        }
+
+    def summary(self) -> str:
+        """Return the file and whether it changes."""
+        verdict = "written" if self.written else "would change" if self.changed else "is up to date"
+        return f"{self.file or 'the script'} {verdict}: {len(self.blocks)} blocks"
 
 
 def module_block(system: System, software: Sequence[str], partition: str = "") -> Block:
@@ -211,7 +270,8 @@ def evaluate(
     if to:
         notes += refusals(header, systems[to], _partition_of(systems[to], blocks[0], partition, header))
     changed = mark + "".join(_replaced(lines, spans, blocks))
-    return Evaluation(changed, _diff(text, changed, file), changed != text, tuple(blocks), tuple(dict.fromkeys(notes)))
+    diff = _diff(text, changed, file)
+    return Evaluation(changed, diff, changed != text, tuple(blocks), tuple(dict.fromkeys(notes)), file)
 
 
 def _lines(text: str) -> list[str]:

@@ -3,8 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date
+from typing import Any, TypedDict, cast
+
+from fairmile.base.results import Result
+
+
+class ProcessorDict(TypedDict):
+    """The processors of one node."""
+
+    model: str
+    sockets: int | None
+    cores: int | None
+    threads_per_core: int
+
+
+class AcceleratorDict(TypedDict):
+    """One accelerator that its driver knows."""
+
+    model: str
+    vendor: str
+    memory_gib: float | None
+    driver: str
+
+
+class NodesDict(TypedDict):
+    """Nodes of one kind in a partition."""
+
+    count: int
+    cpus: int | None
+    sockets: int | None
+    cores: int | None
+    threads_per_core: int
+    memory_gib: float | None
+    gpus: int
+    gpu_model: str
+
+
+class QueueDict(TypedDict):
+    """A partition as its scheduler describes it."""
+
+    name: str
+    kinds: list[NodesDict]
+    max_time_s: float | None
+    min_nodes: int
+    max_nodes: int | None
+    default: bool
+    up: bool
+
+
+class SlurmDict(TypedDict):
+    """What a running Slurm reports."""
+
+    version: str
+    cluster: str
+    accounting: bool
+    most_array_tasks: int | None
+    gpu_option: str
+    architectures: list[str]
+
+
+class StoragePlaceDict(TypedDict):
+    """A folder for files, and its file system."""
+
+    name: str
+    path: str
+    kind: str
+    size_bytes: int | None
+    free_bytes: int | None
+    problem: str
+
+
+class NetworkDict(TypedDict):
+    """A fast network that the machine is connected to."""
+
+    kind: str
+    device: str
+    rate: str
+
+
+class ProgramDict(TypedDict):
+    """A program: its version, or why it failed."""
+
+    path: str
+    version: str
+    problem: str
+
+
+class ModulesDict(TypedDict):
+    """The module system and its modules."""
+
+    kind: str
+    version: str
+    available: list[str]
+    reachable: list[str]
+    stages: list[str]
+    problem: str
+
+
+class ProbeResultDict(TypedDict):
+    """What a probe found on a machine, as JSON."""
+
+    host: str
+    day: str
+    architecture: str
+    login: str
+    processor: ProcessorDict
+    memory_gib: float | None
+    accelerators: list[AcceleratorDict]
+    scheduler: str
+    slurm: SlurmDict | None
+    queues: list[QueueDict]
+    modules: ModulesDict
+    places: list[StoragePlaceDict]
+    networks: list[NetworkDict]
+    programs: dict[str, ProgramDict]
+    python: str
+    components: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -118,9 +234,9 @@ class Modules:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """All that a probe found out about a machine."""
+@dataclass(frozen=True, repr=False)
+class ProbeResult(Result):
+    """All that a probe found on a machine."""
 
     host: str
     day: date
@@ -138,3 +254,24 @@ class ProbeResult:
     programs: Mapping[str, Program] = field(default_factory=dict)  # those that are there
     python: str = ""
     components: Mapping[str, str] = field(default_factory=dict)  # of frameworks, with versions, in the default python3
+
+    def to_dict(self) -> ProbeResultDict:
+        """Return everything as data."""
+        return cast("ProbeResultDict", _plain(asdict(self)))
+
+    def summary(self) -> str:
+        """Return the host, its processor, memory, accelerators and scheduler."""
+        cores = f"{self.processor.cores} cores" if self.processor.cores else ""
+        memory = f"{self.memory_gib:g} GiB" if self.memory_gib else ""
+        gpus = ", ".join(dict.fromkeys(each.model for each in self.accelerators))
+        number = f"{len(self.accelerators)} × {gpus}" if gpus else ""
+        return ", ".join(filter(None, [self.host, cores, memory, number, self.scheduler]))
+
+
+def _plain(value: Any) -> Any:
+    """Return data with its dates as texts and its tuples as lists."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, date) else value

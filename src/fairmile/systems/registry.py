@@ -1,4 +1,4 @@
-"""The systems that are known: those built in, those of a centre's or a user's folders, and single files."""
+"""Known systems: built-in ones, those in a centre's or a user's folder, and single files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from datetime import date, timedelta
 from importlib.resources import files as resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from fairmile.base.errors import Conflict, FairmileError, InvalidDocument, NotFound, Problem, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.systems.check import Document, read_document
 from fairmile.systems.model import NAME, System
+from fairmile.systems.system_details import SystemDetails
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -26,9 +28,81 @@ _LARGEST = 1 << 20
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Listed:
-    """What a list says of a system; `problem` tells why its file cannot be used."""
+class SystemSummaryDict(TypedDict):
+    """A system in a list, as JSON; dates are texts such as 2026-11-15."""
+
+    name: str
+    origin: str
+    title: str
+    centre: str
+    country: str
+    scheduler: str
+    partitions: list[str]
+    gpus: list[str]
+    software: list[str]
+    verified: str | None
+    newest_source: str
+    retired: str | None
+    aliases: list[str]
+    problem: str
+
+
+class SystemListDict(TypedDict):
+    """Systems as JSON."""
+
+    systems: list[SystemSummaryDict]
+
+
+class ProblemDict(TypedDict):
+    """One problem of a file as JSON."""
+
+    severity: Literal["error", "warning"]
+    field: str
+    line: int | None
+    message: str
+    hint: str
+
+
+class FileCheckDict(TypedDict):
+    """What is wrong with one file, as JSON."""
+
+    file: str
+    ok: bool
+    problems: list[ProblemDict]
+
+
+class FileChecksDict(TypedDict):
+    """What is wrong with files, as JSON."""
+
+    files: list[FileCheckDict]
+
+
+class AddedFactsDict(TypedDict):
+    """A system that was added, or would be."""
+
+    name: str
+    file: str
+    hides_built_in: bool
+    dry_run: bool
+
+
+class AddedSystemDict(TypedDict):
+    """A system that was added, or would be, as JSON."""
+
+    added: AddedFactsDict
+
+
+class RemovedSystemDict(TypedDict):
+    """A system that was removed, or would be, as JSON."""
+
+    removed: str
+    file: str
+    dry_run: bool
+
+
+@dataclass(frozen=True, repr=False)
+class SystemSummary(Result):
+    """A system in a list; `problem` says why its file cannot be used."""
 
     name: str
     origin: str
@@ -44,6 +118,124 @@ class Listed:
     retired: date | None = None
     aliases: tuple[str, ...] = ()
     problem: str = ""
+
+    def to_dict(self) -> SystemSummaryDict:
+        """Return the system as data."""
+        return {
+            "name": self.name,
+            "origin": self.origin,
+            "title": self.title,
+            "centre": self.centre,
+            "country": self.country,
+            "scheduler": self.scheduler,
+            "partitions": list(self.partitions),
+            "gpus": list(self.gpus),
+            "software": list(self.software),
+            "verified": None if self.verified is None else str(self.verified),
+            "newest_source": self.newest_source,
+            "retired": None if self.retired is None else str(self.retired),
+            "aliases": list(self.aliases),
+            "problem": self.problem,
+        }
+
+    def summary(self) -> str:
+        """Return the name, the centre and the scheduler, or the problem."""
+        return f"{self.name}: {self.problem}" if self.problem else f"{self.name}, {self.centre}, {self.scheduler}"
+
+
+class SystemList(Results[SystemSummary]):
+    """Systems, in the order of their names."""
+
+    def to_dict(self) -> SystemListDict:
+        """Return the systems as `fairmile system ls --json` prints them."""
+        return {"systems": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        """Return the number of systems, and their names."""
+        return f"{len(self)} systems: {', '.join(each.name for each in self)}"
+
+
+@dataclass(frozen=True, repr=False)
+class FileCheck(Result):
+    """What is wrong or doubtful in one system file."""
+
+    file: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.severity == "error"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the file can be used; warnings leave it valid."""
+        return not self.errors
+
+    def to_dict(self) -> FileCheckDict:
+        """Return the verdict as data."""
+        return {"file": self.file, "ok": self.ok, "problems": [_problem_dict(each) for each in self.problems]}
+
+    def summary(self) -> str:
+        """Return the file, whether it is valid, and the first problem."""
+        first = f": {self.problems[0].message}" if self.problems else ""
+        return f"{self.file} is {'valid' if self.ok else 'not valid'}{first}"
+
+
+class FileChecks(Results[FileCheck]):
+    """Checks of several system files."""
+
+    @property
+    def ok(self) -> bool:
+        return all(each.ok for each in self)
+
+    def to_dict(self) -> FileChecksDict:
+        """Return the verdicts as `fairmile system check --json` prints them."""
+        return {"files": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        """Return the number of files, and of valid ones."""
+        return f"{sum(each.ok for each in self)} of {len(self)} files valid"
+
+
+@dataclass(frozen=True, repr=False)
+class AddedSystem(Result):
+    """A system file that was copied into a folder of systems, or would be with `dry_run`."""
+
+    name: str
+    file: Path
+    hides_built_in: bool
+    dry_run: bool
+
+    def to_dict(self) -> AddedSystemDict:
+        """Return what was added as `fairmile system add --json` prints it."""
+        facts: AddedFactsDict = {
+            "name": self.name,
+            "file": str(self.file),
+            "hides_built_in": self.hides_built_in,
+            "dry_run": self.dry_run,
+        }
+        return {"added": facts}
+
+    def summary(self) -> str:
+        """Return the name and the file."""
+        return f"{'would add' if self.dry_run else 'added'} {self.name}: {self.file}"
+
+
+@dataclass(frozen=True, repr=False)
+class RemovedSystem(Result):
+    """A system whose file was removed, or would be with `dry_run`."""
+
+    name: str
+    file: Path
+    dry_run: bool
+
+    def to_dict(self) -> RemovedSystemDict:
+        """Return what was removed as `fairmile system rm --json` prints it."""
+        return {"removed": self.name, "file": str(self.file), "dry_run": self.dry_run}
+
+    def summary(self) -> str:
+        """Return the name and the file."""
+        return f"{'would remove' if self.dry_run else 'removed'} {self.name}: {self.file}"
 
 
 @dataclass(frozen=True)
@@ -79,8 +271,8 @@ class Systems:
     """Look up systems by name or alias, reading a file when its system is first asked for.
 
     Built-in systems come first, then the folders in their order, then single files; a later one replaces an
-    earlier one of the same name. In a folder, `NAME.yaml` describes NAME. A file that cannot be used is no
-    trouble for the others: it raises when its system is asked for, and `rows` tells what is wrong with it.
+    earlier one of the same name. In a folder, `NAME.yaml` describes NAME. A file that cannot be used does not affect
+    the others: it raises when its system is asked for, and `rows` says what is wrong with it.
     """
 
     def __init__(self, folders: Sequence[Path] = (), files: Mapping[str, Path] = _NO_FILES) -> None:
@@ -90,10 +282,10 @@ class Systems:
 
     def names(self) -> list[str]:
         """Return every name, without aliases, in the order of the alphabet."""
-        found = set(_stems(_built_in())) | set(self._files)
+        names = set(_stems(_built_in())) | set(self._files)
         for folder in self._folders:
-            found.update(_stems(folder))
-        return sorted(found)
+            names.update(_stems(folder))
+        return sorted(names)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -116,19 +308,23 @@ class Systems:
             raise self._unknown(name)
         return source.origin
 
-    def rows(self) -> list[Listed]:
-        """Return what a list shows of each system, those with broken files included."""
-        return [self._row(name) for name in self.names()]
+    def show(self, name: str) -> SystemDetails:
+        """Return a system with where its description comes from."""
+        return SystemDetails(self[name], self.origin(name))
 
-    def _row(self, name: str) -> Listed:
+    def rows(self) -> SystemList:
+        """Return a summary of each system, including those whose file cannot be used."""
+        return SystemList(self._row(name) for name in self.names())
+
+    def _row(self, name: str) -> SystemSummary:
         source = self._named(name)
         origin = source.origin if source else ""
         try:
             system = self[name]
         except FairmileError as error:
-            return Listed(name, origin, problem=str(error))
+            return SystemSummary(name, origin, problem=str(error))
         gpus = [f"{each.gpu.count} × {each.gpu.model}" for each in system.partitions.values() if each.gpu]
-        return Listed(
+        return SystemSummary(
             name,
             origin,
             title=system.title,
@@ -187,8 +383,32 @@ def check_file(path: Path, *, today: date | None = None) -> list[Problem]:
     return _open(path).problems(day, day - timedelta(days=365))
 
 
-def add_system(file: Path, folder: Path, *, replace: bool = False, dry_run: bool = False) -> tuple[System, Path]:
-    """Copy a system file that holds to the rules into a folder of systems; return the system and its new place."""
+def check_files(files: Sequence[Path]) -> FileChecks:
+    """Check several system files; a file that cannot be read has that one problem."""
+    return FileChecks(FileCheck(str(file), tuple(_problems(file))) for file in files)
+
+
+def _problems(file: Path) -> Sequence[Problem]:
+    try:
+        return check_file(file)
+    except InvalidDocument as error:
+        return error.problems
+    except FairmileError as error:
+        return [Problem(str(error), hint=error.hint or "")]
+
+
+def _problem_dict(problem: Problem) -> ProblemDict:
+    return {
+        "severity": problem.severity,
+        "field": problem.field,
+        "line": problem.line,
+        "message": problem.message,
+        "hint": problem.hint,
+    }
+
+
+def add_system(file: Path, folder: Path, *, replace: bool = False, dry_run: bool = False) -> AddedSystem:
+    """Copy a valid system file into a folder of systems."""
     text = _read(file, str(file))
     document = read_document(text, str(file))
     system = document.need()
@@ -199,7 +419,7 @@ def add_system(file: Path, folder: Path, *, replace: bool = False, dry_run: bool
         raise Conflict(f"{target} describes {system.name!r} already", hint="--replace puts the new file in its place")
     if not dry_run:
         write_atomic(target, text)
-    return system, target
+    return AddedSystem(system.name, target, system.name in Systems().names(), dry_run)
 
 
 def _refuse_lost_aliases(system: System, names: Sequence[str], document: Document, file: Path) -> None:
@@ -218,8 +438,8 @@ def _refuse_lost_aliases(system: System, names: Sequence[str], document: Documen
         raise InvalidDocument(problems)
 
 
-def remove_system(name: str, folder: Path, systems: Systems, *, dry_run: bool = False) -> Path:
-    """Remove the file of a system, found by name or alias, from a folder of systems; return where it was."""
+def remove_system(name: str, folder: Path, systems: Systems, *, dry_run: bool = False) -> RemovedSystem:
+    """Remove the file of a system, given by name or alias, from a folder of systems."""
     origin = systems.origin(name)
     target = folder / f"{name}{_ENDING}"
     if not target.is_file() and Path(origin).parent == folder:
@@ -231,7 +451,7 @@ def remove_system(name: str, folder: Path, systems: Systems, *, dry_run: bool = 
         )
     if not dry_run:
         target.unlink()
-    return target
+    return RemovedSystem(target.stem, target, dry_run)
 
 
 def _open(path: Path) -> Document:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
+from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.systems.model import FileSystem, Gpu, Partition, SoftwareSet, System
 from fairmile.systems.module_lines import module_name, read_line
@@ -37,6 +38,26 @@ _STANDS_ON = {
 _MEMORY_SLACK = 0.12
 
 
+class SurveyRowDict(TypedDict):
+    """One component as JSON."""
+
+    component: str
+    registered: str
+    found: str
+    verdict: Verdict
+
+
+class SurveyDict(TypedDict):
+    """A survey as JSON; `share` is null where no registered component could be seen."""
+
+    system: str
+    host: str
+    day: str
+    rows: list[SurveyRowDict]
+    counts: dict[Verdict, int]
+    share: float | None
+
+
 @dataclass(frozen=True)
 class SurveyRow:
     """One component: what is registered, what was found, and how they compare."""
@@ -47,8 +68,8 @@ class SurveyRow:
     verdict: Verdict
 
 
-@dataclass(frozen=True)
-class Survey:
+@dataclass(frozen=True, repr=False)
+class Survey(Result):
     """Everything that was compared on one day."""
 
     system: str
@@ -69,6 +90,30 @@ class Survey:
         counts = self.counts
         seen = counts["same"] + counts["differs"] + counts["missing"]
         return counts["same"] / seen if seen else None
+
+    def to_dict(self) -> SurveyDict:
+        """Return the survey as `fairmile system probe --on SYSTEM --json` prints it."""
+        return {
+            "system": self.system,
+            "host": self.host,
+            "day": str(self.day),
+            "rows": [
+                {
+                    "component": row.component,
+                    "registered": row.registered,
+                    "found": row.found,
+                    "verdict": row.verdict,
+                }
+                for row in self.rows
+            ],
+            "counts": self.counts,
+            "share": self.share,
+        }
+
+    def summary(self) -> str:
+        """Return the system, the host and the number of rows with each verdict."""
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in self.counts.items() if number)
+        return f"{self.system} compared with {self.host}: {counts}"
 
     def sorted(self) -> list[SurveyRow]:
         """Return the rows with what calls for attention first."""

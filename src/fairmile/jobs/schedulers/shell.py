@@ -46,22 +46,22 @@ members() {
 }
 """
 # Where the processes of a job stand is a `word`; false where there are none. Status, end and `after` all go by it.
-_STANDING = r"""
-standing_of() {
+_STATUS_OF = r"""
+status_of() {
   word=elsewhere began=${1%@*}; pid=${began%%-*}
   [ "${1##*@}" = "$host" ] || return 0
   if start_of "$pid"; then word=running; [ "$start" = "${began#*-}" ]; else word=orphaned; members "$pid"; fi
 }
 """
-_LOOK = _START_OF + _MEMBERS + _STANDING
+_LOOK = _START_OF + _MEMBERS + _STATUS_OF
 _STATUS = """
 for id; do
-  if standing_of "$id"; then echo "$id|$word"; fi
+  if status_of "$id"; then echo "$id|$word"; fi
 done
 """
 _CANCEL = """
 for id; do
-  standing_of "$id" || continue
+  status_of "$id" || continue
   case $word in
     elsewhere) echo "$id runs on ${id##*@}" >&2; continue ;;
     running) kill -s TERM -- "-$pid" 2>/dev/null || continue ;;
@@ -186,7 +186,7 @@ def _wait_for(folder: str, tasks: int, id: str, condition: str) -> list[str]:
         notes = f"{there}/ended {there}/ended.*"
         is_noted = f"{{ {is_noted} || [ $(cat {there}/ended.* 2>/dev/null | wc -l) -ge {tasks} ]; }}"
     lines = [
-        f"while ! {is_noted} && standing_of {shlex.quote(id)}; do",
+        f"while ! {is_noted} && status_of {shlex.quote(id)}; do",
         "  sleep 0.2",
         "done",
     ]

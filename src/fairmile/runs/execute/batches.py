@@ -58,8 +58,8 @@ class ArrayState:
 
     @classmethod
     def of(cls, job: JobStatus) -> ArrayState:
-        ended = frozenset(index for index, standing in job.tasks.items() if standing.state.is_end)
-        return cls(job.id, job.is_over, ended, job.standing.sentence)
+        ended = frozenset(index for index, status in job.tasks.items() if status.state.is_end)
+        return cls(job.id, job.is_over, ended, job.status.sentence)
 
 
 def write_batch(batch: Batch) -> None:

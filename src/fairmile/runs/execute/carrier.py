@@ -233,19 +233,19 @@ def _of_array(run: Run, carried: JobReference, task: int, jobs: Jobs, arrays: di
     if carried.key not in arrays:
         arrays[carried.key] = jobs.find(carried.key)
     job = arrays[carried.key]
-    standing = job.tasks.get(task, job.standing) if job is not None else None
-    if standing is not None and not standing.state.is_end:
+    status = job.tasks.get(task, job.status) if job is not None else None
+    if status is not None and not status.state.is_end:
         return run
     record = read_record(run.folder)  # it may have ended since it was read
     if record.result is not None:
         return Run(record, run.folder)
-    state = run_state(standing.state, "interrupted") if standing is not None else "interrupted"
+    state = run_state(status.state, "interrupted") if status is not None else "interrupted"
     state = "interrupted" if state == "done" else state  # the task went on without it
-    reason = "the job that carried it is gone" if standing is None else f"its task ended: {standing.sentence}"
+    reason = "the job that carried it is gone" if status is None else f"its task ended: {status.sentence}"
     began = record.attempts[-1].started if record.attempts else record.created
-    ended = standing.ended if standing is not None and standing.ended else began
+    ended = status.ended if status is not None and status.ended else began
     record.attempts = record.attempts or [Attempt(started=began, host=carried.system)]
-    ending = Ending(state, standing.exit_code if standing is not None else None, "", reason)
+    ending = Ending(state, status.exit_code if status is not None else None, "", reason)
     finish(run.folder, record, ending, max(ended - began, 0.0), {"watch": "the recorder did not live to its end"})
     return Run(record, run.folder)
 
@@ -273,22 +273,22 @@ def _bring(folder: Path, job: JobStatus, jobs: Jobs) -> None:
 
 def _complete(folder: Path, record: RunRecord, job: JobStatus, jobs: Jobs) -> None:
     """Write the end of a run whose recorder could not, from what is known of its job."""
-    standing = job.standing
+    status = job.status
     why = jobs.explain(job.id)
-    reason = why.what if why is not None else standing.sentence
-    usage = standing.usage
+    reason = why.what if why is not None else status.sentence
+    usage = status.usage
     used = {"cpu_s": usage.cpu_s, "max_rss_bytes": usage.max_rss_bytes} if usage is not None else {}
-    began = standing.started or record.created
+    began = status.started or record.created
     if not record.attempts:
-        record.attempts = [Attempt(started=began, host=standing.nodes or job.system)]
+        record.attempts = [Attempt(started=began, host=status.nodes or job.system)]
     state = run_state(job.state)
-    exit_code = standing.exit_code if standing.exit_code is not None else 0 if state == "done" else None
+    exit_code = status.exit_code if status.exit_code is not None else 0 if state == "done" else None
     hint = why.advice if why is not None else ""
     with contextlib.suppress(FairmileError):
         if not (folder / OUTPUT).exists() and (printed := jobs.log(job.id)):
             write_atomic(folder / OUTPUT, printed)
-    ending = Ending(state, exit_code, standing.signal, reason, hint, {k: v for k, v in used.items() if v is not None})
-    elapsed_s = max((standing.ended or began) - record.attempts[-1].started, 0.0)
+    ending = Ending(state, exit_code, status.signal, reason, hint, {k: v for k, v in used.items() if v is not None})
+    elapsed_s = max((status.ended or began) - record.attempts[-1].started, 0.0)
     record.captured.recorded_by = f"the scheduler of {job.system}"
     finish(folder, record, ending, elapsed_s, {"watch": "the recorder did not live to the end of the run"})
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, Locked, SystemFailure, Transient, Unsupported, UsageError
 from fairmile.base.files import Lock, safe_join, write_atomic, write_failure
-from fairmile.jobs.judge import Standing
+from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.machines import Machine
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec, Resources
@@ -104,7 +104,7 @@ class _Array:
 
     def missing(self, job: JobStatus) -> list[int]:
         """Return the tasks that have ended, and whose records are not here."""
-        return [n for n in range(len(self.tasks)) if n not in self.brought and _standing(job, n).state.is_end]
+        return [n for n in range(len(self.tasks)) if n not in self.brought and _status_of(job, n).state.is_end]
 
 
 class FarBatches:
@@ -189,7 +189,7 @@ class FarBatches:
         is_over = job.is_over and len(array.brought) == len(array.tasks)
         if is_over:
             self.forget(key)
-        return ArrayState(job.id, is_over, array.brought, job.standing.sentence)
+        return ArrayState(job.id, is_over, array.brought, job.status.sentence)
 
     def _bring(self, key: str, job: JobStatus) -> _Array | None:
         """Bring the records of tasks that have ended; None where another process is about to, or has."""
@@ -268,12 +268,12 @@ class FarBatches:
 
     def _settle(self, key: str, array: _Array, job: JobStatus, n: int) -> None:
         """Write the ends of runs whose task died before it began one, from what is known of that task."""
-        standing = _standing(job, n)
+        status = _status_of(job, n)
         carried = JobReference(key=key, system=array.system, task=n)
         missing = [id for id in array.tasks[n] if not (self._root / id / RECORD).exists()]
         began = any(self._job_of(id) == carried for id in array.tasks[n])
         # One that was cancelled, or never came to the queue, leaves its runs to the next job.
-        if began or not missing or n not in job.tasks or standing.state in (State.DONE, State.CANCELLED):
+        if began or not missing or n not in job.tasks or status.state in (State.DONE, State.CANCELLED):
             return
         ends, last = self._printed(job.id, n)
         hint = f"`fairmile job log {job.id} --task {n} --err` shows what it printed"
@@ -286,17 +286,17 @@ class FarBatches:
             if ends.get(id) == TAKEN or id not in members:
                 continue
             record = batch.fresh(members[id], carried)
-            began_s = standing.started or record.created
-            record.attempts = [Attempt(started=began_s, host=standing.nodes or array.system)]
+            began_s = status.started or record.created
+            record.attempts = [Attempt(started=began_s, host=status.nodes or array.system)]
             record.captured.recorded_by = f"the scheduler of {array.system}"
             reason = (
-                ends.get(id, "").partition(": ")[2] or f"its task ended before it began: {last or standing.sentence}"
+                ends.get(id, "").partition(": ")[2] or f"its task ended before it began: {last or status.sentence}"
             )
-            ending = Ending(run_state(standing.state), standing.exit_code, standing.signal, reason, hint)
+            ending = Ending(run_state(status.state), status.exit_code, status.signal, reason, hint)
             _made(self._root / id)
             record.state = RunState.QUEUED
             write_record(self._root / id, record)
-            elapsed_s = max((standing.ended or began_s) - began_s, 0.0)
+            elapsed_s = max((status.ended or began_s) - began_s, 0.0)
             finish(self._root / id, record, ending, elapsed_s, {"watch": "it did not begin"})
 
     def _printed(self, job: str, n: int) -> tuple[dict[str, str], str]:
@@ -346,8 +346,8 @@ def _moved(batch: Batch, there: str) -> Batch:
     return replace(batch, shared=shared, root=Path(f"{there}/{_RUNS}"), code=code, values=values, travelled=True)
 
 
-def _standing(job: JobStatus, n: int) -> Standing:
-    return job.tasks.get(n, job.standing)
+def _status_of(job: JobStatus, n: int) -> TaskStatus:
+    return job.tasks.get(n, job.status)
 
 
 def _checked(data: bytes, id: str, system: str) -> RunRecord:
