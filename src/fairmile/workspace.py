@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fairmile.runs.record.ledger import Ledger
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
+    from fairmile.sweeps.status import WorkspaceStatus
     from fairmile.sweeps.sweeps import Sweeps
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
@@ -442,6 +443,19 @@ class Workspace:
 
         return Ledger(self.home / "runs")
 
+    def status(self, on_problem: Callable[[str], None] = lambda _: None) -> WorkspaceStatus:
+        """Return what runs, what waits and what ended last, here and on every system.
+
+        `on_problem` hears why a system could not be asked; its runs keep their last known state.
+        """
+        from fairmile.runs.record.layout import open_arrays
+        from fairmile.sweeps.status import read_status
+
+        ledger = self.ledger
+        if ledger.with_jobs() or open_arrays(ledger.root):
+            self.runs.refresh(on_problem=on_problem)
+        return read_status(ledger, self.home / "sweeps")
+
     @cached_property
     def runs(self) -> Runs:
         from fairmile.runs.runs import Runs, Services
@@ -453,6 +467,7 @@ class Workspace:
             envs=lambda: self.envs,
             jobs=lambda: self.jobs,
             predictors={"step": self._from_step},
+            supply=self.supply,
         )
         return Runs(self.home / "runs", around, environ=self.environ)
 

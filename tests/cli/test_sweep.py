@@ -571,7 +571,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["run", "rates.yaml", "--select", "lr > 9"], "rates: no point is left"),
         (["run", "rates.yaml", "--name", "a b"], "--name: expected at most 64 letters, digits,"),
         (["run", "rates.yaml", "--on", "nosuch"], "no system named 'nosuch'"),
-        (["run", "rates.yaml", "--time", "5:00"], "nodes, time and software are asked of a system"),
+        (["run", "rates.yaml", "--time", "5:00"], "options for nodes, time and software need a system"),
         (["run", "rates.yaml", "--pack", "3"], "--pack means nothing for a sweep that runs here"),
         (["run", "rates.yaml", "--leave"], "--wait/--leave means nothing for a sweep that runs here"),
         (["run", "rates.yaml", "--on", "jureca", "-j", "2"], "-j means nothing for a sweep that runs on jureca"),

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from fairmile.base.html_tables import fields_table
 from fairmile.base.registry import Plugin, Registry
+from fairmile.base.results import Result
+from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILES, Log, event_files, read_log
 from fairmile.runs.record.packing import extract
+from fairmile.runs.record.shapes import RunDict
 from fairmile.runs.record.values import Better, Value
 
 if TYPE_CHECKING:
@@ -58,8 +62,8 @@ class Metric:
         return {"lower": self.min, "higher": self.max}.get(self.better, self.value)
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Result):
     """The record of one execution. `document` is what run.json holds."""
 
     document: Mapping[str, Any]
@@ -152,6 +156,28 @@ class Run:
     def spans(self) -> Mapping[str, Mapping[str, float]]:
         """For each timer: count, total_s, mean_s, min_s, max_s, p50_s, p95_s, p99_s."""
         return self.result.get("spans") or {}
+
+    def to_dict(self) -> RunDict:
+        """Return the record."""
+        return cast(RunDict, dict(self.document))
+
+    def summary(self) -> str:
+        took = f" in {format_duration(self.elapsed_s)}" if self.elapsed_s is not None else ""
+        metrics = [f"{name} {metric.value:.4g}" for name, metric in list(self.metrics.items())[:3]]
+        return ", ".join([f"{self.id} {self.state}{took}", *metrics])
+
+    def _repr_html_(self) -> str:
+        energy = f"{self.energy_j:.4g} J" if self.energy_j is not None else ""
+        return fields_table(
+            {
+                "run": self.id,
+                "state": str(self.state),
+                "time": format_duration(self.elapsed_s) if self.elapsed_s is not None else "",
+                "energy": energy,
+                **self.params,
+                **{name: f"{metric.value:.6g} {metric.unit}".strip() for name, metric in self.metrics.items()},
+            }
+        )
 
     def log(self) -> Log:
         """Read spans, metrics and samples in full."""
