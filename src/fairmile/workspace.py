@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fairmile.predict.predict import Predict
     from fairmile.reports.reports import Reports
     from fairmile.runs.record.ledger import Ledger
+    from fairmile.runs.record.run import Run
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
     from fairmile.sweeps.status import WorkspaceStatus
@@ -106,6 +107,12 @@ def _pue(value: Any) -> float:
     from fairmile.meter.footprint import pue_of
 
     return pue_of(value)
+
+
+def _best_point(runs: Sequence[Run], metric: str) -> str:
+    from fairmile.reports.sweep import best
+
+    return best(runs, metric).text
 
 
 def _table(value: Any) -> Path | None:
@@ -480,7 +487,7 @@ class Workspace:
     def sweeps(self) -> Sweeps:
         from fairmile.sweeps.sweeps import Sweeps
 
-        return Sweeps(self.home / "sweeps", lambda: self.runs, environ=self.environ)
+        return Sweeps(self.home / "sweeps", lambda: self.runs, environ=self.environ, best=_best_point)
 
     @cached_property
     def studies(self) -> Studies:

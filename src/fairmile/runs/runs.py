@@ -52,7 +52,7 @@ from fairmile.runs.interchange import export_run, import_runs, known_run
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
-from fairmile.runs.projection import Projection, project, walltime
+from fairmile.runs.projection import project, walltime
 from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
 from fairmile.runs.record.ledger import Changes, Ledger, recorded_spec
@@ -64,6 +64,7 @@ from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_s
 from fairmile.runs.results import (
     CancelledRuns,
     ImportedRuns,
+    Projection,
     RunDetails,
     RunList,
     RunOutput,
@@ -699,8 +700,9 @@ class Runs(Ledger):
         `region` and `pue` replace those of the settings.
         """
         run = self.collect(reference)
-        changes = {name: value for name, value in (("region", region), ("pue", pue)) if value is not None}
-        return RunDetails(run, replace(self._around.supply, **changes).footprint(run.energy_j))
+        supply = self._around.supply
+        region, pue = supply.region if region is None else region, supply.pue if pue is None else pue
+        return RunDetails(run, replace(supply, region=region, pue=pue).footprint(run.energy_j))
 
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
