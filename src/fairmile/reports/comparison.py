@@ -6,9 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.html_tables import rows_table
+from fairmile.base.results import Result
 from fairmile.meter.lines import number_text
 from fairmile.reports.differences import Difference, differences, inner_differences
 from fairmile.reports.inference import CONFIDENCE, Effect, Estimate
@@ -26,6 +28,7 @@ from fairmile.reports.measures import (
     unknown_metric,
     value_text,
 )
+from fairmile.reports.shapes import ComparisonDict
 from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Better, better_of, bounds_of
@@ -55,9 +58,9 @@ class MetricRow:
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Groups of runs against the first of them."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """Groups of runs compared with the first of them."""
 
     groups: Mapping[str, tuple[str, ...]]  # the ids of the runs that count
     rows: tuple[MetricRow, ...]
@@ -84,14 +87,22 @@ class Comparison:
             return columns[:-1], [row[:-1] for row in rows]
         return columns, rows
 
-    def document(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        found: dict[str, Any] = json_value(asdict(replace(self, chances={})))
-        del found["chances"]
-        for row in found["rows"]:
+    def to_dict(self) -> ComparisonDict:
+        document: dict[str, Any] = json_value(asdict(replace(self, chances={})))
+        del document["chances"]
+        for row in document["rows"]:
             for cell in row["cells"]:
                 cell["verdict"] = cell["verdict"] or ""
-        return found
+        return cast(ComparisonDict, document)
+
+    def summary(self) -> str:
+        verdicts = [
+            f"{row.metric} of {cell.group} {cell.verdict}" for row in self.rows for cell in row.cells if cell.verdict
+        ]
+        return "; ".join([", ".join(self.groups), *verdicts])
+
+    def _repr_html_(self) -> str:
+        return rows_table(*self.table())
 
     def __str__(self) -> str:
         columns, rows = self.table()

@@ -17,14 +17,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, RunFailed, SystemFailure
+from fairmile.base.html_tables import rows_table
+from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 from fairmile.base.yaml import Located, load_located
 from fairmile.reports.comparison import json_value
 from fairmile.reports.inference import Estimate
 from fairmile.reports.measures import Measure, between, estimate_of, estimate_text, measures, number, percent, title
+from fairmile.reports.shapes import CheckDict
 from fairmile.runs.record.run import Run, RunState
 
 ANY = "*"
@@ -64,8 +67,8 @@ class Finding:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, repr=False)
+class Check(Result):
     """The verdicts of all references that apply, and which systems had none."""
 
     findings: tuple[Finding, ...]
@@ -85,9 +88,15 @@ class Check:
             rows.append([title(each.metric), each.system, verdict, mean, _bounds(each.reference), each.why])
         return ["metric", "system", "verdict", "measured", "allowed", "why"], rows
 
-    def document(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        return {"passed": self.passed, **json_value(asdict(self))}
+    def to_dict(self) -> CheckDict:
+        return cast(CheckDict, {"passed": self.passed, **json_value(asdict(self))})
+
+    def summary(self) -> str:
+        failed = [f"{each.metric} on {each.system}" for each in self.findings if not each.passed]
+        return f"{len(self.findings)} checked, " + (f"failed: {', '.join(failed)}" if failed else "all passed")
+
+    def _repr_html_(self) -> str:
+        return rows_table(*self.table())
 
     def require(self) -> None:
         """Raise RunFailed unless every metric keeps to its reference."""
