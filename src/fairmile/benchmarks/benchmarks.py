@@ -10,12 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic, write_failure
-from fairmile.benchmarks.harness.schema import Schema
+from fairmile.base.results import Result, Results
+from fairmile.benchmarks.harness.schema import Field, Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names
+from fairmile.benchmarks.results import (
+    BenchmarkDetailsDict,
+    BenchmarkDict,
+    BenchmarkListDict,
+    FieldDict,
+    NewBenchmark,
+    ParameterDict,
+)
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.runs.targets import card_file, card_in, runnable
@@ -34,10 +43,13 @@ class Parameter:
     default: Any
     meaning: str
 
+    def to_dict(self) -> ParameterDict:
+        return {"name": self.name, "default": self.default, "meaning": self.meaning}
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A benchmark as its card tells it; `folder` is where its program lies, where that comes along."""
+
+@dataclass(frozen=True, repr=False)
+class Benchmark(Result):
+    """A benchmark as its card describes it; `folder` holds its program if Fairmile includes that."""
 
     card: Card
     folder: Path | None = None
@@ -80,6 +92,55 @@ class Benchmark:
         file = None if self.folder is None else self.folder / f"{STEP}.py"
         return file if file is not None and file.is_file() else None
 
+    def to_dict(self) -> BenchmarkDict:
+        known = {"baselines": self.baselines, "published": self.published}
+        where = {"handle": str(self.card.handle), "folder": str(self.folder) if self.folder else None}
+        about = self.card.text("description")
+        return cast(BenchmarkDict, {**self.rule, "name": self.name, **where, "about": about, **known})
+
+    def summary(self) -> str:
+        return f"{self.name}: {self.rule.get('metric', '')}, {self.card.text('description').partition('. ')[0]}"
+
+
+class BenchmarkList(Results[Benchmark]):
+    """Benchmarks."""
+
+    def to_dict(self) -> BenchmarkListDict:
+        return {"benchmarks": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        return f"{len(self)} benchmarks: {', '.join(each.name for each in self)}"
+
+
+@dataclass(frozen=True, repr=False)
+class BenchmarkDetails(Result):
+    """A benchmark with its parameters and the form of its data."""
+
+    benchmark: Benchmark
+    parameters: tuple[Parameter, ...]
+    schema: Schema
+
+    def to_dict(self) -> BenchmarkDetailsDict:
+        schema = {name: [_field_dict(each) for each in fields] for name, fields in self.schema.items()}
+        return {
+            **self.benchmark.to_dict(),
+            "parameters": [each.to_dict() for each in self.parameters],
+            "schema": schema,
+        }
+
+    def summary(self) -> str:
+        return self.benchmark.summary()
+
+
+def _field_dict(field: Field) -> FieldDict:
+    return {
+        "name": field.name,
+        "dtype": field.dtype,
+        "shape": list(field.shape),
+        "meaning": field.meaning,
+        "unit": field.unit,
+    }
+
 
 class Benchmarks:
     """All benchmarks that the catalog knows, and those in folders."""
@@ -87,12 +148,17 @@ class Benchmarks:
     def __init__(self, catalog: Callable[[], Catalog]) -> None:
         self._catalog = catalog
 
-    def ls(self) -> list[Benchmark]:
-        """Return every benchmark, those whose program comes along first."""
+    def ls(self) -> BenchmarkList:
+        """Return every benchmark, those that Fairmile includes first."""
         hits = [hit for hit in self._catalog().find("benchmark", limit=_ALL) if not hit.row.gone]
         cards = [self._catalog().get(str(hit.handle)) for hit in hits]
         found = [Benchmark(card, _own_folder(card)) for card in cards]
-        return sorted(found, key=lambda each: (each.folder is None, each.name))
+        return BenchmarkList(sorted(found, key=lambda each: (each.folder is None, each.name)))
+
+    def show(self, name: str) -> BenchmarkDetails:
+        """Return the benchmark that a name or a folder means, with its parameters and the form of its data."""
+        benchmark = self.get(name)
+        return BenchmarkDetails(benchmark, tuple(benchmark.parameters()), benchmark.schema())
 
     def get(self, name: str) -> Benchmark:
         """Return the benchmark that a name or a folder means."""
@@ -124,10 +190,10 @@ class Benchmarks:
             hint="give FILE.py:FUNCTION that builds one, or a description in YAML: `fairmile predict memory --help`",
         )
 
-    def new(self, name: str, folder: Path, *, kind: str = "learning", dry_run: bool = False) -> list[Path]:
-        """Write a benchmark that runs as it is into a new folder, and return its files: a start for one's own.
+    def new(self, name: str, folder: Path, *, kind: str = "learning", dry_run: bool = False) -> NewBenchmark:
+        """Write a benchmark that runs as it is into a new folder, and return its files.
 
-        `learning` is a model in PyTorch trained by the harness; `program` any program that tells its figures. With
+        `learning` is a model in PyTorch trained by the harness; `program` is any program that prints its metrics. With
         `dry_run` nothing is written.
         """
         if not _NAME.fullmatch(name):
@@ -141,7 +207,7 @@ class Benchmarks:
             raise Conflict(f"{place} is there already", hint="choose another name or folder")
         templates = sorted((_TEMPLATES / kind).glob("*.tmpl"))
         if dry_run:
-            return [place / each.stem for each in templates]
+            return NewBenchmark(place, [place / each.stem for each in templates], dry_run=True)
         values = {"name": name, "title": name.replace("_", " ").capitalize()}
         aside = place.with_name(f".{name}.{os.getpid()}.part")
         try:
@@ -154,7 +220,7 @@ class Benchmarks:
             if isinstance(error, FairmileError):
                 raise
             raise write_failure(str(place), error) from error
-        return sorted(place.iterdir())
+        return NewBenchmark(place, sorted(place.iterdir()))
 
 
 def _own_folder(card: Card) -> Path | None:

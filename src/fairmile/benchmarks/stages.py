@@ -13,6 +13,7 @@ from fairmile.base.files import safe_join
 from fairmile.base.words import did_you_mean, slug
 from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
+from fairmile.benchmarks.results import StagePlan, StageRuns
 from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
@@ -42,7 +43,7 @@ def declared_steps(name: str) -> Mapping[str, Step]:
     return found
 
 
-def planned_steps(name: str, steps: Sequence[str] = ()) -> list[str]:
+def planned_steps(name: str, steps: Sequence[str] = ()) -> StagePlan:
     """Return the steps that would run, in their order, up to the last that is wanted: each needs those before it."""
     declared = declared_steps(name)
     for step in steps:
@@ -50,7 +51,7 @@ def planned_steps(name: str, steps: Sequence[str] = ()) -> list[str]:
             near = did_you_mean(step, declared)
             raise UsageError(f"{name} has no step {step!r}", hint=near or f"there are {', '.join(declared)}")
     order = list(declared)
-    return order[: max((order.index(step) for step in steps), default=len(order) - 1) + 1]
+    return StagePlan(order[: max((order.index(step) for step in steps), default=len(order) - 1) + 1])
 
 
 def run_stages(
@@ -64,7 +65,7 @@ def run_stages(
     echo: BinaryIO | None = None,
     on_stage: Callable[[str, Run], None] = lambda _, __: None,
     **changes: Any,
-) -> list[Run]:
+) -> StageRuns:
     """Run the steps of a benchmark one after the other, as one group, and return their records.
 
     Each is given the files of those before it, by digest, and the parameters that matter to it. Called again, it goes
@@ -80,7 +81,7 @@ def run_stages(
     read_settings(load(folder_of(name), SETTINGS).Settings, given)
     group = str(changes.pop("group", "")) or _group(name, given, seed)
     inputs: dict[str, Input] = dict(changes.pop("inputs", {}))
-    found: list[Run] = []
+    found = StageRuns()
     for step in wanted:
         takes = declared[step].params
         own = {key: value for key, value in given.items() if takes is None or key in takes}
