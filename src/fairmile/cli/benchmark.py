@@ -362,7 +362,7 @@ def _print_storage(out: Out, done: StorageRun) -> None:
         (
             each.place.path,
             each.place.kind,
-            *(storages.rate_words(name, each.values[name]) for name in _COLUMNS.values()),
+            *(rate_words(name, each.values[name]) for name in _COLUMNS.values()),
         )
         for each in good
     ]
