@@ -24,6 +24,7 @@ from fairmile.benchmarks.storage import (
     StorageRun,
     measure_storage,
     plan_storage,
+    rate_words,
 )
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_output, one_line
