@@ -65,9 +65,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             changes: dict[str, Any] = {"name": name, "params": {"x": x, "epochs": epochs}, "watch_s": 0}
             file = runs.run(["python", "program.py", "{x}", "{epochs}"], **changes).folder / "run.json"
             record = json.loads(file.read_text())
-            record["result"]["elapsed_s"] = (
-                10.0 * epochs
-            )  # else it is up to the machine whether more epochs take longer
+            record["result"]["elapsed_s"] = 10.0 * epochs  # else the machine decides whether more epochs take longer
             file.write_text(json.dumps(record))
         assert run(["sweep", "run", "rates.yaml"]) == 0
         assert run(["tune", "quad.yaml", "--trials", "1"]) == 0

@@ -86,7 +86,7 @@ def _inputs_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     if len(comparison.groups) <= max(_MOST_SIDE_BY_SIDE, len(facts)):
         return ["input", *comparison.groups], [[fact, *each] for fact, each in zip(facts, values, strict=True)]
     lines = zip(comparison.groups, *values, strict=True)
-    return ["input", *facts], [list(line) for line in lines]
+    return ["group", *facts], [list(line) for line in lines]
 
 
 def _coloured(out: Out, columns: Sequence[str], row: Sequence[str]) -> list[str]:
