@@ -27,7 +27,9 @@ _OPTIONS = (
         help="The program reads FAIRMILE_PARAMS, even if its files do not show it.",
     ),
     click.option("--seed", type=int, help="Random seed; fills {seed} and FAIRMILE_SEED."),
-    click.option("--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="Input; fills {inputs.KEY}."),
+    click.option(
+        "--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="Input file or asset; fills {inputs.KEY}."
+    ),
     click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Output files to record by digest."),
     click.option("--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Read a metric from the output."),
     click.option("--code", multiple=True, metavar="PATH", help="Additional files or folders of the program."),

@@ -62,7 +62,14 @@ def space_options(command: Any) -> Any:
     for option in reversed(
         (
             click.argument("words", metavar="[CONFIG]...", nargs=-1),
-            click.option("-p", "--param", "axes", multiple=True, metavar="KEY=VALUES", help="Axis, as lr=0.1,0.01."),
+            click.option(
+                "-p",
+                "--param",
+                "axes",
+                multiple=True,
+                metavar="KEY=VALUES",
+                help="Axis and its values, such as lr=0.1,0.01.",
+            ),
             click.option("--template", type=click.Path(path_type=Path), help="Script with {placeholders}."),
             click.option("--allow-code", is_flag=True, help="Allow configurations that are Python files or notebooks."),
         )
