@@ -93,17 +93,17 @@ def test_a_new_program_runs_as_it_is(workspace: Workspace, tmp_path: Path) -> No
     run = workspace.runs.run(str(tmp_path / "lake"), params={"terms": 10})
     assert run.metrics["error"].value == pytest.approx(0.0998, abs=1e-3)
     assert run.metrics["error"].better == "lower"
-    assert {each["name"] for each in run.captured["code"]["files"]} == {"lake", "run.sh"}
+    assert {each["name"] for each in run.captured.code["files"]} == {"lake", "run.sh"}
 
 
 @pytest.mark.thorough
 def test_a_new_model_learns_as_it_is(workspace: Workspace, tmp_path: Path) -> None:
     workspace.benchmarks.new("tides", tmp_path)
     run = workspace.runs.run(str(tmp_path / "tides"), params={"epochs": 2, "length": 1500}, seed=1)
-    assert run.result["reason"] == ""
+    assert run.result.reason == ""
     values = {name: metric.value for name, metric in run.metrics.items()}
     assert values["rmse"] < values["persistence.rmse"]
-    assert {"results.json", "checkpoint.pt", "mllog.txt"} <= set(run.result["outputs"])
+    assert {"results.json", "checkpoint.pt", "mllog.txt"} <= set(run.result.outputs)
     assert sorted(each.name for each in (tmp_path / "tides").iterdir() if each.is_file()) == [
         *("README.md", "benchmark.py", "card.jsonld", "schema.py", "settings.py", "step.py")
     ]

@@ -101,9 +101,9 @@ def test_each_step_is_a_run_of_one_group_and_is_given_what_those_before_it_made(
     assert b"told 52" in runs.output(found[-1].id)
     assert all(run.state is RunState.DONE for run in found)
     assert len({run.group for run in found}) == 1 and found[0].group.startswith("tides-")
-    made = found[0].result["outputs"]["numbers.txt"]["sha256"]
-    assert found[1].captured["inputs"]["numbers.txt"]["sha256"] == made
-    assert set(found[2].captured["inputs"]) == {"numbers.txt", "sum.txt"}
+    made = found[0].result.outputs["numbers.txt"].sha256
+    assert found[1].captured.inputs["numbers.txt"].sha256 == made
+    assert set(found[2].captured.inputs) == {"numbers.txt", "sum.txt"}
 
 
 def test_called_again_nothing_is_done_twice_and_a_change_is_done_from_where_it_matters(runs: Runs, tides: str) -> None:

@@ -76,7 +76,7 @@ def test_the_data_of_the_report_has_the_scores(run: Run) -> None:
 def test_a_file_of_that_name_that_is_no_result_is_left_alone(run: Run, text: str) -> None:
     data = text.encode()
     (run.folder / WORK / "results.json").write_bytes(data)
-    run.result["outputs"]["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
+    run.result.outputs["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
     assert results_of(run) is None
     assert "Scores" not in report([run], supply=Supply()).markdown()
 
@@ -100,5 +100,5 @@ def test_other_bytes_than_the_record_tells_of_are_not_shown(run: Run) -> None:
 def test_parts_that_a_program_wrote_otherwise_do_not_break_the_report(run: Run, odd: dict[str, object]) -> None:
     data = json.dumps({**RESULTS, **odd}).encode()
     (run.folder / WORK / "results.json").write_bytes(data)
-    run.result["outputs"]["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
+    run.result.outputs["results.json"] = {"size_bytes": len(data), "sha256": sha256(data)}
     assert "Quake on a made-up catalog, seed 3." in report([run], supply=Supply()).markdown()

@@ -13,6 +13,7 @@ import pytest
 from fairmile.runs.coverage import find_led_out, find_left, find_newer, find_uncovered, variables_digest
 from fairmile.runs.execute import capture
 from fairmile.runs.parameters import program_files
+from fairmile.runs.record.record import Captured, RecordedSpec
 
 
 @pytest.fixture
@@ -43,15 +44,15 @@ def commit(folder: Path) -> None:
     git(folder, *who, "commit", "--quiet", "--allow-empty", "-m", "x")
 
 
-def captured(folder: Path, argv: list[str], inputs: Mapping[str, str]) -> dict[str, Any]:
+def captured(folder: Path, argv: list[str], inputs: Mapping[str, str]) -> Captured:
     given = capture.inputs({name: {"path": path} for name, path in inputs.items()}, folder=folder)
-    return {"code": capture.code(argv, folder), "inputs": given}
+    return Captured(code=capture.code(argv, folder), inputs=given)
 
 
 def uncovered(folder: Path, *words: str, inputs: Mapping[str, str] = {}, **spec: Any) -> list[str]:
     argv = ["python", "train.py", *words]
     found = find_uncovered(
-        {"folder": str(folder), **spec}, captured(folder, argv, inputs), argv, folder.parent / "runs"
+        RecordedSpec(folder=str(folder), **spec), captured(folder, argv, inputs), argv, folder.parent / "runs"
     )
     return [os.path.relpath(path, folder) for path in found]
 
@@ -89,12 +90,12 @@ class TestFolders:
         runs.mkdir(parents=True)
         (runs / "run.json").write_text("{}")
         argv = ["python", "train.py"]
-        assert find_uncovered({"folder": str(folder)}, captured(folder, argv, {}), argv, runs) == []
+        assert find_uncovered(RecordedSpec(folder=str(folder)), captured(folder, argv, {}), argv, runs) == []
 
     def test_a_home_that_is_the_folder_itself_covers_nothing(self, folder: Path) -> None:
         (folder / "data.txt").write_text("1")
         argv = ["python", "train.py"]
-        found = find_uncovered({"folder": str(folder)}, captured(folder, argv, {}), argv, folder / "runs")
+        found = find_uncovered(RecordedSpec(folder=str(folder)), captured(folder, argv, {}), argv, folder / "runs")
         assert found == [str(folder / "data.txt")]
 
 
@@ -173,17 +174,19 @@ class TestWhatIsLeft:
     def test_in_a_folder_is_any_new_file_that_was_not_declared(self, folder: Path) -> None:
         before = captured(folder, ["python", "train.py"], {})
         (folder / "a.txt").write_text("1")
-        assert find_left({"folder": str(folder)}, before, folder.parent) == [str(folder / "a.txt")]
-        assert find_left({"folder": str(folder), "outputs": ["a.txt"]}, before, folder.parent) == []
+        assert find_left(RecordedSpec(folder=str(folder)), before, folder.parent) == [str(folder / "a.txt")]
+        assert find_left(RecordedSpec(folder=str(folder), outputs=["a.txt"]), before, folder.parent) == []
 
     def test_in_a_repository_is_also_what_changed(self, repository: Path) -> None:
         (repository / "notes.txt").write_text("1")
         before = captured(repository, ["python", "train.py"], {})
-        assert find_left({"folder": str(repository)}, before, repository.parent) == []
+        assert find_left(RecordedSpec(folder=str(repository)), before, repository.parent) == []
         (repository / "notes.txt").write_text("2")
-        assert find_left({"folder": str(repository)}, before, repository.parent) == ["notes.txt"]
+        assert find_left(RecordedSpec(folder=str(repository)), before, repository.parent) == ["notes.txt"]
         (repository / "train.py").write_text("print(2)\n")
-        assert find_left({"folder": str(repository)}, before, repository.parent)[-1].endswith("(tracked files)")
+        assert find_left(RecordedSpec(folder=str(repository)), before, repository.parent)[-1].endswith(
+            "(tracked files)"
+        )
 
 
 class TestSoftware:
@@ -209,7 +212,7 @@ def test_a_file_elsewhere_that_the_program_names_in_quotes_is_not_covered(folder
     (folder / "tide.py").write_text(f"print(open({name.format(above=folder.parent)!r}).read(), '/tmp')\n")
     argv = ["python", "train.py"]
     found = find_uncovered(
-        {"folder": str(folder)},
+        RecordedSpec(folder=str(folder)),
         captured(folder, argv, {}),
         argv,
         folder.parent / "runs",

@@ -56,7 +56,7 @@ def by_run(workspace: Workspace, **fields: Any) -> str:
     run = workspace.runs.run(COMMAND, params={"n": 4}, outputs=("out.txt",), **fields)
     run = workspace.runs.wait(run.id)
     assert run.state == "done", workspace.runs.output(run.id)
-    assert list(run.result["outputs"]) == ["out.txt"]
+    assert list(run.result.outputs) == ["out.txt"]
     work = Path(run.spec.folder) if run.spec.folder else run.folder / "work"
     return (work / "out.txt").read_text()
 
@@ -70,7 +70,7 @@ def by_sweep(workspace: Workspace, **fields: Any) -> str:
     else:
         points = workspace.sweeps.run(sweep, at_once=2)
     assert [each.state for each in points] == ["done", "done"], points
-    digests = [workspace.runs.get(each.run).result["outputs"]["out.txt"]["sha256"] for each in points]
+    digests = [workspace.runs.get(each.run).result.outputs["out.txt"].sha256 for each in points]
     assert len(set(digests)) == 2
     work = workspace.runs.root / points[0].run / "work"
     return (work / "out.txt").read_text() if work.exists() else "7 4\n"  # its outputs stay on a machine elsewhere

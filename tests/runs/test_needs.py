@@ -78,7 +78,7 @@ def test_the_plan_tells_what_is_missing_before_anything_happens(runs: Runs, card
 def test_needs_can_be_ignored_and_the_record_says_what_was_missing(runs: Runs, card: str) -> None:
     run = runs.run(card, anyway=True)
     assert run.state is RunState.DONE
-    assert [(each["declared"], each["met"]) for each in run.captured["needs"]] == [(GPU, False), ("horovod", False)]
+    assert [(each["declared"], each["met"]) for each in run.captured.needs] == [(GPU, False), ("horovod", False)]
 
 
 def test_one_word_runs_it_regardless_as_a_sweep_and_once_more(workspace: Workspace) -> None:
@@ -95,7 +95,7 @@ def test_one_word_runs_it_regardless_as_a_sweep_and_once_more(workspace: Workspa
 def test_what_is_there_is_recorded(runs: Runs, gpus: list[dict[str, Any]]) -> None:
     gpus.append({"model": "NVIDIA H200"})
     run = runs.run(RunSpec(argv=(sys.executable, "-c", "1"), needs=(GPU, "scikit-learn")))
-    assert [(each["met"], each["found"].partition("==")[0]) for each in run.captured["needs"]] == [
+    assert [(each["met"], each["found"].partition("==")[0]) for each in run.captured.needs] == [
         (True, "1 × NVIDIA H200"),
         (True, "scikit-learn"),
     ]
@@ -105,7 +105,7 @@ def test_a_gpu_of_another_vendor_does_not_do(runs: Runs, gpus: list[dict[str, An
     gpus.append({"model": "AMD Instinct MI250X"})
     with pytest.raises(UsageError, match="has only AMD Instinct MI250X"):
         runs.run(RunSpec(argv=("true",), needs=(GPU,)))
-    assert runs.run(RunSpec(argv=("true",), needs=("a GPU",))).captured["needs"][0]["met"] is True
+    assert runs.run(RunSpec(argv=("true",), needs=("a GPU",))).captured.needs[0]["met"] is True
 
 
 def test_a_system_is_asked_by_its_description(runs: Runs) -> None:

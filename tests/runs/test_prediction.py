@@ -24,6 +24,7 @@ from fairmile.runs.prediction import (
     predicted_of,
     unfit,
 )
+from fairmile.runs.record.record import Metric, RunRecord
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
 
@@ -59,7 +60,7 @@ def earlier(
         "captured": {"hardware": {"host": host, "gpus": [{"model": each} for each in gpus]}},
         "result": result,
     }
-    return Run(document, Path("/nowhere"))
+    return Run(RunRecord.from_dict(document), Path("/nowhere"))
 
 
 def told(spec: RunSpec, history: Sequence[Run], **given: Any) -> dict[str, Predicted]:
@@ -305,8 +306,8 @@ def test_each_expected_number_stands_beside_the_measured_one() -> None:
         "images_per_s": asdict(Predicted(7.0, source="a model")),
     }
     metric = {"value": 8.0, "first": 8.0, "min": 8.0, "max": 8.0, "mean": 8.0, "count": 1, "unit": "", "better": ""}
-    result = {**run.result, "metrics": {"images_per_s": metric}}
-    rows = judged(Run({**run.document, "prediction": expected, "result": result}, run.folder))
+    run.record.prediction, run.record.result.metrics = expected, {"images_per_s": Metric.from_dict(metric)}
+    rows = judged(run)
     assert [(what, measured, inside) for what, _, measured, inside in rows] == [
         ("elapsed_s", 58.0, True),
         ("memory_bytes", 2000.0, False),

@@ -14,6 +14,7 @@ import pytest
 
 from fairmile.base.errors import UsageError
 from fairmile.runs.projection import project, walltime
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
 from fairmile.runs.results import Projection
 
@@ -52,7 +53,7 @@ def make_run(
         "captured": {"hardware": {"host": host}},
         "result": {"state": state, "elapsed_s": elapsed_s},
     }
-    return Run(document, folder, packed)
+    return Run(RunRecord.from_dict(document), folder, packed)
 
 
 def whole(tmp_path: Path, *points: tuple[int, float]) -> list[Run]:
@@ -253,8 +254,8 @@ def test_short_runs_of_a_real_program_are_projected(tmp_path: Path) -> None:
         run = make_run(folder, 1.0, epochs=epochs)
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", PROGRAM, str(folder / "events.jsonl"), str(epochs)], check=True)
-        document = {**run.document, "result": {"state": "done", "elapsed_s": time.perf_counter() - start}}
-        runs.append(Run(document, folder))
+        run.record.result.elapsed_s = time.perf_counter() - start
+        runs.append(run)
     found = project(runs, to=1000)
     assert "timed epochs of 2 runs" in found.basis
     assert found.per_step_s > 0

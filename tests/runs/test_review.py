@@ -144,7 +144,7 @@ class TestTheProgram:
     def test_sees_a_secret_that_this_person_gives_it_and_the_record_does_not(self, other: Runs, crate: Path) -> None:
         again = other.rerun(str(crate), trust=True, env={"MY_TOKEN": "abc"}).again
         assert "MY_TOKEN" in other.output(again.id).decode().splitlines()[1].split()
-        assert not again.document["spec"].get("env")
+        assert not again.record.spec.env
 
     def test_stays_a_strangers_when_it_is_done_once_more(self, other: Runs, crate: Path) -> None:
         again = other.rerun(str(crate), trust=True).again
@@ -155,8 +155,8 @@ class TestTheProgram:
     def test_never_answers_for_a_run_of_ones_own(self, other: Runs, crate: Path) -> None:
         again = other.rerun(str(crate), trust=True).again
         assert again.identity == ""
-        imported = other.get(again.document["rerun_of"])
-        asked = Candidate(imported.spec, {}, (), {}, other.root)
+        imported = other.get(again.record.rerun_of)
+        asked = Candidate(imported.spec, imported.captured, (), {}, other.root)
         assert not any(map(asked.is_asked_alike, other.alike(imported.identity)))
 
     def test_gets_no_file_of_this_machine_for_an_input(self, other: Runs, crate: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ class TestTheProgram:
         found = {each.what: each for each in done.verdicts}
         assert (found["code"].same, found["code"].detail) == (True, "the same files")
         assert found["commit"].same is None
-        assert "git" not in done.again.captured["code"]
+        assert done.again.captured.code.git is None
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_outputs_behind_a_link_that_leads_out_are_left_out_and_named(runs: Runs,
     (tmp_path / "outside" / "private.txt").write_text("secret")
     make = f"ln -s {tmp_path}/outside there; ln -s {tmp_path}/outside/private.txt one.txt; echo 1 > two.txt"
     run = runs.run(RunSpec(argv=("sh", "-c", make), outputs=("there/*", "*.txt", "there")))
-    assert list(run.result["outputs"]) == ["two.txt"]
-    assert "are left out, such as" in run.result["notes"][0]
+    assert list(run.result.outputs) == ["two.txt"]
+    assert "are left out, such as" in run.result.notes[0]
 
 
 def test_variables_of_others_are_set_by_a_list_of_what_is_harmless() -> None:

@@ -72,11 +72,11 @@ class TestCommands:
         show = "echo $FAIRMILE_SEED $FAIRMILE_PARAMS; cat $FAIRMILE_INPUT_DATA"
         run = runs.run(["sh", "-c", show], params={"a": 1}, seed=7, inputs={"data": Input(path="data.txt")})
         assert runs.output(run.id).decode() == '7 {"a": 1}\n1 2 3'
-        assert run.captured["inputs"]["data"]["sha256"]
+        assert run.captured.inputs["data"].sha256
 
     def test_keep_their_outputs_by_digest(self, runs: Runs, script: Path) -> None:
         run = runs.run(command(), outputs=("*.txt",))
-        assert run.result["outputs"]["model.txt"]["size_bytes"] == 1
+        assert run.result.outputs["model.txt"].size_bytes == 1
 
     def test_refuse_an_input_that_is_not_there(self, runs: Runs) -> None:
         with pytest.raises((NotFound, UsageError), match=r"nothing\.csv"):
@@ -162,7 +162,7 @@ class TestCards:
         run = runs.execute(plan)
         assert run.state is RunState.DONE, runs.output(run.id)
         assert runs.output(run.id) == b"score 3\n"
-        assert run.captured["inputs"]["data"]["asset"].startswith("local/dataset/lines")
+        assert run.captured.inputs["data"].asset.startswith("local/dataset/lines")
 
     @pytest.mark.parametrize("name", ["lines.txt", "score.sh"])
     def test_stored_bytes_that_were_altered_are_not_recorded_with_the_old_digest(
@@ -370,7 +370,7 @@ class TestGoingOn:
         resumed = runs.resume(run.id)
         assert (resumed.id, resumed.state) == (run.id, RunState.DONE)
         assert runs.output(run.id) == b"went on 1 2\n"
-        assert len(resumed.document["attempts"]) == 2
+        assert len(resumed.record.attempts) == 2
 
     def test_two_do_not_go_on_with_it_at_once(self, runs: Runs) -> None:
         run = runs.run(RunSpec(argv=("sh", "-c", "echo x >> count; exit 5")))
@@ -400,7 +400,7 @@ class TestRerun:
             "output model.txt": True,
         }
         assert done.reproduced
-        assert done.again.document["rerun_of"] == run.id
+        assert done.again.record.rerun_of == run.id
         assert done.again.identity == run.identity
 
     def test_of_a_repository_takes_commit_and_uncommitted_changes(self, runs: Runs, script: Path) -> None:
@@ -413,7 +413,7 @@ class TestRerun:
         script.write_text("print('loss', 1.5)\n")
         Path("deeper").mkdir()
         run = runs.run([sys.executable, str(Path("train.py").absolute())], metrics=LOSS)
-        assert run.captured["code"]["git"]["dirty"]
+        assert run.captured.code.git.dirty
         subprocess.run(["git", "checkout", "-q", "train.py"], check=True)
         done = runs.rerun(run.id)
         assert runs.output(done.again.id) == b"loss 1.5\n"
@@ -506,11 +506,11 @@ class TestExchange:
 
     @pytest.mark.parametrize("id", ["../above", ".hidden", "a/b", ""])
     def test_an_id_that_leaves_the_folder_is_refused(self, runs: Runs, tmp_path: Path, id: str) -> None:
-        document = {**runs.run(["true"]).document, "id": id}
+        record = replace(runs.run(["true"]).record, id=id)
         fake = tmp_path / "crate"
         fake.mkdir()
-        (fake / "run.json").write_text(json.dumps(document))
-        (fake / "ro-crate-metadata.json").write_text(card_text(document, fake))
+        (fake / "run.json").write_text(json.dumps({**record.to_dict(), "id": id}))
+        (fake / "ro-crate-metadata.json").write_text(card_text(record, fake))
         before = sorted(tmp_path.rglob("run.json"))
         with pytest.raises(UsageError):
             runs.import_runs(fake)
@@ -537,7 +537,7 @@ class TestExchange:
         assert not (other.get(run.id).folder / "inputs").exists()
         for _ in range(2):
             (again,) = other.import_runs(whole)
-            paths = {name: Path(each["path"]) for name, each in again.captured["inputs"].items()}
+            paths = {name: Path(each.path) for name, each in again.captured.inputs.items()}
             assert paths["data"].read_text() == "6" and (paths["more"] / "deep/x").read_text() == "7"
         assert [path.name for path in other.root.iterdir() if path.name.startswith(".import")] == []
         assert other.rerun(run.id, trust=True).reproduced
@@ -565,7 +565,7 @@ class TestRecording:
     def test_that_fails_says_why(self, runs: Runs) -> None:
         with pytest.raises(ZeroDivisionError), runs.recording("probe"):
             _ = 1 / 0
-        assert runs.get("last").result["reason"] == "ZeroDivisionError: division by zero"
+        assert runs.get("last").result.reason == "ZeroDivisionError: division by zero"
 
 
 class TestPrediction:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmile.runs.record.layout import OUTPUT, RECORD
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
 
 CREATED = 1_794_890_000.0
@@ -138,7 +139,7 @@ def make_run(
         (place / "events.jsonl").write_text(lines)
     if output:
         (place / OUTPUT).write_text(output)
-    return Run(document, place)
+    return Run(RunRecord.from_dict(document), place)
 
 
 def repeats(folder: Path, name: str, values: Mapping[str, Sequence[Any]], **said: Any) -> list[Run]:

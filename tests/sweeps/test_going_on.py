@@ -93,7 +93,7 @@ def test_a_combining_step_that_failed_is_done_again(workspace: Workspace, tmp_pa
     assert after.identity != before.identity
     workspace.sweeps.run(sweep)
     again = workspace.sweeps.combined(sweep)
-    assert again is not None and len(again.document["attempts"]) == 2
+    assert again is not None and len(again.record.attempts) == 2
 
 
 def test_a_sweep_that_is_executed_is_not_removed(workspace: Workspace, tmp_path: Path) -> None:
@@ -139,4 +139,4 @@ class TestOnSlurm:
         assert states(slurm.sweeps.wait(sweep)) == {"failed": 2}
         slurm.sweeps.submit(sweep, failed=True, pack=1, queued=1)
         found = slurm.sweeps.wait(sweep)
-        assert [len(slurm.runs.get(each.run).document["attempts"]) for each in found] == [2, 2]
+        assert [len(slurm.runs.get(each.run).record.attempts) for each in found] == [2, 2]

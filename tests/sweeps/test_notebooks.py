@@ -185,9 +185,9 @@ class TestRuns:
         )
         run = runs.run(notebook_argv(notebook), params={"lr": 0.6}, outputs=("train-executed.ipynb",))
         assert run.state == RunState.DONE, runs.output(run.id)
-        assert run.result["metrics"]["loss"]["count"] == 3
-        assert run.result["metrics"]["loss"]["value"] == pytest.approx(0.2)
-        assert run.result["outputs"]["train-executed.ipynb"]["size_bytes"] > 0
+        assert run.result.metrics["loss"]["count"] == 3
+        assert run.result.metrics["loss"]["value"] == pytest.approx(0.2)
+        assert run.result.outputs["train-executed.ipynb"].size_bytes > 0
 
     @pytest.mark.thorough
     def test_parameters_too_long_for_a_variable_come_from_the_record(self, runs: Runs, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ class TestRuns:
     def test_a_failing_cell_fails_the_run(self, runs: Runs, tmp_path: Path) -> None:
         run = runs.run(notebook_argv(write_notebook(tmp_path / "n.ipynb", "1 / 0")), outputs=("n-executed.ipynb",))
         assert run.state == RunState.FAILED
-        assert run.result["outputs"]["n-executed.ipynb"]["size_bytes"] > 0
+        assert run.result.outputs["n-executed.ipynb"].size_bytes > 0
 
     def test_a_kernel_does_not_outlive_its_run(self, tmp_path: Path) -> None:
         notebook = write_notebook(

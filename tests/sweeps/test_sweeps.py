@@ -307,7 +307,7 @@ class TestHere:
         found = workspace.sweeps.run(made(workspace.sweeps, text, tmp_path))
         assert states(found) == {"done": 2}, found
         assert [each.metrics["double"] for each in found] == [4, 6]
-        assert "try-executed.ipynb" in workspace.runs.get(found[0].run).result["outputs"]
+        assert "try-executed.ipynb" in workspace.runs.get(found[0].run).result.outputs
 
 
 class TestFinding:

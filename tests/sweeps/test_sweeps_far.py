@@ -100,4 +100,4 @@ def test_only_what_failed_is_done_again_and_it_goes_on_there(workspace: Workspac
     (there,) = (tmp_path / FAR / ".batches").iterdir()
     tried = [(there / "runs" / each.run / "count").read_text() for each in found]
     assert tried == ["try\n", "try\ntry\n", "try\n"]
-    assert len(workspace.runs.get(found[1].run).document["attempts"]) == 2
+    assert len(workspace.runs.get(found[1].run).record.attempts) == 2

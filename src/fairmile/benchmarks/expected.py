@@ -93,7 +93,7 @@ def measured_steps(runs: Iterable[Run], predict: Predict) -> dict[str, list[tupl
     found: dict[str, list[tuple[Foreseen, float, str]]] = {}
     for run in runs:
         rate = run.metrics.get("train_samples_per_s")
-        file, model = step_file(run.document["spec"]["argv"]), _only_model(run.hardware)
+        file, model = step_file(run.record.spec.argv), _only_model(run.hardware)
         if rate is None or not rate.value > 0 or file is None or model is None or not _is_alone(run.params):
             continue
         try:

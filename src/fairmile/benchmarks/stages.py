@@ -14,7 +14,6 @@ from fairmile.base.words import did_you_mean, slug
 from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
 from fairmile.benchmarks.results import StagePlan, StageRuns
-from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
 from fairmile.runs.record.values import Value
@@ -115,12 +114,10 @@ def _group(name: str, params: Mapping[str, Value], seed: int | None) -> str:
 
 def _made(run: Run, patterns: Sequence[str]) -> Iterator[tuple[str, Path, str]]:
     """Yield what of the outputs of a run is handed on: pattern, file and the digest it was recorded with."""
-    outputs: Mapping[str, Mapping[str, Any]] = run.result.get("outputs") or {}
-    folder = work_folder(run.folder, run.document["spec"])
     for pattern in patterns:
-        for name, each in outputs.items():
+        for name, each in run.outputs.items():
             if fnmatch(name, pattern):
-                yield pattern, safe_join(folder, name), str(each.get("sha256", ""))
+                yield pattern, safe_join(run.work, name), each.sha256
 
 
 def _lost(run: Run, patterns: Sequence[str]) -> list[str]:
@@ -138,7 +135,7 @@ def _given(run: Run, patterns: Sequence[str]) -> list[Path]:
 
 
 def _failed(runs: Runs, name: str, step: str, run: Run) -> RunFailed:
-    reason = str(run.result.get("reason") or "") or f"it is {run.state}"
+    reason = run.reason or f"it is {run.state}"
     said = runs.output(run.id).decode(errors="replace").strip().splitlines()
     told = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
     return RunFailed(

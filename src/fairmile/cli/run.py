@@ -158,7 +158,7 @@ def _wants_new_run(context: click.Context, options: Mapping[str, Any]) -> bool:
 
 def _wait_for(out: Out, runs: Runs, executed: RunList, wait: bool) -> RunList:
     """Wait for runs on systems to end, if asked to."""
-    return RunList(runs.wait(run.id, echo=_echo(out)) if wait and run.document.get("job") else run for run in executed)
+    return RunList(runs.wait(run.id, echo=_echo(out)) if wait and run.job is not None else run for run in executed)
 
 
 def _target(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
@@ -238,8 +238,8 @@ def _print_run(out: Out, runs: Runs, run: Run) -> None:
         out.say(f"  energy {run.energy_j:.4g} J")
     why = runs.explain(run)
     if why is not None:
-        out.say(f"  {run.result.get('reason') or why.what}" + (f": {why.line}" if why.line else ""))
-        out.hint(run.result.get("hint") or why.advice)
+        out.say(f"  {run.reason or why.what}" + (f": {why.line}" if why.line else ""))
+        out.hint(run.hint or why.advice)
         out.hint(f"`fairmile run --resume {run.id}` resumes it")
     elif not run.state.is_end:
         out.hint(f"`fairmile runs show {run.id}` shows its progress")

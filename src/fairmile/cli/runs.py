@@ -295,35 +295,32 @@ def _usage_texts(usage: Mapping[str, float]) -> list[str]:
 def _print_run(out: Out, details: RunDetails) -> None:
     run, footprint = details.run, details.footprint
     out.heading(f"{run.id}: {run.state}")
-    result, captured = run.result, run.captured
-    spec = run.spec
-    code = captured.get("code") or {}
+    spec, code = run.spec, run.captured.code
     pairs = [("command", " ".join(spec.argv)), ("started", _date(run.created)), ("on", run.system)]
     if run.elapsed_s is not None:
-        pairs.append(("took", ", ".join([format_duration(run.elapsed_s), *_usage_texts(result.get("usage") or {})])))
+        pairs.append(("took", ", ".join([format_duration(run.elapsed_s), *_usage_texts(run.usage)])))
     if run.params:
         pairs.append(("params", ", ".join(f"{name}={json.dumps(value)}" for name, value in run.params.items())))
-    if code.get("git"):
-        dirty = " with changes" if code["git"].get("dirty") else ""
-        pairs.append(("code", f"commit {code['git']['commit'][:12]}{dirty} in {code['git']['root']}"))
-    for each in code.get("files", []):
-        pairs.append(("code", f"{each['name']} sha256 {each['sha256'][:12]}"))
-    for name, each in (captured.get("inputs") or {}).items():
-        where = each.get("asset") or each.get("path")
-        pairs.append((f"input {name}", f"{where} sha256 {each.get('sha256', '?')[:12]}"))
-    for name, each in (result.get("outputs") or {}).items():
-        pairs.append(("output", f"{name} {format_size(each['size_bytes'])} sha256 {each['sha256'][:12]}"))
-    for part in (result.get("energy") or {}).get("parts", []):
+    if code.git is not None:
+        dirty = " with changes" if code.git.dirty else ""
+        pairs.append(("code", f"commit {code.git.commit[:12]}{dirty} in {code.git.root}"))
+    for file in code.files:
+        pairs.append(("code", f"{file.name} sha256 {file.sha256[:12]}"))
+    for name, given in run.captured.inputs.items():
+        pairs.append((f"input {name}", f"{given.asset or given.path} sha256 {given.sha256[:12] or '?'}"))
+    for name, made in run.outputs.items():
+        pairs.append(("output", f"{name} {format_size(made.size_bytes)} sha256 {made.sha256[:12]}"))
+    for part in run.energy.parts:
         how = f"{part['method']} ({part['source']}, {part['error']})"
         pairs.append(("energy", f"{part['joules']:.5g} J of {part['scope']}, {how}"))
     pairs += footprint.sentences() if footprint is not None else []
-    if result and run.energy_j is None:
-        why = "; ".join((result.get("energy") or {}).get("missing", {}).values())
+    if run.result is not None and run.energy_j is None:
+        why = "; ".join(run.energy.missing.values())
         pairs.append(("energy", f"not measured: {why}" if why else "not measured"))
     for what, each in run.prediction.items():
         pairs.append(("predicted", f"{what} {each['value']:.4g} ({each['source']})"))
-    if result.get("reason"):
-        pairs.append(("reason", result["reason"]))
+    if run.reason:
+        pairs.append(("reason", run.reason))
     pairs += [("note", note) for note in run.notes]
     out.items(pairs)
     metrics = [[n, f"{m.value:.6g}", f"{m.best:.6g}", m.count, m.unit, m.better] for n, m in run.metrics.items()]

@@ -13,7 +13,6 @@ from fairmile.catalog.card import Card
 from fairmile.catalog.catalog import Catalog
 from fairmile.catalog.declared import BUILTIN, LOCAL
 from fairmile.catalog.verbs import Models as CatalogModels
-from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Value
 from fairmile.runs.runs import Runs
@@ -76,7 +75,7 @@ class Models(CatalogModels):
         if Path(named).is_file():
             return Path(named).absolute()
         run = self._runs().get(named)
-        file = work_folder(run.folder, run.document["spec"]) / _WEIGHTS
+        file = run.work / _WEIGHTS
         if not file.is_file():
             raise NotFound(f"the run {run.id} left no weights: there is no {file}")
         return file

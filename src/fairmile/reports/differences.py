@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairmile.base.units import format_size
+from fairmile.runs.record.record import CapturedCode, CapturedEnvironment
 from fairmile.runs.record.run import Run
 
 _SHORT_DIGEST = 12
@@ -28,18 +29,19 @@ class Difference:
 
 def facts(run: Run) -> dict[str, str]:
     """Return what went into a run: command, parameters, code, inputs, environment, machine, variables."""
-    asked, captured = run.document["spec"], run.captured
-    found = {"command": shlex.join(map(str, asked.get("argv") or ()))}
+    asked, captured = run.record.spec, run.captured
+    found = {"command": shlex.join(asked.argv)}
     found |= {f"param {name}": _value(value) for name, value in run.params.items()}
-    found |= {name: _value(asked[name]) for name in ("seed", "asset", "dataset", "system") if asked.get(name)}
-    found |= _code(captured.get("code") or {})
-    for name, each in (captured.get("inputs") or {}).items():
-        found[f"input {name}"] = _short(each.get("sha256")) or str(each.get("asset") or each.get("path") or "")
-    found |= _environment(captured.get("environment") or {})
+    stated = {"seed": asked.seed, "asset": asked.asset, "dataset": asked.dataset, "system": asked.system}
+    found |= {name: _value(value) for name, value in stated.items() if value}
+    found |= _code(captured.code)
+    for name, each in captured.inputs.items():
+        found[f"input {name}"] = _short(each.sha256) or each.asset or each.path
+    found |= _environment(captured.environment)
     found |= _machine(run.hardware)
-    found |= {name: str(value) for name, value in (captured.get("software") or {}).items()}
-    found |= {f"scheduler {name}": str(value) for name, value in _lasting(captured.get("scheduler") or {}).items()}
-    found |= {f"variable {name}": str(value) for name, value in (captured.get("variables") or {}).items()}
+    found |= {name: str(value) for name, value in captured.software.items()}
+    found |= {f"scheduler {name}": str(value) for name, value in _lasting(captured.scheduler).items()}
+    found |= {f"variable {name}": value for name, value in captured.variables.items()}
     return {name: value for name, value in found.items() if value}
 
 
@@ -97,21 +99,20 @@ def storage_lines(hardware: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _code(code: Mapping[str, Any]) -> dict[str, str]:
-    git = code.get("git") or {}
-    found = {"code commit": _short(git.get("commit"))}
-    if git.get("dirty"):
-        found["code changes"] = f"uncommitted, {_short(git.get('diff_sha256')) or 'not kept'}"
-    if code.get("snapshot"):
-        found["code snapshot"] = _short(code["snapshot"])
-    return found | {f"file {each.get('name')}": _short(each.get("sha256")) for each in code.get("files") or ()}
+def _code(code: CapturedCode) -> dict[str, str]:
+    found = {"code commit": _short(code.commit)}
+    if code.git is not None and code.git.dirty:
+        found["code changes"] = f"uncommitted, {_short(code.git.diff_sha256) or 'not kept'}"
+    if code.snapshot:
+        found["code snapshot"] = _short(code.snapshot)
+    return found | {f"file {each.name}": _short(each.sha256) for each in code.files}
 
 
-def _environment(environment: Mapping[str, Any]) -> dict[str, str]:
-    found = {"environment": str(environment.get("name") or ""), "python": str(environment.get("python") or "")}
-    for line in environment.get("lock") or ():
-        name, _, version = str(line).partition("==")
-        found[f"package {name.strip()}"] = version.strip() or str(line)
+def _environment(environment: CapturedEnvironment) -> dict[str, str]:
+    found = {"environment": environment.name, "python": environment.python}
+    for line in environment.lock:
+        name, _, version = line.partition("==")
+        found[f"package {name.strip()}"] = version.strip() or line
     return found
 
 
@@ -134,5 +135,5 @@ def _value(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _short(digest: Any) -> str:
-    return str(digest)[:_SHORT_DIGEST] if digest else ""
+def _short(digest: str) -> str:
+    return digest[:_SHORT_DIGEST]

@@ -268,7 +268,7 @@ def _holds(run: Run, key: str, value: str) -> bool:
     if key in own:
         return own[key] == value
     if key == "tag":
-        return value in (run.document["spec"].get("tags") or ())
+        return value in run.tags
     said = run.params.get(key.removeprefix("param."), _holds)  # a function is no parameter: none was given
     if isinstance(said, bool) or said is None:
         return str(said).lower() == value.lower()

@@ -47,8 +47,7 @@ def measures(run: Run) -> dict[str, Measure]:
         name: Measure(metric.value, metric.unit, metric.better or better_of(name), metric.tolerance)
         for name, metric in run.metrics.items()
     }
-    usage = run.result.get("usage") or {}
-    own = {"elapsed_s": run.elapsed_s, "energy_j": run.energy_j, "max_rss_bytes": usage.get("max_rss_bytes")}
+    own = {"elapsed_s": run.elapsed_s, "energy_j": run.energy_j, "max_rss_bytes": run.usage.get("max_rss_bytes")}
     for name, value in own.items():
         if value is not None and name not in found:
             found[name] = Measure(float(value), *ALWAYS[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -39,6 +39,7 @@ from fairmile.reports.figures import MEASURED_AS, Picture
 from fairmile.reports.measures import Measure, between, measures, number, percent, title, unit_of
 from fairmile.reports.results import result_blocks, results_of
 from fairmile.runs.record.layout import OUTPUT
+from fairmile.runs.record.record import GitState
 from fairmile.runs.record.run import Run, RunState
 
 _TAIL_BYTES, _TAIL_LINES = 64 << 10, 60
@@ -82,11 +83,11 @@ def document_of(run: Run, supply: Supply) -> dict[str, Any]:
         "runs": [run.id],
         "name": run.name,
         "state": str(run.state),
-        "reason": run.result.get("reason") or "",
+        "reason": run.reason,
         "measures": found,
         **({"results": dict(results)} if (results := results_of(run)) is not None else {}),
         "phases": dict(run.spans),
-        "energy": run.result.get("energy") or {},
+        "energy": run.energy.to_dict() if run.result is not None else {},
         **({"footprint": asdict(meant)} if meant is not None else {}),
         "prediction": {name: {**said, "measured": _measured(run, name)} for name, said in run.prediction.items()},
         "rerun": rerun_line(run),
@@ -117,12 +118,12 @@ def drawn(make: Callable[[], Picture]) -> Iterator[Block]:
 
 def _about(run: Run) -> str:
     said = [f"on {run.system}" if run.system else "", when(run.created)]
-    said.append(f"executes {run.document['spec']['asset']}" if run.document["spec"].get("asset") else "")
+    said.append(f"executes {run.record.spec.asset}" if run.record.spec.asset else "")
     return " · ".join(filter(None, said))
 
 
 def _tiles(run: Run) -> Iterator[Tile]:
-    known, usage = measures(run), run.result.get("usage") or {}
+    known, usage = measures(run), run.usage
     for name, metric in list(run.metrics.items())[:2]:
         best = f"best {number(metric.best, metric.unit)}" if metric.better and metric.best != metric.value else ""
         yield Tile(f"{name} {_ARROWS.get(metric.better, '')}".strip(), number(metric.value, metric.unit), best)
@@ -133,7 +134,7 @@ def _tiles(run: Run) -> Iterator[Tile]:
             yield Tile("energy", "–", "not measured")
     if usage.get("cpu_s") is not None:
         share = f"{usage['cpu_s'] / run.elapsed_s:.1f} cores on average" if run.elapsed_s else ""
-        yield Tile("CPU time", number(float(usage["cpu_s"]), "s"), share)
+        yield Tile("CPU time", number(usage["cpu_s"], "s"), share)
 
 
 def _tile_note(run: Run, name: str) -> str:
@@ -147,9 +148,9 @@ def _tile_note(run: Run, name: str) -> str:
 
 def _ending(run: Run) -> Iterator[Block]:
     """Say at once what went wrong and what to do."""
-    reason, hint = str(run.result.get("reason") or ""), str(run.result.get("hint") or "")
+    reason, hint, result = run.reason, run.hint, run.result
     if run.state in _ENDS:
-        code = run.result.get("exit_code")
+        code = result.exit_code if result is not None else None
         more = f" (exit code {code})" if code is not None and str(code) not in reason else ""
         yield Note(f"This run {_ENDS[run.state]}: {(reason or 'no reason is known').rstrip('.')}{more}.", "bad")
         if hint:
@@ -161,8 +162,8 @@ def _ending(run: Run) -> Iterator[Block]:
     if run.packed:
         line = f"fairmile runs unpack {run.id}"
         yield Note(f"This run is packed: curves, phases and output are shown after `{line}`.", "dim")
-    if damaged := run.result.get("damaged_lines"):
-        yield Note(f"{damaged} lines of its log could not be read and are in no number here.", "warn")
+    if result is not None and result.damaged_lines:
+        yield Note(f"{result.damaged_lines} lines of its log could not be read and are in no number here.", "warn")
 
 
 def _metrics(run: Run) -> Iterator[Block]:
@@ -247,13 +248,12 @@ def _measured(run: Run, name: str) -> float | None:
 
 
 def _energy(run: Run, supply: Supply) -> Iterator[Block]:
-    energy = run.result.get("energy") or {}
-    if not energy:
+    if run.result is None:
         return
     yield Heading("How energy was measured")
     columns = ["what", "energy", "how", "counter", "source", "error"]
     rows: list[Row] = []
-    for part in energy.get("parts") or ():
+    for part in run.energy.parts:
         said = [str(part.get(key) or "") for key in ("method", "channel", "source", "error")]
         rows.append([str(part.get("scope") or ""), _joules(part.get("joules")), *said])
     if rows:
@@ -263,9 +263,9 @@ def _energy(run: Run, supply: Supply) -> Iterator[Block]:
             yield Facts(tuple(meant.sentences()))
     else:
         yield Text("Nothing measured the energy of this run.")
-    if missing := energy.get("missing"):
+    if missing := run.energy.missing:
         yield Text("What could not be measured:")
-        yield Facts(tuple((str(name), str(why).removeprefix(f"{name}: ")) for name, why in missing.items()))
+        yield Facts(tuple((name, why.removeprefix(f"{name}: ")) for name, why in missing.items()))
 
 
 def _joules(value: Any) -> Cell:
@@ -273,12 +273,12 @@ def _joules(value: Any) -> Cell:
 
 
 def _machine(run: Run) -> Iterator[Block]:
-    hardware, software = run.hardware, run.captured.get("software") or {}
+    hardware, software = run.hardware, run.captured.software
     pairs = list(hardware_lines(hardware).items())
     pairs += [("storage", line) for line in storage_lines(hardware)]
     names = {"os": "system software", "kernel": "kernel", "machine": "architecture", "libc": "C library"}
     pairs += [(word, str(software[key])) for key, word in names.items() if software.get(key)]
-    scheduler = run.captured.get("scheduler") or {}
+    scheduler = run.captured.scheduler
     pairs += (
         [("scheduler", ", ".join(f"{key} {value}" for key, value in scheduler.items() if value))] if scheduler else []
     )
@@ -289,58 +289,56 @@ def _machine(run: Run) -> Iterator[Block]:
 
 def _origin(run: Run) -> Iterator[Block]:
     """Tell where everything came from that went in, and what came out."""
-    asked, captured = run.document["spec"], run.captured
+    asked, captured = run.record.spec, run.captured
     yield Heading("Provenance")
-    git = (captured.get("code") or {}).get("git") or {}
+    code, environment = captured.code, captured.environment
     pairs = [
-        ("command", shlex.join(map(str, asked.get("argv") or ()))),
+        ("command", shlex.join(asked.argv)),
         ("parameters", ", ".join(f"{name} = {value}" for name, value in run.params.items())),
-        ("seed", "" if asked.get("seed") is None else str(asked["seed"])),
+        ("seed", "" if asked.seed is None else str(asked.seed)),
         ("group", run.group),
-        ("tags", ", ".join(asked.get("tags") or ())),
-        ("code", _commit(git)),
-        ("code snapshot", str((captured.get("code") or {}).get("snapshot") or "")),
-        ("environment", str((captured.get("environment") or {}).get("name") or "")),
-        ("Python", str((captured.get("environment") or {}).get("python") or "")),
-        ("Fairmile", str((captured.get("software") or {}).get("fairmile") or "")),
+        ("tags", ", ".join(asked.tags)),
+        ("code", _commit(code.git or GitState())),
+        ("code snapshot", code.snapshot),
+        ("environment", environment.name),
+        ("Python", environment.python),
+        ("Fairmile", str(captured.software.get("fairmile") or "")),
         ("identity of all that went in", run.identity),
-        (
-            "attempts",
-            str(len(run.document.get("attempts") or ())) if len(run.document.get("attempts") or ()) > 1 else "",
-        ),
+        ("attempts", str(len(run.record.attempts)) if len(run.record.attempts) > 1 else ""),
     ]
     yield Facts(tuple((name, text) for name, text in pairs if text))
-    files = [("program", str(each.get("name") or ""), each) for each in (captured.get("code") or {}).get("files") or ()]
-    files += [("input", f"{name}: {each.get('asset') or each.get('path') or ''}", each)
-              for name, each in (captured.get("inputs") or {}).items()]  # fmt: skip
-    files += [("output", str(name), each) for name, each in (run.result.get("outputs") or {}).items()]
+    files: list[tuple[str, str, int | None, str]] = [
+        ("program", each.name, each.size_bytes, each.sha256) for each in code.files
+    ]
+    files += [
+        ("input", f"{name}: {given.asset or given.path}", given.size_bytes, given.sha256)
+        for name, given in captured.inputs.items()
+    ]
+    files += [("output", name, made.size_bytes, made.sha256) for name, made in run.outputs.items()]
     if files:
         rows: list[Row] = [
-            [kind, name, _size(each), Cell(str(each.get("sha256") or "not known"), code=True)]
-            for kind, name, each in files
+            [kind, name, _size(size_bytes), Cell(sha256 or "not known", code=True)]
+            for kind, name, size_bytes, sha256 in files
         ]
         yield table(["", "file", "size", "SHA-256"], rows, numbers=["size"])
-    if git.get("diff"):
-        yield Fold("Changes that were not committed", (Code(str(git["diff"])),))
-    if lock := (captured.get("environment") or {}).get("lock"):
-        yield Fold(f"Packages ({len(lock)})", (Code("\n".join(map(str, lock))),))
-    if variables := captured.get("variables"):
-        yield Fold("Variables", (Facts(tuple((str(name), str(value)) for name, value in variables.items())),))
+    if code.git is not None and code.git.diff:
+        yield Fold("Changes that were not committed", (Code(code.git.diff),))
+    if environment.lock:
+        yield Fold(f"Packages ({len(environment.lock)})", (Code("\n".join(environment.lock)),))
+    if captured.variables:
+        yield Fold("Variables", (Facts(tuple(captured.variables.items())),))
 
 
-def _commit(git: Mapping[str, Any]) -> str:
-    if not git.get("commit"):
+def _commit(git: GitState) -> str:
+    if not git.commit:
         return ""
-    place = f" on {git['branch']}" if git.get("branch") else ""
-    remote = f", {git['remote']}" if git.get("remote") else ""
-    return (
-        f"commit {git['commit']}{place}{remote}{', with changes that were not committed' if git.get('dirty') else ''}"
-    )
+    place = f" on {git.branch}" if git.branch else ""
+    remote = f", {git.remote}" if git.remote else ""
+    return f"commit {git.commit}{place}{remote}{', with changes that were not committed' if git.dirty else ''}"
 
 
-def _size(file: Mapping[str, Any]) -> Cell:
-    size = file.get("size_bytes")
-    return Cell("" if size is None else format_size(int(size)), sort=None if size is None else float(size))
+def _size(size_bytes: int | None) -> Cell:
+    return Cell("") if size_bytes is None else Cell(format_size(size_bytes), sort=float(size_bytes))
 
 
 def _output(run: Run) -> Iterator[Block]:

@@ -336,7 +336,7 @@ def _failures(failed: Sequence[Run]) -> Iterator[Block]:
         [
             run.id,
             Cell(str(run.state), tone="bad"),
-            str(run.result.get("reason") or ""),
+            run.reason,
             Cell(rerun_line(run), code=True),
         ]
         for run in failed[:_MOST_RUNS]

@@ -10,7 +10,6 @@ from typing import Any
 
 from fairmile.base.files import safe_join
 from fairmile.reports.blocks import Block, Cell, Drawing, Heading, Note, Row, Text, table
-from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.run import Run
 
 FILE = "results.json"
@@ -103,11 +102,11 @@ def _drawing(run: Run, name: str) -> Drawing | None:
 
 def _output(run: Run, name: str) -> bytes | None:
     """Return an output of a run if it is still what the record says."""
-    said = (run.result.get("outputs") or {}).get(name)
-    if run.packed or not said or int(said.get("size_bytes") or 0) > _MOST_BYTES:
+    recorded = run.outputs.get(name)
+    if run.packed or recorded is None or recorded.size_bytes > _MOST_BYTES:
         return None
     try:
-        data = safe_join(work_folder(run.folder, run.document["spec"]), name).read_bytes()
+        data = safe_join(run.work, name).read_bytes()
     except (OSError, ValueError):
         return None
-    return data if hashlib.sha256(data).hexdigest() == said.get("sha256") else None
+    return data if hashlib.sha256(data).hexdigest() == recorded.sha256 else None

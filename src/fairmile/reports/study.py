@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +14,7 @@ from fairmile.reports.comparison import json_value
 from fairmile.reports.curves import Curve, curves
 from fairmile.reports.measures import counts, ending, measures, unknown_metric
 from fairmile.reports.sweep import Goal, Point, Sweep, effects
+from fairmile.runs.record.record import TrialReference
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Better
 
@@ -106,10 +107,8 @@ class Spent:
 
 def goals_of(runs: Sequence[Run]) -> list[Goal]:
     """Return the objectives that the trials themselves name, where they do."""
-    said: Mapping[str, Any] = next(
-        (each for run in runs if (each := (run.document.get("trial") or {}).get("objectives"))), {}
-    )
-    return [(str(name), better if better in ("lower", "higher") else "") for name, better in said.items()]
+    objectives = next((run.trial.objectives for run in runs if run.trial is not None and run.trial.objectives), {})
+    return [(name, better) for name, better in objectives.items()]
 
 
 def history(runs: Sequence[Run], metric: str, *, better: Better) -> list[Step]:
@@ -117,12 +116,12 @@ def history(runs: Sequence[Run], metric: str, *, better: Better) -> list[Step]:
     found: list[Step] = []
     best: float | None = None
     for run in sorted(runs, key=_order):
-        said = run.document.get("trial") or {}
+        trial = run.trial or TrialReference()
         measured = measures(run).get(metric)
         value = measured.value if measured and math.isfinite(measured.value) else None
         is_best = counts(run) and value is not None and (best is None or _beats(value, best, better))
         best = value if is_best else best
-        number, generation = _whole(said.get("number"), len(found)), _whole(said.get("generation"), 0)
+        number, generation = len(found) if trial.number is None else trial.number, trial.generation or 0
         found.append(Step(run, number, generation, ending(run), value, best, is_best))
     return found
 
@@ -294,18 +293,13 @@ def _spent(name: str, runs: Sequence[Run]) -> Spent:
 
 
 def _nodes(run: Run) -> float:
-    said: Mapping[str, Any] = run.captured.get("scheduler") or {}
-    nodes = said.get("nodes")
+    nodes = run.captured.scheduler.get("nodes")
     return float(nodes) if isinstance(nodes, (int, float)) and nodes > 0 else 1.0
 
 
 def _order(run: Run) -> tuple[int, int, float, str]:
-    said = run.document.get("trial") or {}
-    return _whole(said.get("generation"), 0), _whole(said.get("number"), 0), run.created, run.id
-
-
-def _whole(said: Any, otherwise: int) -> int:
-    return said if isinstance(said, int) else otherwise
+    trial = run.trial or TrialReference()
+    return trial.generation or 0, trial.number or 0, run.created, run.id
 
 
 def _beats(value: float, other: float, better: Better) -> bool:

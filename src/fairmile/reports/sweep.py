@@ -347,7 +347,7 @@ def _point(label: str, runs: Sequence[Run]) -> Point:
         for name, each in measures(run).items() if counts(run) else ():
             known.setdefault(name, []).append(each)
     estimates = {name: estimate_of(name, some[0].unit, [each.value for each in some]) for name, some in known.items()}
-    reasons = (str(run.result.get("reason") or "") for run in runs if not counts(run))
+    reasons = (run.reason for run in runs if not counts(run))
     ends = Counter(map(ending, runs))
     return Point(label, runs[0].params, runs[0].system, tuple(runs), estimates, ends, next(filter(None, reasons), ""))
 

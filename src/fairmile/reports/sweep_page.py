@@ -185,7 +185,7 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
     """Say what a reader of the numbers must know: what failed, what is still open, what else differed."""
     failed = [run for run in sweep.runs if ending(run) not in ("done", "pruned", *_OPEN)]
     if failed:
-        reasons = Counter(str(run.result.get("reason") or ending(run)) for run in failed)
+        reasons = Counter(run.reason or ending(run) for run in failed)
         said = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(_MOST_REASONS))
         more = f"; and {len(reasons) - _MOST_REASONS} other reasons" if len(reasons) > _MOST_REASONS else ""
         yield Note(f"{len(failed):,} of {len(sweep.runs):,} runs failed: {said}{more}.", "bad")
@@ -276,8 +276,9 @@ def _marks(found: Best | None) -> dict[str, str]:
 
 
 def _trial_number(point: Point) -> Cell:
-    said = (point.runs[0].document.get("trial") or {}).get("number")
-    return Cell("" if said is None else str(said), float(said) if isinstance(said, int) else None)
+    trial = point.runs[0].trial
+    number = trial.number if trial is not None else None
+    return Cell("" if number is None else str(number), None if number is None else float(number))
 
 
 def _param(axis: Axis, point: Point) -> Cell:

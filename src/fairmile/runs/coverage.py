@@ -21,14 +21,15 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import sha256_hex
 from fairmile.base.git import Repository
 from fairmile.runs.execute import capture
+from fairmile.runs.record.record import Captured, CapturedCode, GitState, RecordedSpec
 
 MOST = 5  # of what is not covered so many are named
 _MOST_MATCHES = 10_000
@@ -47,8 +48,8 @@ _SESSION = re.compile(
 
 
 def find_uncovered(
-    spec: Mapping[str, Any],
-    captured: Mapping[str, Any],
+    spec: RecordedSpec,
+    captured: Captured,
     argv: Sequence[str],
     runs: Path,
     folder: Path | None = None,
@@ -63,29 +64,30 @@ def find_uncovered(
     found: dict[str, None] = {}
     quoted = {os.fsdecode(name) for data in program for name in _QUOTED.findall(data)}
     for name in [*_named(spec, argv), *sorted(name for name in quoted if name.rstrip("/") not in _SCRATCH)]:
-        path = os.path.normpath(os.path.join(spec.get("folder") or folder or "/", os.path.expanduser(name)))
+        path = os.path.normpath(os.path.join(spec.folder or folder or "/", os.path.expanduser(name)))
         if not cover.covers_named(path):
             found[path] = None
-    found |= dict.fromkeys(islice(cover.loose(_git_of(captured)), MOST))
+    found |= dict.fromkeys(islice(cover.loose(captured.code.git), MOST))
     return list(found)[:MOST]
 
 
-def find_left(spec: Mapping[str, Any], captured: Mapping[str, Any], runs: Path) -> list[str]:
+def find_left(spec: RecordedSpec, captured: Captured, runs: Path) -> list[str]:
     """Return, of the files that a program whose run was covered left and did not declare, the first few."""
-    before = _git_of(captured)
-    now = capture.git_state(before["root"]) if before else {}
+    before = captured.code.git
+    now = capture.git_state(before.root) if before is not None else None
     found = [*islice(_Cover(spec, captured, runs).loose(now), MOST)]
-    found += changed_files(spec, captured, {**captured, "code": {"git": now}}, runs)
-    if any(before.get(key) != now.get(key) for key in ("commit", "diff_sha256")):
-        found.append(f"{before['root']} (tracked files)")
+    found += changed_files(spec, captured, replace(captured, code=CapturedCode(git=now)), runs)
+    commits = [(each.commit, each.diff_sha256) for each in (before, now) if each is not None]
+    if before is not None and len(set(commits)) > 1:
+        found.append(f"{before.root} (tracked files)")
     return found[:MOST]
 
 
-def changed_files(spec: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any], runs: Path) -> list[str]:
+def changed_files(spec: RecordedSpec, before: Captured, now: Captured, runs: Path) -> list[str]:
     """Return the untracked files that were not captured twice with the same content, declared outputs apart."""
     cover = _Cover(spec, now, runs)
     digests = [
-        {each["name"]: each["sha256"] for each in _git_of(captured).get("untracked") or ()}
+        {each.name: each.sha256 for each in (captured.code.git.untracked if captured.code.git is not None else ())}
         for captured in (before, now)
     ]
     changed = sorted({name for name, _ in digests[0].items() ^ digests[1].items()})
@@ -134,18 +136,15 @@ def find_newer(argv: Sequence[str], env: Mapping[str, str], folder: str, covered
 class _Cover:
     """What of a run is covered: everything below some paths, and all that its outputs match."""
 
-    def __init__(self, spec: Mapping[str, Any], captured: Mapping[str, Any], runs: Path) -> None:
-        code = captured.get("code") or {}
-        self.root = str(_git_of(captured).get("root") or "")
-        self.folder = str(spec.get("folder") or "")
-        given = [*(code.get("files") or ()), *(captured.get("inputs") or {}).values()]
-        below = [os.path.normpath(each["path"]) for each in given if each.get("path")]
+    def __init__(self, spec: RecordedSpec, captured: Captured, runs: Path) -> None:
+        self.root = captured.code.root
+        self.folder = spec.folder
+        paths = [*(each.path for each in captured.code.files), *(each.path for each in captured.inputs.values())]
+        below = [os.path.normpath(path) for path in paths if path]
         # Our own files are nothing that a program reads, unless it stands among them.
         own = [str(each) for each in (runs.parent, runs) if not _is_below(self.folder, str(each))]
         self._below = (*below, *own)
-        self._matched = (
-            frozenset(_matches(Path(self.folder), spec.get("outputs") or ())) if self.folder else frozenset()
-        )
+        self._matched = frozenset(_matches(Path(self.folder), spec.outputs)) if self.folder else frozenset()
 
     def covers(self, path: str) -> bool:
         """Tell whether a file, or all below a folder, is covered or a cache."""
@@ -169,11 +168,11 @@ class _Cover:
         is_program = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IXUSR and "/bin/" in path
         return bool(is_program) or self.covers(path) or any(_is_below(path, each) for each in whole)
 
-    def loose(self, git: Mapping[str, Any]) -> Iterator[str]:
+    def loose(self, git: GitState | None) -> Iterator[str]:
         """Yield what is not covered in the repository and in the folder of a run."""
-        if git and "dirty" not in git:  # git was not asked, as in the repository of another user, or failed
+        if git is not None and git.dirty is None:  # git was not asked, as in the repository of another user, or failed
             yield self.root
-        for name in git.get("loose") or ():
+        for name in git.loose if git is not None else ():
             path = os.path.join(self.root, name.rstrip("/"))
             yield from self._walk(path) if name.endswith("/") else () if self.covers(path) else (path,)
         if self.folder and not (self.root and _is_below(self.folder, self.root)):
@@ -198,13 +197,9 @@ class _Cover:
                     yield item.path
 
 
-def _git_of(captured: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (captured.get("code") or {}).get("git") or {}
-
-
-def _named(spec: Mapping[str, Any], argv: Sequence[str]) -> Iterator[str]:
+def _named(spec: RecordedSpec, argv: Sequence[str]) -> Iterator[str]:
     """Yield what looks like a path outside the folder in the command, the parameters and the variables that are set."""
-    values = [*(spec.get("params") or {}).values(), *(spec.get("env") or {}).values()]
+    values = [*spec.params.values(), *spec.env.values()]
     for text in [*argv, *(value for value in values if isinstance(value, str))]:
         yield from _PATH.findall(text[:_LONGEST_TEXT])
 

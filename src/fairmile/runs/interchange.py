@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 import tempfile
@@ -25,7 +24,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def export_run(run: Run, store: Store, format: str, target: Path, *, with_inputs: bool) -> list[Path]:
     """Write a run in another form, with its code where the form has a place for it, and return the files."""
-    snapshot = (run.captured.get("code") or {}).get("snapshot")
+    snapshot = run.captured.code.snapshot
     most_bytes = sys.maxsize if with_inputs else 0
     with tempfile.TemporaryDirectory(prefix="fairmile-code-") as scratch:
         code = Path(scratch) / "code"
@@ -44,7 +43,7 @@ def import_runs(ledger: Ledger, store: Callable[[], Store], source: Path, format
             known = _taken_in(each, ledger, store)
         elif known is not None and not dry_run:
             known = _with_inputs(known, each, ledger)
-        found.append(known or Run(each.document, Path()))
+        found.append(known or Run(each.record, Path()))
     return found
 
 
@@ -54,9 +53,8 @@ def known_run(ledger: Ledger, imported: ImportedRun, source: Path) -> Run | None
     if not _ID.fullmatch(id):
         raise UsageError(f"{source}: {id!r} is no id of a run")
     known = ledger.find(id)
-    if known is not None and any(
-        known.document.get(part) != imported.document.get(part) for part in ("spec", "result")
-    ):
+    stated = imported.record
+    if known is not None and (known.record.spec, known.record.result) != (stated.spec, stated.result):
         raise Conflict(f"there is another run {id} already", hint=f"`fairmile runs rm {id}` makes room for it")
     return known
 
@@ -70,16 +68,15 @@ def _taken_in(imported: ImportedRun, ledger: Ledger, store: Callable[[], Store])
         raise write_failure(str(ledger.root), error) from error
     with tempfile.TemporaryDirectory(dir=ledger.root, prefix=".import-") as scratch:
         fresh = Path(scratch) / folder.name
-        document = copy.deepcopy(dict(imported.lay(fresh).document))
-        captured = document.setdefault("captured", {})
+        record = imported.lay(fresh).record.copy()
         if (fresh / CODE).is_dir():
-            captured.setdefault("code", {"files": []})["snapshot"] = keep_folder(store(), fresh / CODE)
-        for name, each in (captured.get("inputs") or {}).items():
+            record.captured.code.snapshot = keep_folder(store(), fresh / CODE)
+        for name, each in record.captured.inputs.items():
             if safe_join(fresh, f"{INPUTS}/{name}").exists():
-                each["path"] = str(folder / INPUTS / name)
-        document["imported"] = {"from": imported.source, "time": time.time()}
-        document["job"] = None
-        write_record(fresh, document)
+                each.path = str(folder / INPUTS / name)
+        record.imported = {"from": imported.source, "time": time.time()}
+        record.job = None
+        write_record(fresh, record)
         fresh.chmod(0o700)  # as every run's
         fresh.rename(folder)
     return ledger.get(imported.id)
@@ -88,9 +85,9 @@ def _taken_in(imported: ImportedRun, ledger: Ledger, store: Callable[[], Store])
 def _with_inputs(known: Run, imported: ImportedRun, ledger: Ledger) -> Run:
     """Take the inputs that came with a run that is here without them; all else of it stays as it is."""
     names = {each.split("/")[1] for each in imported.files if each.startswith(f"{INPUTS}/")}
-    document = copy.deepcopy(dict(known.document))
-    inputs = document.get("captured", {}).get("inputs") or {}
-    missing = [name for name in inputs if name in names and not Path(inputs[name].get("path") or "/-").exists()]
+    record = known.record.copy()
+    inputs = record.captured.inputs
+    missing = [name for name in inputs if name in names and not Path(inputs[name].path or "/-").exists()]
     if not missing or known.packed:
         return known
     with tempfile.TemporaryDirectory(dir=ledger.root, prefix=".import-") as scratch:
@@ -100,6 +97,6 @@ def _with_inputs(known: Run, imported: ImportedRun, ledger: Ledger) -> Run:
             target = safe_join(known.folder, f"{INPUTS}/{name}")
             if not target.exists():
                 safe_join(fresh, f"{INPUTS}/{name}").rename(target)
-            inputs[name]["path"] = str(target)
-    write_record(known.folder, document)
+            inputs[name].path = str(target)
+    write_record(known.folder, record)
     return ledger.get(known.id)

@@ -14,6 +14,7 @@ from fairmile.jobs.queue import Jobs
 from fairmile.jobs.resolve import resolve
 from fairmile.jobs.spec import JobSpec
 from fairmile.runs.execute import capture
+from fairmile.runs.record.record import Captured
 from fairmile.runs.record.spec import RunSpec
 from fairmile.systems.model import System
 
@@ -117,13 +118,11 @@ def refuse_missing(name: str, checked: Sequence[Need], offer: Offer) -> None:
         )
 
 
-def needs_record(checked: Sequence[Need], captured: Mapping[str, Any]) -> dict[str, Any]:
+def needs_record(checked: Sequence[Need], captured: Captured) -> list[dict[str, Any]]:
     """Return the result of a check as a record holds it; what was built meanwhile tells what was not known before."""
-    if not checked:
-        return {}
-    lock = (captured.get("environment") or {}).get("lock") or ()
+    lock = captured.environment.lock
     settled = [each if each.met is not None else _in_packages(each, lock) for each in checked]
-    return {"needs": [asdict(each) for each in settled]}
+    return [asdict(each) for each in settled]
 
 
 def offer_for(spec: RunSpec, argv: Sequence[str], jobs: Callable[[], Jobs], environ: Mapping[str, str]) -> Offer:
@@ -149,8 +148,10 @@ def _local_offer(environment: str, argv: Sequence[str], environ: Mapping[str, st
     def software(name: str) -> tuple[bool | None, str]:
         if environment:
             return None, f"the environment {environment} should provide {name}"
-        seen = capture.environment(argv, environ) or capture.environment(["python3"], environ)
-        found = _in_packages(Need(name, None, ""), seen.get("lock") or ())
+        seen = capture.environment(argv, environ)
+        if not seen.python:
+            seen = capture.environment(["python3"], environ)
+        found = _in_packages(Need(name, None, ""), seen.lock)
         programs = (shutil.which(each, path=environ.get("PATH")) for each in _PROGRAMS.get(name, ()))
         program = next(filter(None, programs), "")
         return (True, found.found or program) if found.met or program else (False, f"this machine has no {name}")

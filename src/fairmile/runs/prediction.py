@@ -16,6 +16,7 @@ from fairmile.base.distributions import fit_line, t_quantile
 from fairmile.base.errors import FairmileError, SystemFailure
 from fairmile.base.registry import Plugin, Registry
 from fairmile.base.units import format_size
+from fairmile.runs.record.record import RecordedSpec
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import Value
@@ -167,8 +168,7 @@ def judged(run: Run) -> list[Judged]:
 
 def measurements(run: Run) -> dict[str, float]:
     """Return those of `elapsed_s`, `memory_bytes` and `energy_j` that were measured."""
-    usage = run.result.get("usage") or {}
-    told = {"elapsed_s": run.elapsed_s, "memory_bytes": usage.get("max_rss_bytes"), "energy_j": run.energy_j}
+    told = {"elapsed_s": run.elapsed_s, "memory_bytes": run.usage.get("max_rss_bytes"), "energy_j": run.energy_j}
     return {name: number for name, value in told.items() if (number := _number(value)) is not None}
 
 
@@ -217,14 +217,14 @@ def _comparable(history: Sequence[Run], spec: RunSpec, place: str) -> list[Run]:
 
 
 def _is_comparable(run: Run, spec: RunSpec, place: str, resources: Mapping[str, Any]) -> bool:
-    # The document is read as it is: validating hundreds of old specifications would cost more than a short run.
-    before = run.document["spec"]
+    # The specification as recorded: validating hundreds of old ones would cost more than a short run.
+    before = run.record.spec
     return (
         run.state is RunState.DONE
         and run.system == place
-        and (before.get("dataset") or "") == spec.dataset
+        and before.dataset == spec.dataset
         and _is_same_command(before, spec)
-        and _effective(before.get("resources") or {}) == resources
+        and _effective(before.resources) == resources
     )
 
 
@@ -232,13 +232,13 @@ def _effective(resources: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in resources.items() if name not in _WITHOUT_EFFECT}
 
 
-def _is_same_command(before: Mapping[str, Any], now: RunSpec) -> bool:
+def _is_same_command(before: RecordedSpec, now: RunSpec) -> bool:
     """Tell whether two commands are the same but for the values of parameters."""
-    argv, params = before["argv"], before.get("params") or {}
+    argv, params = before.argv, before.params
     if len(argv) != len(now.argv):
         return False
     changes = {(str(value), str(now.params[name])) for name, value in params.items() if name in now.params}
-    changes.add((str(before.get("seed")), str(now.seed)))
+    changes.add((str(before.seed), str(now.seed)))
     first, *rest = zip(argv, now.argv, strict=True)
     # The same program may lie elsewhere today.
     return os.path.basename(first[0]) == os.path.basename(first[1]) and all(
@@ -271,8 +271,7 @@ def _measured(points: Sequence[tuple[Run, Mapping[str, float]]], what: str) -> l
 
 
 def _channels(run: Run) -> list[str]:
-    parts = (run.result.get("energy") or {}).get("parts") or []
-    return sorted(str(part.get("channel")) for part in parts)
+    return sorted(str(part.get("channel")) for part in run.energy.parts)
 
 
 def _from_same(points: Sequence[tuple[Run, float]], where: str) -> Predicted | None:

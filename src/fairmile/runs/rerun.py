@@ -7,12 +7,12 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.base.html_tables import rows_table
 from fairmile.base.results import Result
 from fairmile.runs.execute import capture
+from fairmile.runs.record.record import Captured, CapturedCode
 from fairmile.runs.record.run import Metric, Run
 from fairmile.runs.record.spec import Input, RunSpec, is_inside
 from fairmile.runs.record.values import is_speed
@@ -77,15 +77,15 @@ class Rerun(Result):
 
 def check_repeatable(original: Run) -> None:
     """Refuse a run that cannot be done again from its record."""
-    if not original.result:
+    if original.result is None:
         hint = f"`fairmile run --resume {original.id}` goes on with it" if original.state.is_end else "wait for its end"
         raise Conflict(f"run {original.id} is {original.state}", hint=hint)
-    if original.document.get("inside"):
+    if original.record.inside:
         raise UsageError(f"run {original.id} is a part of another program", hint="start that program again")
-    code = original.captured.get("code") or {}
-    if (code.get("git") or code.get("files")) and not code.get("snapshot"):
+    code = original.captured.code
+    if code.is_known and not code.snapshot:
         raise NotFound(
-            f"the code of run {original.id} was not kept: {code.get('trouble') or 'there is no snapshot of it'}",
+            f"the code of run {original.id} was not kept: {code.trouble or 'there is no snapshot of it'}",
             hint="check the code out yourself and run it anew",
         )
 
@@ -95,13 +95,12 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
 
     `kept` are the names in the snapshot of its code. A program that is not among them is used where it is.
     """
-    spec, code = original.spec, original.captured.get("code") or {}
+    spec, code = original.spec, original.captured.code
     before = Path(os.path.normpath(spec.folder)) if spec.folder else None
-    stated_root = (code.get("git") or {}).get("root")
-    root = Path(os.path.normpath(stated_root)) if stated_root else None
-    files = {each["path"]: each["name"] for each in code.get("files", [])}
+    root = Path(os.path.normpath(code.root)) if code.root else None
+    files = {each.path: each.name for each in code.files}
     argv = tuple(_moved(word, before, root, files, kept) for word in spec.argv)
-    start = original.captured.get("start")
+    start = original.captured.start
     if before is None and start:  # it worked in a folder that showed another one
         argv = (argv[0], *(_from(Path(start), word, spec.subfolder, kept) for word in argv[1:]))
     subfolder = spec.subfolder
@@ -113,13 +112,12 @@ def rerun_spec(original: Run, inputs: Mapping[str, Input], kept: Collection[str]
     return spec.model_copy(update=changes)
 
 
-def rerun_identity(original: Run, captured: Mapping[str, Any]) -> str:
+def rerun_identity(original: Run, captured: Captured) -> str:
     """Return the identity of the same run with what was found now: that of the original where nothing differs.
 
     The words of a record name its code where it lay, or where it was laid; so two records are not compared as such.
     """
-    spec = original.document["spec"]
-    before, now = (capture.identity({"spec": spec, "captured": each}) for each in (original.captured, captured))
+    before, now = (capture.identity(original.record.spec, each) for each in (original.captured, captured))
     return original.identity if before == now else now
 
 
@@ -163,51 +161,49 @@ def _verdicts(original: Run, again: Run, tolerance: float | None) -> Iterator[Ve
 
 def _code(original: Run, again: Run) -> Iterator[Verdict]:
     """Compare programs by their bytes; a commit of somebody else's record is no byte that was compared."""
-    before, now = (run.captured.get("code") or {} for run in (original, again))
-    git, is_foreign = before.get("git") or {}, bool(again.document.get("foreign"))
-    if not git and not before.get("files") and not before.get("sources"):
+    before, now = original.captured.code, again.captured.code
+    git, is_foreign = before.git, again.record.foreign
+    if not before.is_known and not before.sources:
         yield Verdict("code", None, "no code was recorded: the command names no file")
         return
     same = _bytes_of(before) == _bytes_of(now)
     detail = "the same files" if same else "other files"
-    if same and git and not is_foreign:
-        dirty = " with changes that were not committed" if git.get("dirty") else ""
-        detail = f"commit {git['commit'][:12]}{dirty}" if git.get("commit") else detail
+    if same and git is not None and not is_foreign:
+        dirty = " with changes that were not committed" if git.dirty else ""
+        detail = f"commit {git.commit[:12]}{dirty}" if git.commit else detail
     yield Verdict("code", same, detail)
-    if git.get("commit") and is_foreign:
-        yield Verdict("commit", None, f"{git['commit'][:12]} is what the record states; it holds no commit to compare")
+    if before.commit and is_foreign:
+        detail = f"{before.commit[:12]} is what the record states; it holds no commit to compare"
+        yield Verdict("commit", None, detail)
 
 
-def _bytes_of(code: Mapping[str, Any]) -> Any:
-    sources = sorted((each["asset"], each["sha256"]) for each in code.get("sources", []))
-    return code.get("snapshot") or "", sources
+def _bytes_of(code: CapturedCode) -> tuple[str, list[tuple[str, str]]]:
+    return code.snapshot, sorted((each.asset, each.sha256) for each in code.sources)
 
 
 def _inputs(original: Run, again: Run) -> Iterator[Verdict]:
-    before, now = (run.captured.get("inputs") or {} for run in (original, again))
-    for name, each in sorted(before.items()):
-        other = now.get(name, {})
-        if not each.get("sha256") or not other.get("sha256"):
+    now = again.captured.inputs
+    for name, each in sorted(original.captured.inputs.items()):
+        before_sha256, now_sha256 = each.sha256, now[name].sha256 if name in now else ""
+        if not before_sha256 or not now_sha256:
             yield Verdict(f"input {name}", None, "its digest is not known")
         else:
-            same = each["sha256"] == other["sha256"]
-            detail = (
-                f"sha256 {each['sha256'][:12]}" if same else f"was {each['sha256'][:12]}, is {other['sha256'][:12]}"
-            )
+            same = before_sha256 == now_sha256
+            detail = f"sha256 {now_sha256[:12]}" if same else f"was {before_sha256[:12]}, is {now_sha256[:12]}"
             yield Verdict(f"input {name}", same, detail)
 
 
 def _environment(original: Run, again: Run) -> Verdict:
-    before, now = (run.captured.get("environment") or {} for run in (original, again))
-    if before.get("digest") and before["digest"] == now.get("digest"):
-        return Verdict("environment", True, f"{now.get('name')} {before['digest'][:12]}")
-    if not before.get("lock") and not before.get("python"):
+    before, now = original.captured.environment, again.captured.environment
+    if before.digest and before.digest == now.digest:
+        return Verdict("environment", True, f"{now.name} {before.digest[:12]}")
+    if not before.lock and not before.python:
         return Verdict("environment", None, "the program is of no environment that could be read")
-    changes = _package_changes(before.get("lock") or [], now.get("lock") or [])
-    if before.get("python") != now.get("python"):
-        changes.insert(0, f"Python {before.get('python')} → {now.get('python')}")
+    changes = _package_changes(before.lock, now.lock)
+    if before.python != now.python:
+        changes.insert(0, f"Python {before.python or None} → {now.python or None}")
     if not changes:
-        return Verdict("environment", True, f"Python {now.get('python')}, {len(now.get('lock') or [])} packages")
+        return Verdict("environment", True, f"Python {now.python or None}, {len(now.lock)} packages")
     more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
     return Verdict("environment", False, ", ".join(changes[:_SHOWN]) + more)
 
@@ -235,7 +231,8 @@ def _hardware(original: Run, again: Run) -> Verdict:
 
 def _end(original: Run, again: Run) -> Verdict:
     same = original.state == again.state
-    codes = f"exit code {original.result.get('exit_code')} → {again.result.get('exit_code')}"
+    before, now = (run.result.exit_code if run.result is not None else None for run in (original, again))
+    codes = f"exit code {before} → {now}"
     return Verdict("end", same, str(again.state) if same else f"{original.state} → {again.state} ({codes})")
 
 
@@ -260,10 +257,10 @@ def _metric(name: str, before: Metric | None, now: Metric | None, tolerance: flo
 
 
 def _outputs(original: Run, again: Run) -> Iterator[Verdict]:
-    before, now = (run.result.get("outputs") or {} for run in (original, again))
+    before, now = original.outputs, again.outputs
     for name in sorted(before.keys() | now.keys()):
         if name not in before or name not in now:
             yield Verdict(f"output {name}", False, "is new" if name not in before else "is missing")
         else:
-            same = before[name]["sha256"] == now[name]["sha256"]
+            same = before[name].sha256 == now[name].sha256
             yield Verdict(f"output {name}", same, "the same bytes" if same else "other bytes")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from fairmile.base.digest import ManifestEntry, sha256_file, sha256_hex
 from fairmile.base.errors import FairmileError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.runs.coverage import MOST, changed_files, find_led_out, find_newer
 from fairmile.runs.record.layout import work_folder
+from fairmile.runs.record.record import Captured, OutputFile, RecordedSpec
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
 from fairmile.store.refs import Ref
@@ -33,7 +33,7 @@ class Candidate:
     """A run that is about to be executed, as far as it may be answered by an earlier one."""
 
     spec: RunSpec
-    captured: Mapping[str, Any]
+    captured: Captured
     argv: Sequence[str]
     environ: Mapping[str, str]
     runs: Path  # the folder of all runs
@@ -43,26 +43,26 @@ class Candidate:
         before = earlier.spec
         is_alike = all(getattr(before, name) == getattr(self.spec, name) for name in _FIELDS)
         # One that lost something, or that somebody else says happened, is no result to offer.
-        is_ours = not earlier.result.get("notes") and not earlier.document.get("imported")
+        is_ours = earlier.result is not None and not earlier.result.notes and not earlier.record.imported
         # What a point of a sweep, or a rerun, wrote lies in a folder of its own, declared or not, and not in this one.
-        job = earlier.document.get("job") or {}
-        is_here = bool(before.folder) or not self.spec.folder or ("key" in job and "task" not in job)
+        job = earlier.job
+        is_here = bool(before.folder) or not self.spec.folder or (job is not None and job.task is None)
         return is_alike and is_ours and is_here and set(self.spec.tags) <= set(before.tags)
 
     def objection(self, earlier: Run) -> str:
         """Return why the result of a run with the same identity cannot stand for this one; empty where it can."""
-        before, now = earlier.captured.get("coverage"), self.captured["coverage"]
-        if before is None:
+        before, now = earlier.captured.coverage, self.captured.coverage
+        if before is None or now is None:
             return "its record does not say whether everything it could read was covered"
-        if names := now["uncovered"]:
+        if names := now.uncovered:
             return f"{self._listed(names)} {_is(names)} neither in git nor declared; {_DECLARE}"
-        if names := before["uncovered"]:
+        if names := before.uncovered:
             return f"{self._listed(names)} {_is(names, 'was', 'were')} in its folder and not declared; {_DECLARE}"
-        if names := before.get("left", ["its folder"]):
+        if names := ["its folder"] if before.left is None else before.left:
             return f"it changed {self._listed(names)} without declaring that; declare what it writes with --out PATTERN"
-        if before["variables_sha256"] != now["variables_sha256"]:
+        if before.variables_sha256 != now.variables_sha256:
             return "environment variables differ"
-        spec = {"folder": self.spec.folder, "outputs": self.spec.outputs}
+        spec = RecordedSpec(folder=self.spec.folder, outputs=list(self.spec.outputs))
         if names := changed_files(spec, earlier.captured, self.captured, self.runs):
             return f"{self._listed(names)} changed, which git does not track"
         if names := self._led_out:
@@ -72,15 +72,15 @@ class Candidate:
 
     def _newer(self, earlier: Run) -> str:
         """Return a part of the software that changed since an earlier run."""
-        code = self.captured.get("code") or {}
-        covered = [each["path"] for each in code.get("files", [])]
+        covered = [each.path for each in self.captured.code.files]
         covered += [self._root] if self._root else []
         env = {**self.environ, **self.spec.env}
-        return find_newer(self.argv, env, self.spec.folder or "/", covered, earlier.result["started"])
+        started = (earlier.result.started if earlier.result is not None else None) or 0.0
+        return find_newer(self.argv, env, self.spec.folder or "/", covered, started)
 
     @property
     def _root(self) -> str:
-        return str(((self.captured.get("code") or {}).get("git") or {}).get("root") or "")
+        return self.captured.code.root
 
     @cached_property
     def _led_out(self) -> list[str]:
@@ -124,15 +124,16 @@ def keep_outputs(open_store: Callable[[], Store], run: Run) -> None:
 
     A run that stands for no later one keeps nothing. Neither does one for whose results the store has no room.
     """
-    outputs, coverage = run.result.get("outputs") or {}, run.captured.get("coverage") or {}
-    size_bytes = sum(each["size_bytes"] for each in outputs.values())
-    is_reusable = bool(run.identity) and not coverage.get("uncovered", True) and not coverage.get("left", True)
+    outputs, coverage = run.outputs, run.captured.coverage
+    size_bytes = sum(each.size_bytes for each in outputs.values())
+    is_covered = coverage is not None and not coverage.uncovered and coverage.left == []
+    is_reusable = bool(run.identity) and is_covered
     if outputs and run.spec.folder and is_reusable and size_bytes <= _MOST_KEPT_BYTES:
         with contextlib.suppress(FairmileError):
             _keep(open_store(), run, outputs, size_bytes)
 
 
-def _keep(store: Store, run: Run, outputs: Mapping[str, Mapping[str, Any]], size_bytes: int) -> None:
+def _keep(store: Store, run: Run, outputs: Mapping[str, OutputFile], size_bytes: int) -> None:
     pool = store.pools.choose(size_bytes, files=len(outputs), what="the outputs of this run").pool
     entries = []
     with store.objects(pool).batch() as batch:
@@ -144,7 +145,7 @@ def _keep(store: Store, run: Run, outputs: Mapping[str, Mapping[str, Any]], size
                 return
             mode = 0o755 if os.access(path, os.X_OK) else 0o644
             entries.append(ManifestEntry(name, len(data), batch.add(data), mode))
-            if entries[-1].sha256 != each["sha256"]:  # somebody was faster
+            if entries[-1].sha256 != each.sha256:  # somebody was faster
                 return
     root = store.put_tree(entries, pool)
     store.set_ref(Ref("run", _name(run.id), root, size_bytes, len(entries), store.clock()), pool)
@@ -164,9 +165,9 @@ def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "")
     if run.spec.system and not run.spec.folder:  # a job elsewhere left large ones where it ran
         return []
     if run.packed:
-        return None if run.result.get("outputs") else []
-    work = Path(folder) if folder else work_folder(run.folder, run.document["spec"])
-    outputs, ended = run.result.get("outputs") or {}, float(run.result["ended"])
+        return None if run.outputs else []
+    work = Path(folder) if folder else work_folder(run.folder, run.record.spec)
+    outputs, ended = run.outputs, run.ended or 0.0
     lost = [name for name, each in outputs.items() if not _is_same(work / name, each, ended)]
     if not lost:
         return []
@@ -175,7 +176,7 @@ def restore_outputs(open_store: Callable[[], Store], run: Run, folder: str = "")
     try:
         kept = {entry.path: entry for entry in store.tree(ref.root)} if ref is not None else {}
         found = {name: _bytes(store, kept[name]) for name in lost if name in kept}
-        if any(name not in found or sha256_hex(found[name]) != outputs[name]["sha256"] for name in lost):
+        if any(name not in found or sha256_hex(found[name]) != outputs[name].sha256 for name in lost):
             return None
         for name, data in found.items():
             write_atomic(safe_join(work, name), data, mode=kept[name].mode)
@@ -193,14 +194,14 @@ def _bytes(store: Store, entry: ManifestEntry) -> bytes:
         return stream.read()
 
 
-def _is_same(path: Path, recorded: Mapping[str, Any], ended: float) -> bool:
+def _is_same(path: Path, recorded: OutputFile, ended: float) -> bool:
     try:
         status = path.stat()
-        if status.st_size != recorded["size_bytes"]:
+        if status.st_size != recorded.size_bytes:
             return False
         # A large file that nobody touched since the end of its run is what was digested then.
         is_old = status.st_size > _MOST_KEPT_BYTES and status.st_ctime < ended
-        return is_old or sha256_file(path) == str(recorded["sha256"])
+        return is_old or sha256_file(path) == recorded.sha256
     except OSError:
         return False
 

@@ -94,8 +94,7 @@ class Review(Result):
 
 def is_foreign(run: Run, root: Path) -> bool:
     """Tell whether a run is of somebody else: imported, made from such a run, or not among those of this workspace."""
-    marks = run.document.get("imported") or run.document.get("foreign")
-    return bool(marks) or run.folder.parent != root
+    return bool(run.record.imported) or run.record.foreign or run.folder.parent != root
 
 
 def restrict(spec: RunSpec, original: Run) -> tuple[RunSpec, dict[str, str]]:
@@ -113,7 +112,7 @@ def restrict(spec: RunSpec, original: Run) -> tuple[RunSpec, dict[str, str]]:
 
 def environment_definition(original: Run) -> Mapping[str, Any] | None:
     """Return how the environment of a run was described when it was built."""
-    return (original.captured.get("environment") or {}).get("definition") or None
+    return original.captured.environment.definition or None
 
 
 def harmless_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,10 +129,9 @@ def review(
     resources = spec.resources.model_dump(mode="json", exclude_defaults=True)
     account = str(resources.pop("account", ""))
     environment = (f"container {container}: no network",) if container else tuple(_environment(original, spec))
-    captured = original.captured
-    inputs = captured.get("inputs") or {}
-    fetches = [str(each["asset"]) for each in (captured.get("code") or {}).get("sources") or ()]
-    fetches += [str(each["asset"]) for each in inputs.values() if each.get("asset")]
+    inputs = original.captured.inputs
+    fetches = [each.asset for each in original.captured.code.sources]
+    fetches += [each.asset for each in inputs.values() if each.asset]
     return Review(
         run=original.id,
         source=source,
@@ -147,7 +145,7 @@ def review(
         software=spec.software,
         launch=spec.launch or "",
         environment=environment,
-        inputs={name: f"sha256 {each.get('sha256') or 'unknown'}" for name, each in inputs.items()},
+        inputs={name: f"sha256 {each.sha256 or 'unknown'}" for name, each in inputs.items()},
         fetches=tuple(dict.fromkeys(fetches)),
         files=tuple(sorted(files)),
         outputs=spec.outputs,

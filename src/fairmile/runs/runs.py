@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import shutil
 import time
@@ -41,13 +40,13 @@ from fairmile.meter.meter import Meter
 from fairmile.runs import sabath
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.execute import capture, carrier
-from fairmile.runs.execute.batches import Frozen, write_frozen
+from fairmile.runs.execute.batches import Frozen, write_batch
 from fairmile.runs.execute.isolation import isolated_environment
 from fairmile.runs.execute.job_arrays import Arrays
 from fairmile.runs.execute.preparation import Preparation
 from fairmile.runs.execute.processes import end_run
 from fairmile.runs.execute.recorder import Ending, begin, check_no_orphan, execute, finish
-from fairmile.runs.execute.worker import MEMBER
+from fairmile.runs.execute.worker import MEMBER, Batch
 from fairmile.runs.interchange import export_run, import_runs, known_run
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
@@ -57,6 +56,7 @@ from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.layout import OUTPUT, RECORD, WORK, open_arrays, read_record, write_record
 from fairmile.runs.record.ledger import Changes, Ledger, recorded_spec
 from fairmile.runs.record.packing import SUFFIX as PACKED
+from fairmile.runs.record.record import Captured, JobReference, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
@@ -162,14 +162,10 @@ class RunPlan(Result):
 class Recording:
     """A run that is this very program: what it logs goes into its record."""
 
-    def __init__(self, folder: Path, document: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, id: str) -> None:
         self.folder = folder
-        self.document = document
+        self.id = id
         self.meter = Meter(folder / FILE)
-
-    @property
-    def id(self) -> str:
-        return str(self.document["id"])
 
     def log(self, *, step: float | None = None, **metrics: float) -> None:
         """Keep values of metrics."""
@@ -384,9 +380,9 @@ class Runs(Ledger):
         if count < 1:
             raise UsageError(f"a run cannot be repeated {count} times")
         plan.refuse_unfit()
-        folder, document = self.create(plan.spec, {})
+        folder = self.create(plan.spec, RunRecord())
         folder.rmdir()
-        group, seed = plan.spec.group or str(document["id"]), plan.spec.seed
+        group, seed = plan.spec.group or folder.name, plan.spec.seed
         found = RunList()
         while len(found) < count and not (found and found[-1].state is RunState.CANCELLED):
             changes = {"group": group, "seed": None if seed is None else seed + len(found)}
@@ -413,16 +409,16 @@ class Runs(Ledger):
             if step.verb in ("fetch", "build"):
                 on_step(step)
         captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
-        captured |= needs_record(checked, captured)
-        document = _new_document(plan, spec, captured)
-        if not again and (known := self._known(document["identity"], spec, captured, on_step)) is not None:
+        captured.needs = needs_record(checked, captured)
+        record = _new_record(plan, spec, captured)
+        if not again and (known := self._known(record.identity, spec, captured, on_step)) is not None:
             return known
-        folder, document = self.create(spec, document)
+        folder = self.create(spec, record)
         try:
             if spec.system:
-                return self._submit(folder, document, spec, again=plan.original is not None)
-            values = self._preparation.lay(document, folder, code=plan.original is not None)
-            done = Run(self._execute(folder, document, spec, values, echo), folder)
+                return self._submit(folder, record, spec, again=plan.original is not None)
+            values = self._preparation.lay(record, folder, code=plan.original is not None)
+            done = Run(self._execute(folder, record, spec, values, echo), folder)
         except (FairmileError, OSError):
             if not (folder / RECORD).exists():  # it never began
                 shutil.rmtree(folder, ignore_errors=True)
@@ -443,9 +439,7 @@ class Runs(Ledger):
             spec = spec.model_copy(update={"environment": file})
         return spec
 
-    def _known(
-        self, identity: str, spec: RunSpec, captured: Mapping[str, Any], on_step: Callable[[Step], None]
-    ) -> Run | None:
+    def _known(self, identity: str, spec: RunSpec, captured: Captured, on_step: Callable[[Step], None]) -> Run | None:
         """Return an earlier run whose result stands for a new one, its files back in place."""
         argv = filled(spec.argv, {"python": python_of(bool(spec.environment)), **value_texts(spec)})
         asked = Candidate(spec, captured, argv, self._environ, self.root)
@@ -464,22 +458,22 @@ class Runs(Ledger):
     def _execute(
         self,
         folder: Path,
-        document: dict[str, Any],
+        record: RunRecord,
         spec: RunSpec,
         values: Mapping[str, str],
         echo: BinaryIO | None,
-    ) -> dict[str, Any]:
+    ) -> RunRecord:
         argv = complete(spec.argv, {**values, **value_texts(spec)})
         env = {**self._environ, **spec.env}
         if spec.environment:
-            command = self._around.envs().shell(document["captured"]["environment"]["digest"], argv)
+            command = self._around.envs().shell(record.captured.environment.digest, argv)
             argv, env = command.argv, {**self._environ, **command.env, **spec.env}
-        if document.get("container"):  # where its log goes lies beside the folder that it works in
+        if record.container:  # where its log goes lies beside the folder that it works in
             env["FAIRMILE_BIND"] = str(folder)
         if spec.params.get("stage"):  # it wants its data where they are read fastest
             env["FAIRMILE_POOLS"] = os.pathsep.join(str(pool.folder) for pool in self._around.store().pools.by_rank())
-        document["argv"] = list(argv)
-        return execute(folder, document, argv=argv, env=env, given=spec.env, echo=echo)
+        record.argv = list(argv)
+        return execute(folder, record, argv=argv, env=env, given=spec.env, echo=echo)
 
     @contextlib.contextmanager
     def recording(
@@ -487,10 +481,10 @@ class Runs(Ledger):
     ) -> Iterator[Recording]:
         """Record the block as a run: what it logs, how long it takes, and how it ends."""
         spec = RunSpec(name=name, argv=(name,), params=params or {}, metrics=metrics or {}, watch_s=0)
-        inside = {"captured": {"agent": capture.agent()}, "job": None, "inside": True}
-        folder, document = self.create(spec, inside)
-        begin(folder, document, self._environ)
-        recording = Recording(folder, document)
+        record = RunRecord(captured=Captured(agent=capture.agent()), inside=True)
+        folder = self.create(spec, record)
+        begin(folder, record, self._environ)
+        recording = Recording(folder, record.id)
         begins = time.monotonic()
         ending = Ending("done", 0)
         try:
@@ -503,7 +497,7 @@ class Runs(Ledger):
             raise
         finally:
             recording.meter.close()
-            finish(folder, document, ending, time.monotonic() - begins, {})
+            finish(folder, record, ending, time.monotonic() - begins, {})
 
     def check_needs(self, spec: RunSpec) -> list[Need]:
         """Compare declared hardware and frameworks with where a run goes; what is missing there raises UsageError.
@@ -521,35 +515,35 @@ class Runs(Ledger):
 
     # On a system
 
-    def _submit(self, folder: Path, document: dict[str, Any], spec: RunSpec, *, again: bool = False) -> Run:
+    def _submit(self, folder: Path, record: RunRecord, spec: RunSpec, *, again: bool = False) -> Run:
         """Hand a run over to a system; its record, written before, says how to find it again."""
         jobs = self._around.jobs()
-        before = copy.deepcopy(document)
-        key = f"{document['id']}-{len(document.get('attempts', []))}"
-        document |= {"state": str(RunState.QUEUED), "result": None, "job": {"key": key, "system": spec.system}}
+        before = record.copy()
+        key = f"{record.id}-{len(record.attempts)}"
+        record.state, record.result = RunState.QUEUED, None
+        record.job = JobReference(key=key, system=spec.system)
         is_far = bool(jobs.machines[spec.system].reach.host)
         if is_far:
-            spec = self._preparation.travelling(folder, document, spec)
-            values = {**self._preparation.lay(document, folder, code=True), **carrier.far_values(document)}
+            spec = self._preparation.travelling(folder, record, spec)
+            values = {**self._preparation.lay(record, folder, code=True), **carrier.far_values(record)}
             carrier.lay_benchmarks(spec.argv, folder / WORK)
             argv = complete(spec.argv, {**values, **value_texts(spec)})
             recorder = carrier.recorder_file(self.root / ".recorder")
-            job = carrier.far_job(spec, argv, document, recorder, key, folder)
+            job = carrier.far_job(spec, argv, record, recorder, key, folder)
         else:
-            if "argv" not in document:  # else it goes on with what lies there
-                values = {**self._preparation.lay(document, folder, code=again), **value_texts(spec)}
-                document["argv"] = list(complete(spec.argv, values))
-            job = carrier.near_job(spec, document["argv"], folder, key)
+            if not record.argv:  # else it goes on with what lies there
+                values = {**self._preparation.lay(record, folder, code=again), **value_texts(spec)}
+                record.argv = list(complete(spec.argv, values))
+            job = carrier.near_job(spec, record.argv, folder, key)
         if spec.environment:
-            digest = document["captured"]["environment"]["digest"]
-            job = jobs.equipped(job, self._around.envs(), digest, on=spec.system)
-        self.write(folder, document)
+            job = jobs.equipped(job, self._around.envs(), record.captured.environment.digest, on=spec.system)
+        self.write(folder, record)
         try:
             jobs.submit(job, on=spec.system)
         except FairmileError as error:
             if isinstance(error, Transient):  # it may have arrived: whoever asks for the run finds out
                 raise
-            if before.get("attempts"):
+            if before.attempts:
                 write_record(folder, before)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -575,23 +569,22 @@ class Runs(Ledger):
             self._around.jobs().equipped(JobSpec(argv=(MEMBER,)), self._around.envs(), spec.environment, on=spec.system)
         checked = self.check_needs(spec)
         captured = self._preparation.bring(spec, sources=plan.sources, model=plan.sabath, original=plan.original)
-        captured |= needs_record(checked, captured)
-        prediction = dict(plan.prediction)
-        document: dict[str, Any] = {"id": folder.name, "spec": recorded_spec(spec), "captured": captured}
+        captured.needs = needs_record(checked, captured)
+        shared = RunRecord(spec=recorded_spec(spec), captured=captured, prediction=dict(plan.prediction))
         moves = bool(spec.folder) and (is_far or not in_place)
         if moves:
-            spec = self._preparation.travelling(folder, document, spec)
-        values = self._preparation.lay(document, folder, code=True)
+            spec = self._preparation.travelling(folder, shared, spec)
+        values = self._preparation.lay(shared, folder, code=True)
         view = View([str(each) for each in (PurePath(spec.subfolder), *PurePath(spec.subfolder).parents)][:-1])
         if moves and not is_far:
-            view = self._preparation.show(document, Path(plan.spec.folder), folder, spec)
+            view = self._preparation.show(captured.code, Path(plan.spec.folder), folder, spec)
         if is_far:
             values |= {"python": carrier.PYTHON}
             carrier.lay_benchmarks(spec.argv, folder / WORK)
         if spec.folder != plan.spec.folder and not is_far:
             argv = _within_reach(spec.argv, Path(plan.spec.folder), folder / WORK / spec.subfolder)
             spec = spec.model_copy(update={"argv": argv})
-            document["spec"]["argv"] = list(argv)
+            shared.spec.argv = list(argv)
         values = {name: text for name, text in values.items() if name not in ("run", "source")}
         # Where things are elsewhere is known only there: placeholders stay until then.
         frozen = Frozen(folder, spec, {} if is_far else values, tuple(view.notes(Path(plan.spec.folder))))
@@ -599,19 +592,20 @@ class Runs(Ledger):
         env = dict(spec.env)
         around: tuple[str, ...] = (MEMBER,)
         if spec.environment and not spec.system:
-            command = self._around.envs().shell(captured["environment"]["digest"], [MEMBER])
+            command = self._around.envs().shell(captured.environment.digest, [MEMBER])
             env, around = {**command.env, **env}, tuple(command.argv)
-        shared = {"spec": document["spec"], "captured": captured, "prediction": prediction, "job": None}
         is_there = code.is_dir() and not spec.folder
-        write_frozen(
-            frozen,
-            shared,
-            self.root,
-            env=env,
-            around=around,
-            code=str(code) if is_there else "",
-            own=view.own,
-            values=values if is_far else {},
+        write_batch(
+            Batch(
+                folder,
+                shared,
+                self.root,
+                env,
+                str(code) if is_there else "",
+                around,
+                values=values if is_far else {},
+                own=frozenset(view.own),
+            )
         )
         _made(self.root)
         return frozen
@@ -646,45 +640,44 @@ class Runs(Ledger):
         `arrays` keeps, from one call to the next, where job arrays stand, each of which carries many runs.
         """
         run = self.get(reference)
-        if run.document.get("job") and not run.result:
+        if run.job is not None and run.result is None:
             return carrier.collect(run, self._around.jobs(), arrays if arrays is not None else {})
         state = self.standing(run)
-        if state is RunState.INTERRUPTED and not run.result and not run.packed and run.folder.parent == self.root:
+        if state is RunState.INTERRUPTED and run.result is None and not run.packed and run.folder.parent == self.root:
             return self._settled(run)
         if state is RunState.RUNNING and self.is_orphaned(run):
-            trouble = "its recorder was killed, but its program still runs"
-            return replace(run, document={**run.document, "trouble": trouble})
-        return run if state is run.state else replace(run, document={**run.document, "state": str(state)})
+            return run.in_state(state, "its recorder was killed, but its program still runs")
+        return run if state is run.state else run.in_state(state)
 
     def _settled(self, run: Run, state: RunState = RunState.INTERRUPTED) -> Run:
         """Write the end of a run whose recorder was killed, from all that was written until then."""
-        document = copy.deepcopy(dict(run.document))
-        started = document["attempts"][-1]["started"]
+        record = run.record.copy()
+        started = record.attempts[-1].started
         last = max((file.stat().st_mtime for file in run.folder.glob("*.*")), default=started)
         reason = "its recorder was ended without a word: killed, or a power cut"
         if state is RunState.CANCELLED:
             reason = "it was cancelled after its recorder had been killed"
         ending = Ending(str(state), reason=reason)
-        finish(run.folder, document, ending, max(last - started, 0.0), {"watch": "it was cut short"})
-        return Run(document, run.folder)
+        finish(run.folder, record, ending, max(last - started, 0.0), {"watch": "it was cut short"})
+        return Run(record, run.folder)
 
     def cancel(self, reference: str) -> Run:
         """End a run that waits or runs, on a system or here, and return it as it stands then."""
         run = self.collect(reference)
         if run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="only what waits or runs can be cancelled")
-        if job := run.document.get("job"):
-            if "task" in job:
+        if run.job is not None:
+            if run.job.task is not None:
                 raise UsageError(
                     f"run {run.id} is one of a job array",
                     hint="`fairmile job ls` lists it, `fairmile job cancel` ends it",
                 )
-            if (found := self._around.jobs().find(job["key"])) is not None:
-                self._around.jobs().cancel([found.id])
+            if (job := self._around.jobs().find(run.job.key)) is not None:
+                self._around.jobs().cancel([job.id])
             return self.collect(run.id)
-        if run.document.get("inside"):
+        if run.record.inside:
             raise UsageError(f"run {run.id} is a part of another program", hint="end that program")
-        if end_run(run.folder, str(run.document["attempts"][-1].get("holder", ""))):
+        if end_run(run.folder, run.record.attempts[-1].holder):
             return self.collect(run.id)
         return self._settled(run, RunState.CANCELLED)
 
@@ -708,7 +701,7 @@ class Runs(Ledger):
         """Follow a run on a system to its end."""
         run = self.collect(reference)
         jobs = self._around.jobs()
-        job = jobs.find(run.document["job"]["key"]) if run.document.get("job") and not run.result else None
+        job = jobs.find(run.job.key) if run.job is not None and run.result is None else None
         if job is None:
             return run
         if echo is not None:
@@ -737,19 +730,18 @@ class Runs(Ledger):
         try:
             with Lock(self.root / f".{run.id}.resume", timeout_s=0.5):
                 run = self.resumable(run.id)  # another process may have been faster
-                document = copy.deepcopy(dict(run.document))
+                record = run.record.copy()
                 if run.spec.system:
-                    return self._submit(run.folder, document, run.spec)
+                    return self._submit(run.folder, record, run.spec)
                 env = self._resumed(run)
-                argv = document.get("argv") or run.spec.argv
-                return Run(execute(run.folder, document, argv=argv, env=env, echo=echo), run.folder)
+                return Run(execute(run.folder, record, argv=run.argv, env=env, echo=echo), run.folder)
         except Locked as error:
             raise Conflict(f"run {run.id} is being resumed by another process") from error
 
     def resume_plan(self, reference: str) -> RunPlan:
         """Return what resuming a run would do, or raise why it cannot be resumed."""
         run = self.resumable(reference)
-        return RunPlan(run.spec, (Step("run", " ".join(run.document.get("argv") or run.spec.argv)),))
+        return RunPlan(run.spec, (Step("run", " ".join(run.argv)),))
 
     def resumable(self, reference: str) -> Run:
         """Return a run that can go on, or raise why it cannot."""
@@ -763,16 +755,16 @@ class Runs(Ledger):
             raise Conflict(f"run {run.id} is {state}", hint=f"`fairmile runs show {run.id}` tells where")
         if run.packed or run.folder.parent != self.root:
             raise UsageError(f"run {run.id} is packed or not of this workspace", hint="unpack or import it first")
-        if run.document.get("imported"):
+        if run.record.imported:
             raise UsageError(f"run {run.id} ran elsewhere", hint=f"`fairmile rerun {run.id}` does it again here")
         check_no_orphan(run.folder, run.id)
         return run
 
     def _resumed(self, run: Run) -> dict[str, str]:
         env = {**self._environ, "FAIRMILE_RESUME": "1"}
-        if run.document.get("container"):
+        if run.record.container:
             env["FAIRMILE_BIND"] = str(run.folder)
-        name = (run.captured.get("environment") or {}).get("digest") if run.spec.environment else ""
+        name = run.captured.environment.digest if run.spec.environment else ""
         return env | dict(self._around.envs().shell(name).env) if name else env
 
     def rerun_plan(self, reference: str, *, container: str = "", **changes: Any) -> RunPlan:
@@ -789,9 +781,8 @@ class Runs(Ledger):
             reference = imported.id
         original = self.collect(reference)
         check_repeatable(original)
-        code = original.captured.get("code") or {}
-        snapshot = code.get("snapshot")
-        kept = {entry.path for entry in self._around.store().tree(snapshot)} if snapshot else set()
+        code = original.captured.code
+        kept = {entry.path for entry in self._around.store().tree(code.snapshot)} if code.snapshot else set()
         foreign = is_foreign(original, self.root)
         spec = rerun_spec(original, self._preparation.inputs_again(original, foreign=foreign), kept)
         dropped: dict[str, str] = {}
@@ -800,11 +791,10 @@ class Runs(Ledger):
         spec = _changed(spec, changes)
         checked = None
         if foreign:
-            made = original.document.get("imported") or {}
-            source = str(made.get("from") or original.document.get("rerun_of") or original.folder)
+            source = str(original.record.imported.get("from") or original.record.rerun_of or original.folder)
             checked = review(original, spec, dropped, sorted(kept), source, container)
         _check_container(container, spec)
-        sources = tuple(each["asset"] for each in code.get("sources", []))
+        sources = tuple(each.asset for each in code.sources)
         steps = (Step("run", " ".join(spec.argv)),)
         return RunPlan(
             spec, steps, sources=sources, original=original, review=checked, container=container, changes=changes
@@ -894,12 +884,12 @@ class Runs(Ledger):
         if run.state in (RunState.DONE, RunState.QUEUED, RunState.RUNNING):
             return None
         states = {RunState.TIMEOUT: State.TIMED_OUT, RunState.CANCELLED: State.CANCELLED}
-        result = run.result
+        result = run.result or RunResult()
         standing = Standing(
             states.get(run.state, State.FAILED),
-            result.get("reason", ""),
-            result.get("exit_code"),
-            result.get("signal", ""),
+            result.reason,
+            result.exit_code,
+            result.signal,
         )
         said = self.output(run.id)[-_TAIL_BYTES:].decode(errors="replace")
         found = diagnose(standing, said, JobSpec(argv=run.spec.argv))
@@ -907,22 +897,21 @@ class Runs(Ledger):
         return replace(found, advice=advice)
 
 
-def _new_document(plan: RunPlan, spec: RunSpec, captured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the record of a run says before it has a folder."""
+def _new_record(plan: RunPlan, spec: RunSpec, captured: Captured) -> RunRecord:
+    """Return the record of a run before it has a folder."""
     identity = ""  # what others state of their code and commands must never answer for a run of one's own
     if plan.review is None and plan.original is None:
-        identity = capture.identity({"spec": recorded_spec(spec), "captured": captured})
+        identity = capture.identity(recorded_spec(spec), captured)
     elif plan.review is None and plan.original is not None:
         identity = rerun_identity(plan.original, captured)
-    document: dict[str, Any] = {"identity": identity, "captured": captured, "job": None}
-    document["prediction"] = dict(plan.prediction)
-    if plan.original is not None:
-        document["rerun_of"] = plan.original.id
-    if plan.review is not None:
-        document["foreign"] = True
-    if plan.container:
-        document["container"] = plan.container
-    return document
+    return RunRecord(
+        identity=identity,
+        captured=captured,
+        prediction=dict(plan.prediction),
+        rerun_of=plan.original.id if plan.original is not None else "",
+        foreign=plan.review is not None,
+        container=plan.container,
+    )
 
 
 def _within_reach(argv: Sequence[str], before: Path, work: Path) -> tuple[str, ...]:
@@ -942,7 +931,7 @@ def _check_container(container: str, spec: RunSpec) -> None:
 
 def _crate_plan(imported: ImportedRun, crate: Path, container: str, changes: Mapping[str, Any]) -> RunPlan:
     """Return the plan of doing a record again that is not among ours yet."""
-    original = Run(imported.document, Path())
+    original = Run(imported.record, Path())
     check_repeatable(original)
     kept = {name.removeprefix(f"{CODE}/") for name in imported.files if name.startswith(f"{CODE}/")}
     spec, dropped = restrict(rerun_spec(original, {}, kept), original)

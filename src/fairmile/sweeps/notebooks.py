@@ -182,7 +182,7 @@ def _run_params(environ: Mapping[str, str]) -> dict[str, Value]:
     folder = environ.get("FAIRMILE_RUN")
     if folder:  # too many for a variable: the record has them
         try:
-            return dict(read_record(Path(folder))["spec"].get("params") or {})
+            return dict(read_record(Path(folder)).spec.params)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SystemFailure(f"the record of this run is not in {folder}, so its parameters are unknown") from error
     return {}

@@ -406,7 +406,7 @@ class Sweeps:
             rows = {row.id: row for row in runs.rows(group=sweep.id)}
         found = SweepStatus(sweep)
         batch = Batch.read(sweep.folder)
-        shared = batch.document["spec"].get("params", {})
+        shared = batch.shared.spec.params
         for number, member in enumerate(batch.members()):
             row = rows.get(member["id"])  # None: it has not begun
             at = (number, member["point"], member["id"], member["spec"].get("params", shared))
@@ -431,8 +431,8 @@ class Sweeps:
             return False
         if row.state in _AGAIN:
             return True
-        job = self._runs().get(row.id).document.get("job") or {}
-        return (job.get("key"), job.get("task")) != task
+        job = self._runs().get(row.id).job
+        return job is None or (job.key, job.task) != task
 
     def _in_hand(self, sweep: Sweep) -> dict[int, tuple[str, int]]:
         """Return the points that a job which has not ended will execute, with its key and the index of the task."""
@@ -509,8 +509,8 @@ class Sweeps:
     def _is_here(self, id: str) -> bool:
         """Tell whether a run that has begun was started on this machine, where its end is seen."""
         run = self._runs().find(id)
-        attempts: list[Mapping[str, Any]] = (run.document.get("attempts") if run is not None else None) or [{}]
-        return attempts[-1].get("host") == os.uname().nodename
+        attempts = run.record.attempts if run is not None else []
+        return bool(attempts) and attempts[-1].host == os.uname().nodename
 
     def submit(
         self,
@@ -673,9 +673,7 @@ class Sweeps:
         folder.mkdir()
         member = runs.freeze(plan, folder).member(f"{sweep.id}{COMBINED}")
         batch = Batch.read(folder)
-        # One that failed before may have been mended since: its record tells what runs now.
-        now = batch.fresh(member, {})
-        batch.execute(member, more={name: now[name] for name in ("spec", "captured", "identity")})
+        batch.execute(member, mended=True)  # since it failed before
 
     # Inside
 
@@ -761,7 +759,7 @@ def _hold_back(sweep: Sweep, numbers: Collection[int]) -> None:
 
 
 def _end_of(number: int, run: Run) -> Ended:
-    return Ended(number, run.id, str(run.state), str(run.result.get("reason") or run.document.get("trouble") or ""))
+    return Ended(number, run.id, str(run.state), run.reason or run.record.trouble)
 
 
 def _is_missing(standing: PointStatus, failed: bool) -> bool:

@@ -10,6 +10,7 @@ from run_documents import lay_run, training
 
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.layout import CARD
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
 
 
@@ -30,5 +31,6 @@ def run(tmp_path: Path) -> Run:
     """A training that is over, in its folder."""
     document = training()
     folder = lay_run(tmp_path / "runs", document)
-    (folder / CARD).write_text(card_text(document, folder), encoding="utf-8")
-    return Run(document, folder)
+    record = RunRecord.from_dict(document)
+    (folder / CARD).write_text(card_text(record, folder), encoding="utf-8")
+    return Run(record, folder)

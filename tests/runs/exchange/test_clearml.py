@@ -17,6 +17,7 @@ from run_documents import lay_run, trivial
 
 from fairmile.base.errors import Conflict, Integrity, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
 clearml = EXCHANGES["clearml"]
@@ -87,7 +88,7 @@ def test_clearml_imports_the_session_with_parameters_metrics_and_artifacts(run: 
 
 def test_a_failed_run_says_so(tmp_path: Path) -> None:
     document = trivial("failed")
-    [session] = clearml.export(Run(document, lay_run(tmp_path, document)), tmp_path / "s.zip")
+    [session] = clearml.export(Run(RunRecord.from_dict(document), lay_run(tmp_path, document)), tmp_path / "s.zip")
     task = json.loads(members(session)["task.json"])
     assert (task["status"], task["status_reason"]) == ("failed", "exit code 3")
 
@@ -104,7 +105,7 @@ def test_nothing_is_overwritten(run: Run, tmp_path: Path) -> None:
 def test_our_own_run_comes_back_as_it_was(run: Run, tmp_path: Path) -> None:
     [session] = clearml.export(run, tmp_path / "session.zip")
     [imported] = clearml.read(session)
-    assert imported.document == run.document
+    assert imported.record == run.record
     again = imported.lay(tmp_path / "again")
     assert (again.folder / "work" / "model é.pt").read_bytes() == b"weights"
     assert len(again.log().metrics) == len(run.log().metrics)
@@ -122,9 +123,9 @@ def test_a_session_that_clearml_made_becomes_a_run(tmp_path: Path) -> None:
     assert run.metrics["loss/train"].better == "lower"
     assert (run.folder / "work" / "notes" / "notes.txt").read_text() == "hello"
     assert "it trains" in (run.folder / "output.log").read_text()
-    assert run.document["imported"]["project"] == "theirs"
-    assert run.document["spec"]["argv"] == ["script.py"]
-    assert any(line.startswith("clearml==") for line in run.captured["environment"]["lock"])
+    assert run.record.imported["project"] == "theirs"
+    assert run.record.spec.argv == ["script.py"]
+    assert any(line.startswith("clearml==") for line in run.captured.environment.lock)
 
 
 def _changed(session: Path, name: str, data: bytes | None) -> Path:

@@ -12,7 +12,7 @@ from fairmile.base.errors import Unsupported, UsageError
 from fairmile.meter.lines import event_files, read_log
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
 from fairmile.runs.exchange.foreign import ForeignRun, Point, metric_figures, run_name, typed
-from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.run import Metric, Run, RunState
 
 
 @pytest.mark.parametrize(
@@ -45,26 +45,23 @@ def test_a_parameter_that_was_kept_as_text_gets_its_value_back(text: str, value:
 @pytest.mark.parametrize("text", ["", "...", "größe", "../../x", "a" * 500, "-rf", "日本", "a b/c"])
 def test_any_name_becomes_one_that_a_run_can_have(text: str) -> None:
     made = ForeignRun("test", "key", text, 1.0)
-    assert Run(made.document(), Path()).spec.name == run_name(text)
-    assert "/" not in made.document()["id"] and len(made.document()["id"]) <= 100
+    assert Run(made.record(), Path()).spec.name == run_name(text)
+    assert "/" not in made.record().id and len(made.record().id) <= 100
 
 
 def test_a_metric_is_summed_up_and_a_nan_does_not_spoil_the_rest() -> None:
     values = [2.0, math.nan, 1.0, 3.0]
     [(name, said)] = metric_figures([Point("loss", value, n, n) for n, value in enumerate(values)]).items()
     assert name == "loss"
-    assert said == {
-        **{"value": 3.0, "first": 2.0, "min": 1.0, "max": 3.0, "mean": 2.0, "count": 4},
-        **{"unit": "", "better": "lower", "tolerance": None},
-    }
+    assert said == Metric(value=3.0, first=2.0, min=1.0, max=3.0, mean=2.0, count=4, better="lower")
     only = metric_figures([Point("x", math.inf, None, 0)])["x"]
-    assert (only["value"], only["mean"], only["better"]) == ("Infinity", "NaN", "")
+    assert (only.value, math.isnan(only.mean), only.better) == (math.inf, True, "")
 
 
 def test_the_values_come_back_from_the_log_of_the_run(tmp_path: Path) -> None:
     points = [Point("loss", math.nan, 1, 100.25), Point("acc", 0.5, None, 101.0)]
     foreign = ForeignRun("test", "key", "name", 100.0, 102.0, points=points, printed="hello\n")
-    imported = ImportedRun(foreign.document(), foreign.names(), "a test", foreign.lay)
+    imported = ImportedRun(foreign.record(), foreign.names(), "a test", foreign.lay)
     run = imported.lay(tmp_path / "run")
     assert imported.files == ("events.jsonl", "output.log")
     log = read_log(event_files(run.folder))
@@ -80,7 +77,7 @@ def test_the_values_come_back_from_the_log_of_the_run(tmp_path: Path) -> None:
 
 def test_values_that_no_record_can_hold_become_text() -> None:
     params = {"list": [1, 2], "nested": {"a": None}, "inf": math.inf, "path": Path("x"), "flag": True}
-    said = ForeignRun("test", "key", "name", 1.0, params=params).document()["spec"]["params"]
+    said = ForeignRun("test", "key", "name", 1.0, params=params).record().spec.params
     assert said == {"list": "[1, 2]", "nested": '{"a": null}', "inf": "Infinity", "path": '"x"', "flag": True}
 
 
@@ -93,8 +90,8 @@ def test_a_file_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_ended_has_no_result() -> None:
-    document = ForeignRun("test", "key", "name", 1.0, state=RunState.RUNNING).document()
-    assert document["result"] is None and Run(document, Path()).state is RunState.RUNNING
+    record = ForeignRun("test", "key", "name", 1.0, state=RunState.RUNNING).record()
+    assert record.result is None and Run(record, Path()).state is RunState.RUNNING
 
 
 @pytest.mark.parametrize(("format", "package"), [("mlflow", "mlflow"), ("openml", "openml")])

@@ -17,6 +17,7 @@ from run_documents import CREATED, lay_run, training, trivial
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES, ImportedRun
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -46,7 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Stor
     root = tmp_path_factory.mktemp("mlflow")
     document, failed = training(), trivial("failed") | {"id": "run-failed"}
     failed["spec"] = {"name": "odd", "argv": ["x"], "params": {"../a:b%@": 1, "long": "x" * 9000}}
-    runs = [Run(each, lay_run(root / "runs", each)) for each in (document, failed)]
+    runs = [Run(RunRecord.from_dict(each), lay_run(root / "runs", each)) for each in (document, failed)]
     for run in runs:
         EXCHANGES["mlflow"].export(run, root / "store")
     import mlflow
@@ -67,7 +68,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Stor
 
 @pytest.fixture
 def imported(store: Store) -> dict[str, ImportedRun]:
-    return {each.document["spec"]["name"]: each for each in EXCHANGES["mlflow"].read(store.folder)}
+    return {each.record.spec.name: each for each in EXCHANGES["mlflow"].read(store.folder)}
 
 
 # Out
@@ -118,7 +119,7 @@ def test_a_run_goes_into_a_store_once(store: Store) -> None:
 
 
 def test_our_own_run_comes_back_as_it_was(store: Store, imported: dict[str, ImportedRun], tmp_path: Path) -> None:
-    assert imported["train"].document == store.own.document
+    assert imported["train"].record == store.own.record
     again = imported["train"].lay(tmp_path / "again")
     assert (again.folder / "work" / "model é.pt").read_bytes() == b"weights"
     assert len(again.log().metrics) == len(store.own.log().metrics)
@@ -137,8 +138,8 @@ def test_a_run_that_mlflow_recorded_becomes_one_of_ours(
     values = [(each.step, each.value) for each in run.log().metrics if each.name == "loss"]
     assert values[0] == (0, 1.0) and math.isnan(values[1][1]) and values[2] == (2, 0.25)
     assert (run.folder / "work" / "notes" / "hello.txt").read_text() == "hello"
-    assert run.document["imported"]["id"] == store.foreign
-    assert run.document["imported"]["experiment"] == "theirs"
+    assert run.record.imported["id"] == store.foreign
+    assert run.record.imported["experiment"] == "theirs"
     assert run.id.endswith(store.foreign[-12:])
 
 
@@ -150,9 +151,9 @@ def test_a_store_that_was_moved_keeps_its_files(store: Store, tmp_path: Path) ->
 
 def test_files_outside_of_the_store_are_left_where_they_are(store: Store, tmp_path: Path) -> None:
     shutil.copy(store.folder / "mlflow.db", tmp_path / "mlflow.db")
-    found = {each.document["imported"]["id"]: each for each in EXCHANGES["mlflow"].read(tmp_path)}
+    found = {each.record.imported["id"]: each for each in EXCHANGES["mlflow"].read(tmp_path)}
     assert found[store.foreign].files == ("events.jsonl",)
-    assert found[store.foreign].document["imported"]["artifacts"].startswith("file://")
+    assert found[store.foreign].record.imported["artifacts"].startswith("file://")
 
 
 def test_the_folders_of_older_versions_are_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +167,7 @@ def test_the_folders_of_older_versions_are_read(store: Store, tmp_path: Path, mo
         client.log_metric(made.info.run_id, "loss", 1.5, step=7)
         client.set_terminated(made.info.run_id, "KILLED")
     [imported] = EXCHANGES["mlflow"].read(tmp_path / "mlruns")
-    run = Run(imported.document, tmp_path)
+    run = Run(imported.record, tmp_path)
     assert (run.params, run.metrics["loss"].value, run.state) == ({"lr": 0.5}, 1.5, RunState.CANCELLED)
 
 

@@ -11,6 +11,7 @@ from run_documents import lay_run, training, trivial
 
 from fairmile.base.errors import Conflict, InvalidDocument, NotFound
 from fairmile.runs.exchange import EXCHANGES
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run, RunState
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -38,7 +39,7 @@ class Evil:
 def test_openml_reads_the_run_with_flow_parameters_and_evaluations(openml: Any, run: Run, tmp_path: Path) -> None:
     from openml.runs import OpenMLRun
 
-    run.document["spec"]["tags"].append("openml-task-59")
+    run.tags.append("openml-task-59")
     made = openml.export(run, tmp_path / "out")
     assert tmp_path / "out" / "train-k3x9qa" / "description.xml" in made
     seen = OpenMLRun.from_filesystem(tmp_path / "out" / "train-k3x9qa", expect_model=False)
@@ -61,7 +62,7 @@ def test_predictions_that_the_run_made_go_with_it(openml: Any, tmp_path: Path) -
     folder = lay_run(tmp_path, document)
     text = "@RELATION p\n@ATTRIBUTE repeat NUMERIC\n@ATTRIBUTE prediction {a,b}\n@DATA\n0,a\n0,b\n"
     (folder / "work" / "predictions.arff").write_text(text)
-    openml.export(Run(document, folder), tmp_path / "out")
+    openml.export(Run(RunRecord.from_dict(document), folder), tmp_path / "out")
     seen = OpenMLRun.from_filesystem(tmp_path / "out" / document["id"], expect_model=False)
     assert seen.data_content == [[0.0, "a"], [0.0, "b"]]
 
@@ -78,7 +79,7 @@ def test_a_run_goes_out_once(openml: Any, run: Run, tmp_path: Path) -> None:
 def test_our_own_run_comes_back_as_it_was(openml: Any, run: Run, tmp_path: Path) -> None:
     openml.export(run, tmp_path / "out")
     [imported] = openml.read(tmp_path / "out" / run.id)
-    assert imported.document == run.document
+    assert imported.record == run.record
     again = imported.lay(tmp_path / "again")
     assert (again.folder / "work" / "model é.pt").read_bytes() == b"weights"
 
@@ -126,20 +127,20 @@ def test_a_run_that_openml_wrote_becomes_one_of_ours(openml: Any, tmp_path: Path
     accuracy = run.metrics["predictive_accuracy"]
     assert (accuracy.value, accuracy.mean, accuracy.count, accuracy.better) == (0.75, 0.625, 2, "higher")
     assert (run.state, run.elapsed_s, run.spec.tags) == (RunState.DONE, pytest.approx(2.0), ("theirs",))
-    assert run.document["imported"]["task"] == 7
+    assert run.record.imported["task"] == 7
     assert (run.folder / "work" / "flow.xml").is_file()
 
 
 def test_parameters_of_the_run_go_before_those_of_the_flow(openml: Any, tmp_path: Path) -> None:
     settings = [{"oml:name": "depth", "oml:value": "9", "oml:component": "their.Forest"}]
     [imported] = openml.read(_theirs(tmp_path / "run-1", parameter_settings=settings))
-    assert imported.document["spec"]["params"] == {"depth": 9}
+    assert imported.record.spec.params == {"depth": 9}
 
 
 def test_an_error_of_a_run_is_its_reason(openml: Any, tmp_path: Path) -> None:
     [imported] = openml.read(_theirs(tmp_path / "run-1", error_message="out of memory"))
-    assert imported.document["result"]["reason"] == "out of memory"
-    assert imported.document["state"] == "failed"
+    assert imported.record.result.reason == "out of memory"
+    assert imported.record.state == "failed"
 
 
 def test_a_pickled_model_is_never_loaded(openml: Any, tmp_path: Path) -> None:
@@ -177,5 +178,5 @@ def test_a_folder_without_a_run_is_not_found(openml: Any, tmp_path: Path) -> Non
 
 def test_a_failed_run_goes_out_with_its_reason(openml: Any, tmp_path: Path) -> None:
     document = trivial("failed")
-    openml.export(Run(document, lay_run(tmp_path, document)), tmp_path / "out")
+    openml.export(Run(RunRecord.from_dict(document), lay_run(tmp_path, document)), tmp_path / "out")
     assert "exit code 3" in (tmp_path / "out" / document["id"] / "description.xml").read_text()

@@ -15,8 +15,9 @@ from run_documents import lay_run, sha256, training, trivial
 from fairmile.base.digest import merkle_root, scan_tree
 from fairmile.base.errors import Conflict, Integrity, InvalidDocument, NotFound, UsageError
 from fairmile.runs.exchange import EXCHANGES
-from fairmile.runs.record.layout import CARD, RECORD
+from fairmile.runs.record.layout import CARD, RECORD, write_record
 from fairmile.runs.record.packing import extract, pack, read_packed
+from fairmile.runs.record.record import CapturedInput, RunRecord
 from fairmile.runs.record.run import Run
 
 rocrate = EXCHANGES["rocrate"]
@@ -44,8 +45,8 @@ def rewritten(crate: Path, change: Callable[[dict[str, bytes]], object]) -> Path
 
 def given_input(run: Run, path: Path) -> None:
     """Let the record say that the input lies there."""
-    run.document["captured"]["inputs"]["my data"]["path"] = str(path)
-    (run.folder / RECORD).write_text(json.dumps(run.document))
+    run.captured.inputs["my data"].path = str(path)
+    write_record(run.folder, run.record)
 
 
 @pytest.fixture
@@ -58,8 +59,8 @@ def crate(run: Run, tmp_path: Path) -> Path:
     (program / "lib").mkdir(parents=True)
     for name in ("train.py", "lib/größe.py"):
         (program / name).write_bytes(b"code")
-    run.document["captured"]["code"]["snapshot"] = merkle_root(scan_tree(program))
-    (run.folder / RECORD).write_text(json.dumps(run.document))
+    run.captured.code.snapshot = merkle_root(scan_tree(program))
+    write_record(run.folder, run.record)
 
     def code() -> Iterator[tuple[str, Path]]:
         yield from ((name, program / name) for name in ("train.py", "lib/größe.py"))
@@ -99,7 +100,7 @@ def test_the_validator_accepts_the_crate(crate: Path, tmp_path: Path) -> None:
 
 
 def test_the_crate_is_a_packed_run_as_well(crate: Path, run: Run) -> None:
-    assert read_packed(crate) == run.document
+    assert read_packed(crate) == run.record
 
 
 def test_an_input_that_is_a_folder_is_taken_with_all_its_files(run: Run, tmp_path: Path) -> None:
@@ -107,15 +108,14 @@ def test_an_input_that_is_a_folder_is_taken_with_all_its_files(run: Run, tmp_pat
     (data / "deep").mkdir(parents=True)
     (data / "a.txt").write_bytes(b"a")
     (data / "deep" / "b.txt").write_bytes(b"bb")
-    run.document["captured"]["inputs"] = {
-        "set": {"path": str(data), "sha256": merkle_root(list(scan_tree(data))), "size_bytes": 3, "files": 2}
-    }
-    (run.folder / RECORD).write_text(json.dumps(run.document))
+    digest = merkle_root(list(scan_tree(data)))
+    run.captured.inputs = {"set": CapturedInput(path=str(data), sha256=digest, size_bytes=3, files=2)}
+    write_record(run.folder, run.record)
     [made] = rocrate.export(run, tmp_path / "x.zip", most_input_bytes=3)
     assert members(made)["inputs/set/deep/b.txt"] == b"bb"
     folder = entities(made)["inputs/set/"]
     assert folder["@type"] == "Dataset" and len(folder["hasPart"]) == 2
-    assert rocrate.read(made)[0].document == run.document
+    assert rocrate.read(made)[0].record == run.record
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_an_input_that_is_not_taken_is_named_by_its_digest(
 
 def test_a_packed_run_is_exported_like_any_other(run: Run, tmp_path: Path) -> None:
     [plain] = rocrate.export(run, tmp_path / "plain.zip")
-    packed = Run(run.document, pack(run.folder), packed=True)
+    packed = Run(run.record, pack(run.folder), packed=True)
     [made] = rocrate.export(packed, tmp_path / "packed.zip")
     assert members(made) == members(plain)
 
@@ -158,12 +158,12 @@ def test_an_export_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
 
 def test_another_workspace_gets_the_same_run(crate: Path, run: Run, tmp_path: Path) -> None:
     [imported] = rocrate.read(crate)
-    assert imported.document == run.document
+    assert imported.record == run.record
     assert "code/train.py" in imported.files and "inputs/my data" in imported.files
     again = imported.lay(tmp_path / "other" / imported.id)
     assert (again.folder / "code" / "train.py").read_bytes() == b"code"
     assert (again.folder / "work" / "model é.pt").read_bytes() == b"weights"
-    assert json.loads((again.folder / RECORD).read_bytes()) == run.document
+    assert json.loads((again.folder / RECORD).read_bytes()) == run.to_dict()
     assert again.metrics == run.metrics
     assert [(each.name, each.value, each.step) for each in again.log().metrics] == [
         (each.name, each.value, each.step) for each in run.log().metrics
@@ -173,7 +173,7 @@ def test_another_workspace_gets_the_same_run(crate: Path, run: Run, tmp_path: Pa
 def test_a_crate_that_somebody_unpacked_is_read_too(crate: Path, run: Run, tmp_path: Path) -> None:
     extract(crate, tmp_path / "unpacked")
     [imported] = rocrate.read(tmp_path / "unpacked")
-    assert imported.document == run.document
+    assert imported.record == run.record
     imported.lay(tmp_path / "again")
     assert (tmp_path / "again" / "code" / "lib" / "größe.py").read_bytes() == b"code"
 
@@ -287,7 +287,7 @@ def test_a_record_that_is_none_of_ours_is_refused_with_its_field(
     change: dict[str, Any], field: str, crate: Path, run: Run
 ) -> None:
     def damage(content: dict[str, bytes]) -> None:
-        content[RECORD] = json.dumps({**run.document, **change}).encode()
+        content[RECORD] = json.dumps({**run.to_dict(), **change}).encode()
         graph = json.loads(content[CARD])
         for each in graph["@graph"]:
             if each["@id"] == RECORD:
@@ -306,8 +306,9 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
 def test_runs_of_every_end_go_out_and_come_back(tmp_path: Path) -> None:
     for state in ("done", "failed", "timeout", "cancelled", "interrupted"):
         document = trivial(state) | {"id": f"run-{state}"}
-        [made] = rocrate.export(Run(document, lay_run(tmp_path, document)), tmp_path / f"{state}.zip")
-        assert rocrate.read(made)[0].document == document
+        record = RunRecord.from_dict(document)
+        [made] = rocrate.export(Run(record, lay_run(tmp_path, document)), tmp_path / f"{state}.zip")
+        assert rocrate.read(made)[0].record == record
 
 
 def test_every_format_is_in_the_registry_and_a_wrong_word_gets_the_nearest() -> None:

@@ -20,6 +20,7 @@ from fairmile.base import digest_cache
 from fairmile.base.digest import merkle_root, scan_tree, sha256_hex
 from fairmile.base.errors import NotFound
 from fairmile.runs.execute import capture
+from fairmile.runs.record.record import CapturedEnvironment, CapturedInput, CodeFile, GitState, RunRecord
 from fairmile.systems import hardware as machine
 
 # Hardware
@@ -216,37 +217,35 @@ def test_the_packages_of_an_environment_are_found_without_starting_it(own_venv: 
     env = {"PATH": f"{own_venv}/bin:/usr/bin:/bin"}
     found = capture.environment([word.format(venv=own_venv) for word in argv], env)
     version = ".".join(map(str, sys.version_info[:3]))
-    assert found == {"name": "", "digest": "", "python": version, "lock": LOCK}
+    assert found == CapturedEnvironment(python=version, lock=LOCK)
 
 
 def test_a_package_that_is_installed_later_is_seen(own_venv: Path) -> None:
     argv = [f"{own_venv}/bin/python"]
-    assert "late==1" not in capture.environment(argv, {})["lock"]
+    assert "late==1" not in capture.environment(argv, {}).lock
     (site,) = own_venv.glob("lib/python3*/site-packages")
     os.utime(site, ns=(1, 1))
-    assert "late==1" not in capture.environment(argv, {})["lock"]
+    assert "late==1" not in capture.environment(argv, {}).lock
     (site / "late-1.dist-info").mkdir()
-    assert "late==1" in capture.environment(argv, {})["lock"]
+    assert "late==1" in capture.environment(argv, {}).lock
     (site / "late-1.dist-info").rmdir()
 
 
 def test_our_own_interpreter_has_our_own_packages() -> None:
     found = capture.environment([sys.executable, "-c", "pass"], {})
-    assert found["python"] == sys.version.split()[0]
-    assert any(line.startswith("pytest==") for line in found["lock"])
-    assert found["lock"] == sorted(set(found["lock"]))
+    assert found.python == sys.version.split()[0]
+    assert any(line.startswith("pytest==") for line in found.lock)
+    assert found.lock == sorted(set(found.lock))
 
 
 @pytest.mark.parametrize("argv", [["/bin/echo", "python"], ["no-such-program"], ["bash", "-c", "echo pythonic"]])
 def test_a_command_without_python_has_no_environment(argv: list[str]) -> None:
-    assert capture.environment(argv, {"PATH": "/usr/bin:/bin"}) == {}
+    assert capture.environment(argv, {"PATH": "/usr/bin:/bin"}) == CapturedEnvironment()
 
 
 def test_what_is_known_of_an_environment_wins(own_venv: Path) -> None:
     argv = [f"{own_venv}/bin/python"]
-    assert capture.environment(argv, {}, ["numpy==2.1.0"])["lock"] == ["numpy==2.1.0"]
-    known = capture.environment(argv, {}, {"name": "e", "digest": "d"})
-    assert (known["name"], known["digest"], known["lock"]) == ("e", "d", LOCK)
+    assert capture.environment(argv, {}, ["numpy==2.1.0"]).lock == ["numpy==2.1.0"]
 
 
 # Variables
@@ -366,20 +365,15 @@ def repository(tmp_path: Path) -> Path:
 
 def test_a_clean_repository_is_its_commit_branch_and_remote_without_login(repository: Path) -> None:
     found = capture.code(["python", "train.py"], repository)
-    assert found["git"] == {
-        "root": str(repository),
-        "commit": git(repository, "rev-parse", "HEAD"),
-        "branch": "main",
-        "dirty": False,
-        "remote": "https://example.org/p.git",
-    }
-    (file,) = found["files"]
-    assert file == {
-        "name": "train.py",
-        "path": str(repository / "train.py"),
-        "sha256": sha256_hex(b"print(1)\n"),
-        "size_bytes": 9,
-    }
+    assert found.git == GitState(
+        root=str(repository),
+        commit=git(repository, "rev-parse", "HEAD"),
+        branch="main",
+        dirty=False,
+        remote="https://example.org/p.git",
+    )
+    path, sha256 = str(repository / "train.py"), sha256_hex(b"print(1)\n")
+    assert found.files == [CodeFile(name="train.py", path=path, sha256=sha256, size_bytes=9)]
 
 
 def test_changes_are_kept_as_a_diff_that_can_be_applied(repository: Path, tmp_path: Path) -> None:
@@ -387,10 +381,10 @@ def test_changes_are_kept_as_a_diff_that_can_be_applied(repository: Path, tmp_pa
     (repository / "data.bin").write_bytes(bytes(range(256)))
     git(repository, "add", "data.bin")
     (repository / "pkg" / "main.py").unlink()
-    found = capture.code([], repository / "pkg")["git"]
-    assert found["dirty"] and found["diff_sha256"] == sha256_hex(found["diff"].encode())
+    found = capture.code([], repository / "pkg").git
+    assert found.dirty and found.diff_sha256 == sha256_hex(found.diff.encode())
     git(tmp_path, "clone", "-q", str(repository), "other")
-    (tmp_path / "patch").write_text(found["diff"])
+    (tmp_path / "patch").write_text(found.diff)
     git(tmp_path / "other", "apply", "../patch")
     assert (tmp_path / "other" / "train.py").read_text() == "print(2)\n"
     assert (tmp_path / "other" / "data.bin").read_bytes() == bytes(range(256))
@@ -399,46 +393,46 @@ def test_changes_are_kept_as_a_diff_that_can_be_applied(repository: Path, tmp_pa
 
 def test_a_large_diff_is_kept_by_its_digest_alone(repository: Path) -> None:
     (repository / "train.py").write_text("x = 1\n" * 300_000)
-    found = capture.code([], repository)["git"]
-    assert "diff" not in found and len(found["diff_sha256"]) == 64
+    found = capture.code([], repository).git
+    assert not found.diff and len(found.diff_sha256) == 64
 
 
 def test_files_unknown_to_git_are_listed_and_ignored_ones_are_not(repository: Path) -> None:
     made(repository, {"new.py": "y", "deep/out.csv": "1", "x.log": "z"})
     (repository / "big.bin").write_bytes(bytes(2 << 20))
-    found = capture.code([], repository)["git"]
-    assert found["dirty"] and "diff" not in found and found["untracked_files"] == 3
-    assert [each["name"] for each in found["untracked"]] == ["new.py", "deep/out.csv"]
-    assert found["untracked"][0]["sha256"] == sha256_hex(b"y\n")
+    found = capture.code([], repository).git
+    assert found.dirty and not found.diff and found.untracked_files == 3
+    assert [each.name for each in found.untracked] == ["new.py", "deep/out.csv"]
+    assert found.untracked[0].sha256 == sha256_hex(b"y\n")
 
 
 def test_a_rename_does_not_confuse_what_follows_it(repository: Path) -> None:
     git(repository, "mv", "train.py", "moved.py")
     made(repository, {"zzz.py": "n"})
-    found = capture.code([], repository)["git"]
-    assert [each["name"] for each in found["untracked"]] == ["zzz.py"]
-    assert "rename" not in found["diff"] and "moved.py" in found["diff"]
+    found = capture.code([], repository).git
+    assert [each.name for each in found.untracked] == ["zzz.py"]
+    assert "rename" not in found.diff and "moved.py" in found.diff
 
 
 def test_another_work_tree_of_a_repository_is_told_by_its_own_branch(repository: Path, tmp_path: Path) -> None:
     git(repository, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
     made(tmp_path / "side", {"train.py": "print(3)"})
-    found = capture.code([], tmp_path / "side")["git"]
-    assert (found["branch"], found["remote"], found["root"]) == (
+    found = capture.code([], tmp_path / "side").git
+    assert (found.branch, found.remote, found.root) == (
         "side",
         "https://example.org/p.git",
         str(tmp_path / "side"),
     )
-    assert "print(3)" in found["diff"]
+    assert "print(3)" in found.diff
 
 
 def test_a_detached_head_has_no_branch_and_an_empty_repository_no_commit(repository: Path, tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "--detach")
-    assert capture.code([], repository)["git"]["branch"] == ""
+    assert capture.code([], repository).git.branch == ""
     made(tmp_path / "empty", {"a.py": "1"})
     git(tmp_path / "empty", "init", "-q", "-b", "main")
-    found = capture.code([], tmp_path / "empty")["git"]
-    assert (found["commit"], found["branch"], found["dirty"]) == ("", "main", True)
+    found = capture.code([], tmp_path / "empty").git
+    assert (found.commit, found.branch, found.dirty) == ("", "main", True)
 
 
 def test_a_repository_cannot_have_its_own_programs_run(repository: Path, tmp_path: Path) -> None:
@@ -449,7 +443,7 @@ def test_a_repository_cannot_have_its_own_programs_run(repository: Path, tmp_pat
     git(repository, "config", "diff.external", str(script))
     git(repository, "config", "diff.x.textconv", str(script))
     made(repository, {".gitattributes": "*.py diff=x", "train.py": "print(5)"})
-    assert "print(5)" in capture.code([], repository)["git"]["diff"]
+    assert "print(5)" in capture.code([], repository).git.diff
     assert not (tmp_path / "pwned").exists()
 
 
@@ -457,36 +451,36 @@ def test_without_git_the_commit_is_read_from_the_files(repository: Path, monkeyp
     commit = git(repository, "rev-parse", "HEAD")
     git(repository, "pack-refs", "--all")
     monkeypatch.setenv("PATH", "/nowhere")
-    found = capture.code([], repository)["git"]
-    assert (found["commit"], found["branch"]) == (commit, "main")
-    assert "dirty" not in found and "git" in found["problem"]
+    found = capture.code([], repository).git
+    assert (found.commit, found.branch) == (commit, "main")
+    assert found.dirty is None and "git" in found.problem
 
 
 def test_a_broken_repository_is_a_problem_that_is_told_and_not_a_failure(repository: Path) -> None:
     (repository / ".git" / "HEAD").unlink()
     found = capture.code(["train.py"], repository)
-    assert "not a git repository" in found["git"]["problem"] and len(found["files"]) == 1
+    assert "not a git repository" in found.git.problem and len(found.files) == 1
 
 
 def test_a_repository_of_another_user_is_only_read(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     monkeypatch.setenv("PATH", "/nowhere")
-    found = capture.code([], repository)["git"]
-    assert (found["commit"], found["branch"]) == (commit, "main")
-    assert "dirty" not in found and "problem" not in found
+    found = capture.code([], repository).git
+    assert (found.commit, found.branch) == (commit, "main")
+    assert found.dirty is None and not found.problem
 
 
 def test_without_a_repository_above_there_is_no_git(tmp_path: Path) -> None:
-    assert "git" not in capture.code(["true"], tmp_path)
+    assert capture.code(["true"], tmp_path).git is None
 
 
 def test_the_repository_of_code_that_is_named_comes_before_that_of_the_folder(repository: Path, tmp_path: Path) -> None:
     found = capture.code(["x"], tmp_path, [repository / "pkg"])
-    assert found["git"]["root"] == str(repository)
-    assert found["files"][0]["sha256"] == merkle_root(list(scan_tree(repository / "pkg")))
+    assert found.git.root == str(repository)
+    assert found.files[0].sha256 == merkle_root(list(scan_tree(repository / "pkg")))
     by_script = capture.code(["python", str(repository / "train.py")], tmp_path)
-    assert by_script["git"]["root"] == str(repository)
+    assert by_script.git.root == str(repository)
 
 
 @pytest.mark.parametrize(
@@ -505,13 +499,13 @@ def test_the_repository_of_code_that_is_named_comes_before_that_of_the_folder(re
 def test_the_files_that_a_command_names_are_its_code(tmp_path: Path, argv: list[str], expected: list[str]) -> None:
     made(tmp_path, dict.fromkeys(["train.py", "conf.yaml", "pkg/main.py", "pkg/__main__.py", "run.sh"], "x"))
     (tmp_path / "run.sh").chmod(0o755)
-    assert [each["name"] for each in capture.code(argv, tmp_path)["files"]] == expected
+    assert [each.name for each in capture.code(argv, tmp_path).files] == expected
 
 
 def test_a_file_of_more_than_64_mib_is_data_and_not_code(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as stream:
         stream.truncate((64 << 20) + 1)
-    assert capture.code(["cat", "large"], tmp_path)["files"] == []
+    assert capture.code(["cat", "large"], tmp_path).files == []
 
 
 def test_code_that_is_named_and_missing_is_an_error(tmp_path: Path) -> None:
@@ -526,13 +520,13 @@ def test_files_and_folders_are_known_by_their_digest(tmp_path: Path) -> None:
     made(tmp_path, {"data/a.csv": "1", "data/deep/b.csv": "2", "one.csv": "3"})
     (tmp_path / "data" / "link").symlink_to("a.csv")
     found = capture.inputs({"data": {"path": str(tmp_path / "data")}, "one": {"path": "one.csv"}}, folder=tmp_path)
-    assert found["data"] == {
-        "path": str(tmp_path / "data"),
-        "sha256": merkle_root(list(scan_tree(tmp_path / "data"))),
-        "size_bytes": 4 + len("a.csv"),
-        "files": 3,
-    }
-    assert (found["one"]["sha256"], found["one"]["files"]) == (sha256_hex(b"3\n"), 1)
+    assert found["data"] == CapturedInput(
+        path=str(tmp_path / "data"),
+        sha256=merkle_root(list(scan_tree(tmp_path / "data"))),
+        size_bytes=4 + len("a.csv"),
+        files=3,
+    )
+    assert (found["one"].sha256, found["one"].files) == (sha256_hex(b"3\n"), 1)
 
 
 def test_a_folder_of_links_into_a_store_has_the_digest_of_what_they_lead_to(tmp_path: Path) -> None:
@@ -541,18 +535,19 @@ def test_a_folder_of_links_into_a_store_has_the_digest_of_what_they_lead_to(tmp_
     (tmp_path / "view" / "a.csv").symlink_to(tmp_path / "store" / "x")
     (tmp_path / "view" / "deep").symlink_to(tmp_path / "store" / "y")
     found = capture.inputs({name: {"path": str(tmp_path / name)} for name in ("data", "view")})
-    assert found["data"]["sha256"] == found["view"]["sha256"]
+    assert found["data"].sha256 == found["view"].sha256
 
 
 def test_a_link_to_the_folder_above_does_not_go_on_for_ever(tmp_path: Path) -> None:
     made(tmp_path, {"data/a": "1"})
     (tmp_path / "data" / "up").symlink_to(tmp_path)
-    assert capture.inputs({"d": {"path": str(tmp_path / "data")}})["d"]["files"] >= 1
+    assert capture.inputs({"d": {"path": str(tmp_path / "data")}})["d"].files >= 1
 
 
 def test_an_input_without_a_path_keeps_what_is_said_of_it() -> None:
     found = capture.inputs({"a": {"asset": "dataset/x", "sha256": "ab"}, "b": {"asset": "dataset/y"}})
-    assert found == {"a": {"asset": "dataset/x", "sha256": "ab"}, "b": {"asset": "dataset/y", "sha256": ""}}
+    assert found["a"] == CapturedInput(asset="dataset/x", sha256="ab")
+    assert found["b"] == CapturedInput(asset="dataset/y")
 
 
 def test_an_input_that_is_missing_is_an_error_with_its_name(tmp_path: Path) -> None:
@@ -567,15 +562,15 @@ def test_large_files_are_not_read_twice_while_they_stay_the_same(
     large, cache = tmp_path / "large.bin", tmp_path / "cache" / "digests.json"
     large.write_bytes(bytes(2 << 20))
     given_inputs = {"x": {"path": str(large)}}
-    first = capture.inputs(given_inputs, cache)["x"]["sha256"]
+    first = capture.inputs(given_inputs, cache)["x"].sha256
     assert first == sha256_hex(bytes(2 << 20))
     ((path, entry),) = json.loads(cache.read_text()).items()
     cache.write_text(json.dumps({path: [*entry[:-1], "remembered"]}))
-    assert capture.inputs(given_inputs, cache)["x"]["sha256"] == "remembered"
+    assert capture.inputs(given_inputs, cache)["x"].sha256 == "remembered"
     status = large.stat()
     large.write_bytes(b"\1" * (2 << 20))
     os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))  # as if nothing had been
-    assert capture.inputs(given_inputs, cache)["x"]["sha256"] == sha256_hex(b"\1" * (2 << 20))
+    assert capture.inputs(given_inputs, cache)["x"].sha256 == sha256_hex(b"\1" * (2 << 20))
 
 
 def test_a_large_file_that_changed_a_moment_ago_is_read_each_time(tmp_path: Path) -> None:
@@ -584,7 +579,7 @@ def test_a_large_file_that_changed_a_moment_ago_is_read_each_time(tmp_path: Path
     for byte in (b"\0", b"\1"):
         large.write_bytes(byte * (2 << 20))
         os.utime(large, ns=(ahead, ahead))
-        assert capture.inputs({"x": {"path": str(large)}}, cache)["x"]["sha256"] == sha256_hex(byte * (2 << 20))
+        assert capture.inputs({"x": {"path": str(large)}}, cache)["x"].sha256 == sha256_hex(byte * (2 << 20))
     assert not cache.exists()
 
 
@@ -613,11 +608,16 @@ def document(folder: str = "/home/a/p", **spec: Any) -> dict[str, Any]:
     }
 
 
+def identity(document: dict[str, Any]) -> str:
+    record = RunRecord.from_dict(document)
+    return capture.identity(record.spec, record.captured)
+
+
 def test_the_same_in_another_folder_on_another_machine_is_the_same() -> None:
-    one = capture.identity(document())
+    one = identity(document())
     assert len(one) == 64
-    assert capture.identity(document("/scratch/b c/p-2")) == one
-    assert capture.identity(json.loads(json.dumps(document()))) == one
+    assert identity(document("/scratch/b c/p-2")) == one
+    assert identity(json.loads(json.dumps(document()))) == one
 
 
 @pytest.mark.parametrize(
@@ -641,7 +641,7 @@ def test_the_same_in_another_folder_on_another_machine_is_the_same() -> None:
 def test_whatever_counts_makes_another_identity(change: Any) -> None:
     other = copy.deepcopy(document())
     change(other)
-    assert capture.identity(other) not in ("", capture.identity(document()))
+    assert identity(other) not in ("", identity(document()))
 
 
 @pytest.mark.parametrize(
@@ -656,41 +656,41 @@ def test_whatever_counts_makes_another_identity(change: Any) -> None:
 def test_what_does_not_count_makes_no_other_identity(change: Any) -> None:
     other = copy.deepcopy(document())
     change(other)
-    assert capture.identity(other) == capture.identity(document())
+    assert identity(other) == identity(document())
 
 
 def test_there_is_no_identity_where_an_input_has_no_digest() -> None:
     unknown = document()
     unknown["captured"]["inputs"]["d"]["sha256"] = ""
-    assert capture.identity(unknown) == ""
+    assert identity(unknown) == ""
     missing = document()
     missing["captured"]["inputs"] = {}
-    assert capture.identity(missing) == ""
+    assert identity(missing) == ""
 
 
 def test_a_path_that_only_begins_like_another_stays() -> None:
     one, other = document(argv=["x", "/home/a/p/d2"]), document("/q", argv=["x", "/q/d2"])
-    assert capture.identity(one) == capture.identity(other)
-    assert capture.identity(document(argv=["x", "/home/a/p2"])) != capture.identity(document("/q", argv=["x", "/q2"]))
+    assert identity(one) == identity(other)
+    assert identity(document(argv=["x", "/home/a/p2"])) != identity(document("/q", argv=["x", "/q2"]))
 
 
 @pytest.mark.parametrize("value", [2**60, -(2**70), float("nan"), float("inf"), True, None, "ä", 1e300])
 def test_every_value_a_parameter_may_have_has_an_identity(value: Any) -> None:
-    found = capture.identity(document(params={"x": value}, seed=2**63))
-    assert len(found) == 64 and found != capture.identity(document(params={"x": str(value) + " "}, seed=2**63))
+    found = identity(document(params={"x": value}, seed=2**63))
+    assert len(found) == 64 and found != identity(document(params={"x": str(value) + " "}, seed=2**63))
 
 
 # It travels
 
 
-def test_the_modules_need_nothing_but_the_standard_library_and_base() -> None:
+def test_the_modules_need_nothing_but_the_standard_library_base_and_meter() -> None:
     script = (
-        "import sys\nfrom fairmile.runs import capture\n"
+        "import sys\nfrom fairmile.runs.execute import capture\n"
         "capture.hardware(); capture.software(); capture.scheduler({}); capture.variables({}); capture.agent()\n"
         "capture.environment([sys.executable], {}); capture.code(['x'], '/'); capture.inputs({})\n"
         "own = sorted(name for name in sys.modules if name.startswith('fairmile.') and name.count('.') > 1)\n"
-        "print([name for name in own if not name.startswith(('fairmile.base.', 'fairmile.runs.'))])\n"
+        "print([name for name in own if not name.startswith(('fairmile.base.', 'fairmile.meter.', 'fairmile.runs.'))])\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('pydantic', 'rfc8785', 'yaml', 'numpy')])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n[]\n"
+    assert done.stdout == "['fairmile.systems.hardware']\n[]\n"

@@ -62,14 +62,14 @@ class TestHere:
 
     def test_a_failure_has_its_exit_code(self, box: Runs) -> None:
         run = box.wait(box.run(["sh", "-c", "exit 4"], system="box").id, timeout_s=60)
-        assert (run.state, run.result["exit_code"]) == (RunState.FAILED, 4)
+        assert (run.state, run.result.exit_code) == (RunState.FAILED, 4)
 
     def test_a_recorder_that_is_killed_leaves_the_word_to_the_scheduler(self, box: Runs) -> None:
         started = box.run(["sh", "-c", "kill -9 $PPID; sleep 1"], system="box")
         run = box.wait(started.id, timeout_s=60)
         assert run.state.is_end
         assert run.state is not RunState.DONE
-        assert run.captured["recorded_by"] == "the scheduler of box"
+        assert run.captured.recorded_by == "the scheduler of box"
 
     def test_status_brings_what_has_ended(self, box: Runs) -> None:
         started = box.run(["true"], system="box")
@@ -110,7 +110,7 @@ class TestHere:
             with pytest.raises(DiskFailure):
                 box.resume(first.id)
         assert box.output(first.id) == b"kept\n"
-        assert box.get(first.id).result["exit_code"] == 5
+        assert box.get(first.id).result.exit_code == 5
 
     def test_a_plan_shows_the_script_and_submits_nothing(self, box: Runs) -> None:
         plan = box.plan(["true"], system="box")
@@ -203,8 +203,8 @@ class TestOverSsh:
     ) -> None:
         monkeypatch.setattr(carrier, "_START_TEXT", carrier._START_TEXT.replace("python3", "no-python"))
         run = there.wait(there.run(["sh", "-c", "echo plain; exit 6"], system="far").id, timeout_s=120)
-        assert (run.state, run.result["exit_code"]) == (RunState.FAILED, 6)
-        assert run.captured["recorded_by"] == "the scheduler of far"
+        assert (run.state, run.result.exit_code) == (RunState.FAILED, 6)
+        assert run.captured.recorded_by == "the scheduler of far"
         assert there.output(run.id) == b"plain\n"
 
 
@@ -238,4 +238,4 @@ class TestOnSlurm:
         run = slurm.wait(started.id, timeout_s=120)
         assert run.state is RunState.DONE, slurm.output(run.id)
         assert sorted(slurm.output(run.id).splitlines()) == [b"rank 0", b"rank 1"]
-        assert run.captured["scheduler"]["name"] == "slurm"
+        assert run.captured.scheduler["name"] == "slurm"

@@ -22,6 +22,7 @@ from fairmile.meter.meter import Meter
 from fairmile.runs.execute import recorder
 from fairmile.runs.execute.processes import find_processes
 from fairmile.runs.record.layout import read_record
+from fairmile.runs.record.record import RecordedSpec, RunRecord
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.runs import Runs
@@ -43,25 +44,25 @@ class TestATrivialRun:
     def test_tells_its_end_and_what_it_used(self, runs: Runs) -> None:
         run = runs.run(["true"])
         assert run.state is RunState.DONE
-        assert run.result["exit_code"] == 0
-        assert 0 < run.result["elapsed_s"] < 60
-        assert run.result["usage"]["cpu_s"] > 0
+        assert run.result.exit_code == 0
+        assert 0 < run.result.elapsed_s < 60
+        assert run.result.usage["cpu_s"] > 0
 
     def test_does_not_take_the_memory_of_its_recorder_for_its_own(self, runs: Runs) -> None:
         ballast = bytearray(200 << 20)
         ballast[::4096] = b"x" * len(ballast[::4096])
         run = runs.run(["true"])
-        assert run.result["usage"].get("max_rss_bytes", 0) < 100 << 20
+        assert run.result.usage.get("max_rss_bytes", 0) < 100 << 20
 
     def test_says_how_much_memory_a_larger_program_used(self, runs: Runs) -> None:
         size_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + (100 << 20)
         run = runs.run(python(f"b = bytearray({size_bytes}); b[::4096] = b'x' * len(b[::4096])"))
-        assert run.result["usage"]["max_rss_bytes"] > size_bytes
+        assert run.result.usage["max_rss_bytes"] > size_bytes
 
     def test_says_of_a_smaller_one_only_what_was_seen(self, runs: Runs) -> None:
         run = runs.run(["sleep", "0.6"])
-        assert 0 < run.result["usage"]["seen_rss_bytes"] < 20 << 20
-        assert "max_rss_bytes" not in run.result["usage"]
+        assert 0 < run.result.usage["seen_rss_bytes"] < 20 << 20
+        assert "max_rss_bytes" not in run.result.usage
 
     def test_has_no_energy_where_nothing_measured_it(self, runs: Runs) -> None:
         run = runs.run(["true"])
@@ -85,47 +86,47 @@ class TestOutputs:
             Path("out", name).write_text("1")
         change = "echo 2 > out/changed; printf 1 > out/same; printf 1 > out/x; mv out/x out/replaced; echo 3 > out/new"
         run = runs.run(["sh", "-c", change], outputs=("out/*",))
-        assert sorted(run.result["outputs"]) == ["out/changed", "out/new", "out/replaced", "out/same"]
-        assert run.result["untouched"] == ["out/old"]
-        assert "before" not in runs.get(run.id).document
+        assert sorted(run.result.outputs) == ["out/changed", "out/new", "out/replaced", "out/same"]
+        assert run.result.untouched == ["out/old"]
+        assert not runs.get(run.id).record.before
 
     def test_a_time_that_is_set_back_hides_no_change(self, runs: Runs) -> None:
         Path("a").write_text("1")
         run = runs.run(["sh", "-c", "touch -r a keep; printf 2 > a; touch -r keep a"], outputs=("a",))
-        assert list(run.result["outputs"]) == ["a"]
+        assert list(run.result.outputs) == ["a"]
 
     def test_what_an_earlier_attempt_made_stays_an_output(self, runs: Runs) -> None:
         Path("old.txt").write_text("1")
         program = "[ -e first.txt ] || { echo 1 > first.txt; exit 5; }; echo 2 > second.txt"
         run = runs.run(["sh", "-c", program], outputs=("*.txt",))
         resumed = runs.resume(run.id)
-        assert sorted(resumed.result["outputs"]) == ["first.txt", "second.txt"]
-        assert resumed.result["untouched"] == ["old.txt"]
+        assert sorted(resumed.result.outputs) == ["first.txt", "second.txt"]
+        assert resumed.result.untouched == ["old.txt"]
 
 
 class TestFailures:
     def test_an_exit_code_is_the_reason(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", "exit 3"])
-        assert (run.state, run.result["exit_code"], run.result["reason"]) == (RunState.FAILED, 3, "exit code 3")
+        assert (run.state, run.result.exit_code, run.result.reason) == (RunState.FAILED, 3, "exit code 3")
 
     def test_a_signal_is_named(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", "kill -KILL $$"])
-        assert run.result["signal"] == "KILL"
-        assert run.result["exit_code"] == 137
-        assert "SIGKILL" in run.result["reason"]
+        assert run.result.signal == "KILL"
+        assert run.result.exit_code == 137
+        assert "SIGKILL" in run.result.reason
 
     def test_a_program_that_is_not_there_is_recorded_too(self, runs: Runs) -> None:
         run = runs.run(["no-such-program"])
         assert run.state is RunState.FAILED
-        assert run.result["exit_code"] == 127
-        assert "no-such-program" in run.result["reason"]
+        assert run.result.exit_code == 127
+        assert "no-such-program" in run.result.reason
 
     def test_a_time_limit_ends_the_whole_group(self, runs: Runs, tmp_path: Path) -> None:
         marker = tmp_path / "alive"
         script = f"(sleep 1.5; touch {marker}) & sleep 60"
         run = runs.run(["sh", "-c", script], timeout_s=0.3)
         assert run.state is RunState.TIMEOUT
-        assert "0.3 s" in run.result["reason"]
+        assert "0.3 s" in run.result.reason
         time.sleep(1.6)
         assert not marker.exists()
 
@@ -181,7 +182,7 @@ class TestMetrics:
     def test_one_text_among_numbers_costs_no_number(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", """echo '{"ok": 1, "name": "abc"}' >> $FAIRMILE_METRICS"""])
         assert run.metrics["ok"].value == 1
-        assert "1 line or value is no metric" in run.result["notes"][0]
+        assert "1 line or value is no metric" in run.result.notes[0]
 
     def test_a_line_that_is_none_is_noted_and_harms_nothing(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", """echo 'oops' >> $FAIRMILE_METRICS; echo '{"a": 1}' >> $FAIRMILE_METRICS"""])
@@ -199,7 +200,7 @@ class TestBadDays:
     def test_a_folder_that_vanishes_is_made_again_and_said_so(self, runs: Runs) -> None:
         run = runs.run(["sh", "-c", 'rm -rf "$FAIRMILE_RUN"'])
         assert run.state is RunState.DONE
-        assert "removed while it ran" in run.result["reason"]
+        assert "removed while it ran" in run.result.reason
         assert runs.get(run.id).state is RunState.DONE
 
     def test_kill_9_of_the_recorder_leaves_a_run_that_says_so(self, runs: Runs, tmp_path: Path) -> None:
@@ -218,8 +219,8 @@ class TestBadDays:
         _wait_until(lambda: not Path(f"/proc/{started}").exists() or _is_zombie(int(str(started))))
         settled = runs.collect(found.name)
         assert settled.state is RunState.INTERRUPTED
-        assert "killed" in settled.result["reason"]
-        assert runs.get(found.name).result["state"] == "interrupted"
+        assert "killed" in settled.result.reason
+        assert runs.get(found.name).result.state == "interrupted"
         assert runs.rows(limit=1)[0].state is RunState.INTERRUPTED
 
     def test_a_program_that_outlives_its_recorder_in_a_session_of_its_own_can_be_cancelled(
@@ -248,7 +249,7 @@ class TestBadDays:
         _wait_until(lambda: bool(find_processes(found)))
         cancelled = runs.cancel(found.name)
         recorder.wait()
-        assert (cancelled.state, cancelled.result["reason"]) == (RunState.CANCELLED, "it was ended by TERM")
+        assert (cancelled.state, cancelled.result.reason) == (RunState.CANCELLED, "it was ended by TERM")
 
     def test_a_program_that_fills_the_disk_is_recorded_to_its_end(self, small_disk: Path) -> None:
         environ = {**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}
@@ -262,13 +263,13 @@ class TestBadDays:
         assert run.metrics["loss"].value == 1
         assert {row.id for row in runs.rows()} == {before.id, run.id}
         assert runs.get(run.id).state is RunState.FAILED
-        assert run.result["reason"].startswith(f"exit code 1; a disk was full: {small_disk} has 0 B of 16.0 MiB free")
-        assert run.result["hint"] == "free some room, or write to another file system"
+        assert run.result.reason.startswith(f"exit code 1; a disk was full: {small_disk} has 0 B of 16.0 MiB free")
+        assert run.result.hint == "free some room, or write to another file system"
 
     def test_a_full_disk_that_a_program_did_not_mention_is_named(self, small_disk: Path, runs: Runs) -> None:
         fill = "cat /dev/zero > ballast 2>/dev/null; exit 4"
         run = runs.run(RunSpec(argv=("sh", "-c", fill), folder=str(small_disk)))
-        assert run.result["reason"] == f"exit code 4; a disk was full: {small_disk} has 0 B of 16.0 MiB free"
+        assert run.result.reason == f"exit code 4; a disk was full: {small_disk} has 0 B of 16.0 MiB free"
 
     def test_a_run_that_finds_no_room_for_its_record_says_where(self, small_disk: Path) -> None:
         runs = Workspace.open(environ={**os.environ, "FAIRMILE_HOME": str(small_disk), "HOME": str(small_disk)}).runs
@@ -287,7 +288,7 @@ class TestBadDays:
     )
     def test_what_else_ran_out_is_told_by_the_output(self, runs: Runs, printed: str, told: str) -> None:
         run = runs.run(python(f"import sys; sys.exit({printed!r})"))
-        assert run.result["reason"].startswith(f"exit code 1; {told}")
+        assert run.result.reason.startswith(f"exit code 1; {told}")
 
     @pytest.mark.thorough
     def test_thirty_two_processes_record_into_one_workspace(self, runs: Runs, tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ class TestBadDays:
         recorder.wait(30)
         run = runs.get(found.name)
         assert run.state is RunState.CANCELLED
-        assert run.result["signal"] == "INT"
+        assert run.result.signal == "INT"
 
     def test_a_signal_to_end_is_passed_on_so_that_the_program_can_save_its_state(
         self, tmp_path: Path, runs: Runs
@@ -326,7 +327,7 @@ class TestBadDays:
         recorder.send_signal(signal.SIGTERM)
         recorder.wait(30)
         run = runs.get(found.name)
-        assert (run.state, run.result["exit_code"]) == (RunState.CANCELLED, 9)
+        assert (run.state, run.result.exit_code) == (RunState.CANCELLED, 9)
         assert runs.output(run.id) == b"ready\nsaved\n"
 
     @pytest.mark.parametrize("moment", ["before", "after"])
@@ -345,7 +346,7 @@ class TestBadDays:
 
         monkeypatch.setattr(recorder._Program, "_start", start)
         run = runs.run(["sleep", "600"])
-        assert (run.state, run.result["signal"]) == (RunState.CANCELLED, "TERM")
+        assert (run.state, run.result.signal) == (RunState.CANCELLED, "TERM")
 
     def test_a_signal_that_comes_while_a_program_cannot_be_started_ends_the_run(
         self, runs: Runs, monkeypatch: pytest.MonkeyPatch
@@ -358,8 +359,8 @@ class TestBadDays:
 
         monkeypatch.setattr(recorder._Program, "_start", start)
         run = runs.run(["no-such-program"])
-        assert (run.state, run.result["signal"], run.result["exit_code"]) == (RunState.CANCELLED, "TERM", 143)
-        assert "'no-such-program' could not be started" in run.result["reason"]
+        assert (run.state, run.result.signal, run.result.exit_code) == (RunState.CANCELLED, "TERM", 143)
+        assert "'no-such-program' could not be started" in run.result.reason
 
     def test_an_end_with_a_large_record_finds_room_on_a_full_disk(self, small_disk: Path) -> None:
         """As the differences of a repository make it; the record is written anew beside the old one."""
@@ -367,8 +368,8 @@ class TestBadDays:
         runs = Workspace.open(environ=environ).runs
         fill = "cat /dev/zero > ballast; exit 4"
         run = runs.run(RunSpec(argv=("sh", "-c", fill), params={"long": "x" * 1_000_000}, reads_params=True))
-        assert run.result["exit_code"] == 4
-        assert runs.get(run.id).result["exit_code"] == 4
+        assert run.result.exit_code == 4
+        assert runs.get(run.id).result.exit_code == 4
         assert not (run.folder / ".room").exists()
 
     def test_what_nohup_ignores_ends_nothing(self, tmp_path: Path, runs: Runs) -> None:
@@ -391,28 +392,28 @@ class TestBadDays:
         while recorder.poll() is None:
             recorder.send_signal(signal.SIGINT)
             time.sleep(0.5)
-            if read_record(found)["result"]:
+            if read_record(found).result:
                 break
         recorder.wait(30)
         run = runs.get(found.name)
-        assert (run.state, run.result["signal"]) == (RunState.CANCELLED, "KILL")
+        assert (run.state, run.result.signal) == (RunState.CANCELLED, "KILL")
 
     def test_a_word_that_no_program_can_be_given_is_recorded(self, runs: Runs) -> None:
         run = runs.run(["echo", "{x}"], params={"x": "a\0b"})
-        assert (run.state, run.result["exit_code"]) == (RunState.FAILED, 126)
+        assert (run.state, run.result.exit_code) == (RunState.FAILED, 126)
 
     def test_a_clock_that_is_set_back_changes_no_duration(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         real, calls = time.time, iter(range(1_000_000))
         monkeypatch.setattr(time, "time", lambda: real() - 3600 * next(calls))
         run = runs.run(["sleep", "0.1"])
-        assert 0.1 <= run.result["elapsed_s"] < 30
-        assert run.result["ended"] > run.result["started"]
+        assert 0.1 <= run.result.elapsed_s < 30
+        assert run.result.ended > run.result.started
 
 
 class TestSecrets:
     def test_variables_are_kept_by_an_allow_list(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         run = runs.run(["true"], env={"OMP_NUM_THREADS": "3"})
-        assert run.captured["variables"]["OMP_NUM_THREADS"] == "3"
+        assert run.captured.variables["OMP_NUM_THREADS"] == "3"
         text = (run.folder / "run.json").read_text()
         assert "HOME" not in json.loads(text)["captured"]["variables"]
 
@@ -431,7 +432,7 @@ def _events(folder: Path, name: str) -> list[object]:
 def _wait_for_record(root: Path) -> Path:
     _wait_until(lambda: any(root.glob("*/run.json")) and any(root.glob("*/events.jsonl")))
     (found,) = root.glob("*/run.json")
-    assert read_record(found.parent)["state"] == "running"
+    assert read_record(found.parent).state == "running"
     return found.parent
 
 
@@ -448,12 +449,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> None:
-    document = {
-        "format": 1,
-        "id": "quick",
-        "created": 0.0,
-        "spec": {"name": "quick", "argv": ["sleep", "0.3"], "watch_s": 0},
-    }
+    record = RunRecord(id="quick", spec=RecordedSpec(name="quick", argv=["sleep", "0.3"], watch_s=0))
 
     before = {each.pid for each in psutil.Process().children()}  # of other tests in this process
 
@@ -464,8 +460,8 @@ def test_what_ended_by_itself_before_it_was_stopped_is_done(tmp_path: Path) -> N
         return "stopped early: weak"
 
     (tmp_path / "quick").mkdir()
-    recorder.execute(tmp_path / "quick", document, argv=["sleep", "0.3"], env=os.environ, look=look)
-    assert (document["state"], document["result"]["reason"]) == ("done", "")
+    recorder.execute(tmp_path / "quick", record, argv=["sleep", "0.3"], env=os.environ, look=look)
+    assert (record.state, record.result.reason) == ("done", "")
 
 
 def test_a_pattern_that_other_engines_need_years_for_costs_nothing(tmp_path: Path) -> None:

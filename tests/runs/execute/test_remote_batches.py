@@ -24,6 +24,7 @@ from fairmile.runs.execute.batches import ArrayState, Frozen, write_tasks
 from fairmile.runs.execute.remote_batches import FarBatches
 from fairmile.runs.execute.worker import pool
 from fairmile.runs.record.layout import open_arrays
+from fairmile.runs.record.record import JobReference
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.runs import RunPlan, Runs
@@ -133,7 +134,7 @@ def test_code_and_inputs_travel_and_records_come_back(runs: Runs, tmp_path: Path
         assert not (run.folder / "work").exists()
         assert "s3cr3t" not in (run.folder / "run.json").read_text()
     assert len({runs.get(f"g-{n}").identity for n in range(6)}) == 6
-    assert runs.get("g-4").document["job"] == {"key": key, "system": FAR, "task": 2}
+    assert runs.get("g-4").job == JobReference(key=key, system=FAR, task=2)
     assert (there / "batch.json").stat().st_mode & 0o077 == 0
     assert there.stat().st_mode & 0o077 == 0
     assert open_arrays(runs.root) == []
@@ -160,12 +161,12 @@ def test_what_failed_says_why_and_goes_on_in_its_folder(box: Runs, tmp_path: Pat
     batch = frozen(box, tmp_path / "b", ["sh", "-c", program], "good", "bad")
     awaited(box, submitted(box, batch, [[0, 1]]))
     failed = box.get("g-1")
-    assert (failed.state, failed.result["reason"]) == (RunState.FAILED, "exit code 5")
+    assert (failed.state, failed.result.reason) == (RunState.FAILED, "exit code 5")
     awaited(box, submitted(box, batch, [[0, 1]], number=2))
     again = box.get("g-1")
-    assert (again.state, len(again.document["attempts"])) == (RunState.DONE, 2)
+    assert (again.state, len(again.record.attempts)) == (RunState.DONE, 2)
     assert box.output("g-1") == b"went on 1\n"
-    assert len(box.get("g-0").document["attempts"]) == 1  # what is done is not done again
+    assert len(box.get("g-0").record.attempts) == 1  # what is done is not done again
 
 
 def test_a_task_that_is_killed_has_left_the_records_of_what_it_ended(runs: Runs, tmp_path: Path) -> None:
@@ -195,8 +196,8 @@ def test_a_task_that_dies_before_it_begins_is_told_by_its_scheduler(
     for n in range(2):
         run = runs.get(f"g-{n}")
         assert run.state is RunState.FAILED
-        assert "no Python 3.11 or later" in run.result["reason"]
-        assert run.captured["recorded_by"] == f"the scheduler of {FAR}"
+        assert "no Python 3.11 or later" in run.result.reason
+        assert run.captured.recorded_by == f"the scheduler of {FAR}"
     assert runs.get("g-0").identity != runs.get("g-1").identity
 
 
@@ -244,7 +245,7 @@ def test_of_a_run_that_left_too_much_only_the_record_comes(
     large = box.get("g-0")
     assert large.state is RunState.DONE
     assert not (large.folder / "output.log").exists()
-    assert str(over_there(tmp_path) / "runs" / "g-0") in large.result["notes"][0]
+    assert str(over_there(tmp_path) / "runs" / "g-0") in large.result.notes[0]
 
 
 def test_a_batch_that_did_not_arrive_is_sent_again(box: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_each_member_is_a_run_of_its_own_with_its_values(runs: Runs, tmp_path: P
     assert runs.output("g-1") == b"value 2 in g-1\n"
     assert {row.params["x"] for row in runs.rows(group="g")} == {1, 2, 3}
     assert len({runs.get(f"g-{n}").identity for n in range(3)}) == 3
-    assert runs.get("g-0").captured["agent"]
+    assert runs.get("g-0").captured.agent
 
 
 def test_members_work_beside_each_other_and_see_the_code_as_it_was(runs: Runs, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_is_done_is_not_done_again(runs: Runs, tmp_path: Path) -> None:
         list(pool(tmp_path / "b", [0, 1], 1))
     assert (runs.root / "g-0" / "count").read_text() == "once\n"
     assert (runs.root / "g-1" / "count").read_text() == "once\nonce\n"
-    assert len(runs.get("g-1").document["attempts"]) == 2
+    assert len(runs.get("g-1").record.attempts) == 2
 
 
 def test_variables_may_be_secrets_so_nobody_else_reads_the_batch(runs: Runs, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_task_may_execute_several_at_once(
     assert start([str(tmp_path / "b"), "--tasks", name, "--at-once", "2", "--"]) == 1
     assert "g-2 failed: exit code 1" in capsys.readouterr().out
     assert {row.id: row.state for row in runs.rows(group="g")}["g-3"] is RunState.DONE
-    assert runs.get("g-3").document["job"]["task"] == 0
+    assert runs.get("g-3").job.task == 0
 
 
 def test_a_batch_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,9 +223,9 @@ def test_a_member_is_stopped_where_somebody_who_looks_says_so(runs: Runs, tmp_pa
     frozen(runs, tmp_path / "b", ["sh", "-c", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"], 1)
     batch = Batch.read(tmp_path / "b")
     looked = iter(["", "", "it goes nowhere"])
-    document = batch.execute(batch.members()[0], look=lambda: next(looked, "it goes nowhere"))
-    assert document is not None
-    assert (document["result"]["state"], document["result"]["reason"]) == ("cancelled", "it goes nowhere")
+    record = batch.execute(batch.members()[0], look=lambda: next(looked, "it goes nowhere"))
+    assert record is not None
+    assert (record.result.state, record.result.reason) == ("cancelled", "it goes nowhere")
     assert runs.output("g-0").endswith(b"saved\n")
 
 

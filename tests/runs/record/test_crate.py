@@ -20,6 +20,7 @@ from fairmile.catalog.exchange.draft import Document
 from fairmile.catalog.folder import CatalogFolder
 from fairmile.runs.record.crate import FileFacts, card, card_text
 from fairmile.runs.record.layout import CARD
+from fairmile.runs.record.record import RunRecord
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ Entities = Mapping[str, Mapping[str, Any]]
 
 
 def entities(document: Mapping[str, Any], files: Mapping[str, FileFacts] | Path | None = None) -> Entities:
-    return {each["@id"]: each for each in card(document, files if files is not None else {})["@graph"]}
+    return {
+        each["@id"]: each for each in card(RunRecord.from_dict(document), files if files is not None else {})["@graph"]
+    }
 
 
 def action(found: Entities) -> Mapping[str, Any]:
@@ -49,7 +52,7 @@ def behind(found: Entities, value: Any) -> list[Mapping[str, Any]]:
 
 def laid(root: Path, document: Mapping[str, Any]) -> Path:
     folder = lay_run(root, document)
-    (folder / CARD).write_text(card_text(document, folder), encoding="utf-8")
+    (folder / CARD).write_text(card_text(RunRecord.from_dict(document), folder), encoding="utf-8")
     return folder
 
 
@@ -127,13 +130,15 @@ def test_numbers_that_json_cannot_say_are_texts() -> None:
     document["result"]["metrics"]["loss"]["value"] = "NaN"
     found = {each["name"]: each.get("value") for each in entities(document).values() if "value" in each}
     assert (found["limit"], found["loss"]) == ("Infinity", "NaN")
-    json.loads(card_text(document, {}), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    json.loads(
+        card_text(RunRecord.from_dict(document), {}), parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
+    )
 
 
 def test_names_that_are_no_utf_8_do_not_spoil_the_card(tmp_path: Path) -> None:
     document = training()
     document["result"]["outputs"] = {"a\udcff.bin": {"sha256": sha256(b"weights"), "size_bytes": 7}}
-    text = card_text(document, {"work/a\udcff.bin": FileFacts(7, sha256(b"weights"))})
+    text = card_text(RunRecord.from_dict(document), {"work/a\udcff.bin": FileFacts(7, sha256(b"weights"))})
     text.encode()
     assert "work/a%FF.bin" in {each["@id"] for each in json.loads(text)["@graph"]}
 
@@ -164,7 +169,7 @@ def test_a_folder_that_vanished_still_gets_a_card(tmp_path: Path) -> None:
 
 
 def test_terms_have_the_addresses_that_the_catalog_knows_them_by() -> None:
-    own = card(trivial(), {})["@context"][1]
+    own = card(RunRecord.from_dict(trivial()), {})["@context"][1]
     known = vocabulary().iris
     assert {name: iri for name, iri in own.items() if known.get(name) != iri} == {}
 
@@ -172,7 +177,7 @@ def test_terms_have_the_addresses_that_the_catalog_knows_them_by() -> None:
 def test_no_secret_gets_in_through_the_variables_of_the_specification() -> None:
     document = training()
     document["spec"]["env"] = {"HF_TOKEN": "hf_secret"}
-    assert "hf_secret" not in card_text(document, {})
+    assert "hf_secret" not in card_text(RunRecord.from_dict(document), {})
 
 
 def test_the_card_needs_nothing_heavy() -> None:
@@ -188,7 +193,7 @@ def test_no_entity_stands_twice_in_the_graph() -> None:
     document = training()
     document["captured"]["code"]["files"] *= 2
     document["result"]["usage"]["elapsed_s"] = 1.0
-    ids = [each["@id"] for each in card(document, {})["@graph"]]
+    ids = [each["@id"] for each in card(RunRecord.from_dict(document), {})["@graph"]]
     assert len(ids) == len(set(ids))
 
 

@@ -98,7 +98,7 @@ class TestHere:
         assert [each.state for each in trials] == ["done", "done", "pruned", "pruned"]
         stopped = workspace.runs.get(trials[2].run)
         assert stopped.state is RunState.CANCELLED
-        assert stopped.result["reason"].startswith("stopped early: ")
+        assert stopped.result.reason.startswith("stopped early: ")
         assert b"saved" in workspace.runs.output(stopped.id)
         assert len(trials[2].curve) < 5
         assert trials[2].values == (stopped.metrics["loss"].value,), "the last value, not that of the decision"
@@ -305,7 +305,7 @@ class TestOnSlurm:
         trials = slurm.studies.wait(study)
         assert states(trials) == {"done": 6}
         assert len({each.worker for each in trials}) == 4
-        assert {slurm.runs.get(each.run).document["job"]["task"] for each in trials} == {0, 1, 2, 3}
+        assert {slurm.runs.get(each.run).job.task for each in trials} == {0, 1, 2, 3}
 
     def test_a_trial_may_itself_span_several_tasks(self, slurm: Workspace, tmp_path: Path) -> None:
         needs = {"nodes": 1, "tasks_per_node": 2, "memory_gib": 0.8}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fairmile.base.errors import FairmileError, InvalidDocument, Problem
 from fairmile.base.files import write_atomic
@@ -15,6 +15,7 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.layout import CARD, write_record
 from fairmile.runs.record.packing import extract
+from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -42,28 +43,28 @@ def no_files() -> Iterable[tuple[str, Path]]:
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run that another program or another workspace recorded; `document` is what run.json is to hold.
+    """A run that another program or another workspace recorded; `record` is what run.json is to hold.
 
     `files` are the names of what comes with it: its log, what it printed, what it made; in an RO-Crate also its program
     below `code/` and what went in below `inputs/`.
     """
 
-    document: Mapping[str, Any]
+    record: RunRecord
     files: tuple[str, ...]
     source: str  # what it was read from, in words
     lay_files: Callable[[Path], object]
 
     @property
     def id(self) -> str:
-        return str(self.document["id"])
+        return self.record.id
 
     def lay(self, folder: Path) -> Run:
         """Write the run into a new folder: its files, its record and a card of its own."""
         with well_formed(self.source, "a run"):
             self.lay_files(folder)
-            write_record(folder, self.document)
-            write_atomic(folder / CARD, card_text(self.document, folder))
-        return Run(self.document, folder)
+            write_record(folder, self.record)
+            write_atomic(folder / CARD, card_text(self.record, folder))
+        return Run(self.record, folder)
 
 
 class Exchange(Protocol):

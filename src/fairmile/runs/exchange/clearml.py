@@ -29,13 +29,14 @@ from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well
 from fairmile.runs.exchange.foreign import (
     ForeignRun,
     Point,
-    checked_document,
+    checked_record,
     files_below,
     typed,
     validated,
 )
 from fairmile.runs.record.layout import OUTPUT, RECORD, WORK
 from fairmile.runs.record.packing import extract, new_zip, opened
+from fairmile.runs.record.record import GitState
 from fairmile.runs.record.run import Run, RunState
 
 _TASK, _METRICS, _LOG = "task.json", "metrics.jsonl", "log.jsonl"
@@ -125,18 +126,17 @@ def _imported(source: Path) -> ImportedRun:
         own = _text(session, records[0], source) if records and "fairmile" in (task.get("system_tags") or []) else ""
     lay = partial(_lay, source, artifacts)
     if own:
-        document = checked_document(load_json(own, file=f"{source}/{records[0]}"), f"{source}/{records[0]}")
+        record = checked_record(load_json(own, file=f"{source}/{records[0]}"), f"{source}/{records[0]}")
         others = tuple(name for name in artifacts if name != RECORD)
-        return ImportedRun(document, others, f"the ClearML session {source.name}", lay)
+        return ImportedRun(record, others, f"the ClearML session {source.name}", lay)
     foreign = _foreign(task, points, messages)
-    document = foreign.document()
     names_laid = (*foreign.names(), *(f"{WORK}/{name}" for name in artifacts))
-    return ImportedRun(document, names_laid, f"the ClearML session {source.name}", partial(_lay_foreign, foreign, lay))
+    laying = partial(_lay_foreign, foreign, lay)
+    return ImportedRun(foreign.record(), names_laid, f"the ClearML session {source.name}", laying)
 
 
 def _task(run: Run, key: str, artifacts: list[dict[str, Any]]) -> dict[str, Any]:
-    git = (run.captured.get("code") or {}).get("git") or {}
-    environment = run.captured.get("environment") or {}
+    git, environment = run.captured.code.git or GitState(), run.captured.environment
     done = run.state is RunState.DONE
     hyperparams = {
         str(name): {"section": _SECTION, "name": str(name), "value": str(value), "type": type(value).__name__}
@@ -147,22 +147,22 @@ def _task(run: Run, key: str, artifacts: list[dict[str, Any]]) -> dict[str, Any]
         "name": run.id,
         "type": "training",
         "project_name": run.name,
-        "comment": run.result.get("reason") or "",
+        "comment": run.reason,
         "status": "completed" if done else "failed",
-        "status_reason": run.result.get("reason") or "",
+        "status_reason": run.reason,
         "tags": list(run.spec.tags),
         "system_tags": ["fairmile"],
         "offline_folder": _FOLDER,
         "offline_output_models": [],
         "hyperparams": {_SECTION: hyperparams},
         "script": {
-            "binary": f"python{environment.get('python', '')}".strip(),
-            "branch": git.get("branch", ""),
-            "diff": git.get("diff", ""),
+            "binary": f"python{environment.python}",
+            "branch": git.branch,
+            "diff": git.diff,
             "entry_point": shlex.join(run.spec.argv),
-            "repository": git.get("remote", ""),
-            "requirements": {"pip": "\n".join(environment.get("lock") or [])},
-            "version_num": git.get("commit", ""),
+            "repository": git.remote,
+            "requirements": {"pip": "\n".join(environment.lock)},
+            "version_num": git.commit,
             "working_dir": ".",
         },
         "execution": {"artifacts": artifacts, "parameters": {}},
@@ -179,7 +179,7 @@ def _artifact(folder: Path, name: str, place: str, run: Run) -> dict[str, Any]:
         "uri": f"{_FOLDER}/data/{place}",
         "hash": sha256_file(path),
         "content_size": path.stat().st_size,
-        "timestamp": int(run.result.get("ended") or run.created),
+        "timestamp": int(run.ended or run.created),
         "type_data": {"preview": name},
     }
 
@@ -192,8 +192,8 @@ def _events(run: Run, folder: Path, key: str) -> Iterator[dict[str, Any]]:
         counts[each.name] = counts.get(each.name, 0) + 1
         if math.isfinite(each.value):
             yield _scalar(key, each.name, each.value, step, each.at_ns // 1_000_000)
-    ended = int((run.result.get("ended") or run.created) * 1000)
-    took = {**(run.result.get("usage") or {}), "elapsed_s": run.elapsed_s, "energy_j": run.energy_j}
+    ended = int((run.ended or run.created) * 1000)
+    took = {**run.usage, "elapsed_s": run.elapsed_s, "energy_j": run.energy_j}
     for name, value in took.items():
         if value is not None and name not in counts:
             yield _scalar(key, name, float(value), 0, ended)
@@ -213,7 +213,7 @@ def _messages(run: Run, folder: Path, key: str) -> Iterator[dict[str, Any]]:
     with open(file, "rb") as stream:
         stream.seek(max(0, file.stat().st_size - _LONGEST_MESSAGE))
         text = stream.read(_LONGEST_MESSAGE).decode(errors="replace")
-    at_ms = int((run.result.get("ended") or run.created) * 1000)
+    at_ms = int((run.ended or run.created) * 1000)
     said = {"timestamp": at_ms, "type": "log", "task": key, "level": "info", "worker": run.system}
     yield {**said, "msg": text, "method": "get"}
 

@@ -15,13 +15,24 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fairmile.base.errors import InvalidDocument, Problem, UsageError
+from fairmile.base.errors import InvalidDocument, Problem, SystemFailure, UsageError
 from fairmile.base.files import safe_join, write_atomic
 from fairmile.base.words import slug
 from fairmile.meter.lines import FILE, Log, Logged, Writer, number_text
 from fairmile.meter.summaries import metric_documents
-from fairmile.runs.record.layout import FORMAT, OUTPUT, WORK
-from fairmile.runs.record.run import RunState
+from fairmile.runs.record.layout import OUTPUT, WORK
+from fairmile.runs.record.record import (
+    FORMAT,
+    Attempt,
+    Captured,
+    CapturedCode,
+    CapturedEnvironment,
+    Metric,
+    RecordedSpec,
+    RunRecord,
+    RunResult,
+    RunState,
+)
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.values import better_of
 
@@ -185,42 +196,40 @@ class ForeignRun:
     printed: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    def document(self) -> dict[str, Any]:
-        """Return the record as run.json has it."""
-        spec: dict[str, Any] = {
-            "name": run_name(self.name),
-            "argv": [str(word) for word in self.argv] or ["unknown"],
-            "params": {str(key): _scalar(value) for key, value in self.params.items()},
-        }
-        if self.tags:
-            spec["tags"] = [str(tag) for tag in self.tags]
-        if self.group:
-            spec["group"] = self.group
-        result: dict[str, Any] = {"state": str(self.state), "exit_code": None, "signal": "", "reason": self.reason}
-        result |= {"hint": "", "started": self.created_s, "ended": self.ended_s, "usage": {}, "spans": {}}
-        result["elapsed_s"] = None if self.ended_s is None else max(0.0, self.ended_s - self.created_s)
-        result |= {"metrics": metric_figures(self.points), "energy": {"total_j": None, "parts": [], "missing": {}}}
-        result |= {"outputs": {}, "damaged_lines": 0}
-        captured: dict[str, Any] = {"code": {"files": [], **self.code}, "inputs": {}, "variables": {}}
-        captured["environment"] = {"name": "", "digest": "", "python": "", "lock": list(self.lock)}
-        captured |= {"hardware": {"host": self.host} if self.host else {}, "software": {}, "scheduler": {}}
-        if self.agent:
-            captured["agent"] = {"name": self.agent}
-        made = {
-            "format": FORMAT,
-            "id": f"{spec['name'][:80]}-{_tail(self.key)}",
-            "created": self.created_s,
-            "identity": "",
-            "spec": spec,
-            "captured": captured,
-            "prediction": {},
-            "attempts": [{"started": self.created_s, "host": self.host, "pid": 0}],
-            "job": None,
-            "state": str(self.state),
-            "result": result if self.state.is_end else None,
-            "imported": {"format": self.format, "id": self.key, **self.more},
-        }
-        return checked_document(made, f"{self.format} run {self.key}")
+    def record(self) -> RunRecord:
+        """Return it as a record of ours."""
+        spec = RecordedSpec(
+            name=run_name(self.name),
+            argv=[str(word) for word in self.argv] or ["unknown"],
+            params={str(key): _scalar(value) for key, value in self.params.items()},
+            tags=[str(tag) for tag in self.tags],
+            group=self.group,
+        )
+        result = RunResult(
+            state=self.state,
+            reason=self.reason,
+            started=self.created_s,
+            ended=self.ended_s,
+            elapsed_s=None if self.ended_s is None else max(0.0, self.ended_s - self.created_s),
+            metrics=metric_figures(self.points),
+        )
+        captured = Captured(
+            code=CapturedCode.from_dict(dict(self.code), f"{self.format} run {self.key}"),
+            environment=CapturedEnvironment(lock=list(self.lock)),
+            hardware={"host": self.host} if self.host else {},
+            agent={"name": self.agent} if self.agent else {},
+        )
+        made = RunRecord(
+            id=f"{spec.name[:80]}-{_tail(self.key)}",
+            created=self.created_s,
+            spec=spec,
+            captured=captured,
+            attempts=[Attempt(started=self.created_s, host=self.host)],
+            state=self.state,
+            result=result if self.state.is_end else None,
+            imported={"format": self.format, "id": self.key, **self.more},
+        )
+        return checked_record(made.to_dict(), f"{self.format} run {self.key}")
 
     def lay(self, folder: Path) -> None:
         """Write what comes with the run into a new folder."""
@@ -263,7 +272,7 @@ def run_name(text: str) -> str:
     return slug(text, keep_case=True)[:_LONGEST_NAME].lstrip("._-") or "run"
 
 
-def checked_document(document: Any, place: str) -> dict[str, Any]:
+def checked_record(document: Any, place: str) -> RunRecord:
     """Return the record of a run from elsewhere, or raise InvalidDocument that names what is wrong in it."""
     if not isinstance(document, dict):
         raise _wrong(place, "", "is no record of a run")
@@ -293,17 +302,18 @@ def checked_document(document: Any, place: str) -> dict[str, Any]:
             first = error.errors(include_url=False)[0]
             where = ".".join([part, *(str(step) for step in first["loc"] if step != part)])
             raise _wrong(place, where, first["msg"].removeprefix("Value error, ")) from error
-    return document
+    try:
+        return RunRecord.from_dict(document, place)
+    except SystemFailure as error:
+        raise InvalidDocument([Problem(error.message)], hint="it was not written by `fairmile`") from error
 
 
-def metric_figures(points: Iterable[Point]) -> dict[str, dict[str, Any]]:
+def metric_figures(points: Iterable[Point]) -> dict[str, Metric]:
     """Return what a record tells of each metric."""
     writer = Writer("", 0, None, 0, 0)
     logged = [Logged(each.name, each.value, each.step, round(each.at_s * 1e9), writer) for each in points]
-    found = metric_documents(Log(metrics=logged))
-    for name, figures in found.items():
-        figures |= {"unit": "", "better": better_of(name), "tolerance": None}
-    return found
+    figures = metric_documents(Log(metrics=logged))
+    return {name: Metric.from_dict({**each, "better": better_of(name)}) for name, each in figures.items()}
 
 
 def events_text(points: Iterable[Point], host: str) -> str:

@@ -36,7 +36,7 @@ from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well
 from fairmile.runs.exchange.foreign import (
     ForeignRun,
     Point,
-    checked_document,
+    checked_record,
     files_below,
     lay_copies,
     refuse_links_out,
@@ -44,6 +44,7 @@ from fairmile.runs.exchange.foreign import (
     validated,
 )
 from fairmile.runs.record.layout import RECORD
+from fairmile.runs.record.record import GitState
 from fairmile.runs.record.run import Run, RunState
 
 _DATABASE, _ARTIFACTS, _META = "mlflow.db", "artifacts", "*/meta.yaml"
@@ -68,7 +69,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
         found = client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
         if found:
             raise Conflict(f"run {run.id} is in {target} already", hint="remove it there, or choose another folder")
-        started = run.result.get("started") or run.created
+        started = (run.result.started if run.result is not None else None) or run.created
         made = client.create_run(experiment, start_time=_ms(started), run_name=run.id, tags=_tags(run))
         key = made.info.run_id
         params = [Param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in run.params.items()]
@@ -78,7 +79,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
             client.log_batch(key, metrics=part)
         for name in files_below(folder):
             client.log_artifact(key, str(folder / name), artifact_path=posixpath.dirname(name) or None)
-        ended = run.result.get("ended")
+        ended = run.ended
         client.set_terminated(key, _STATUS.get(run.state, "FAILED"), end_time=_ms(ended) if ended else None)
     return [target / _DATABASE, artifacts / key]
 
@@ -164,9 +165,9 @@ def _imported(client: MlflowClient, run: Any, experiment: str, root: Path) -> Im
     source = f"MLflow run {info.run_id} of experiment {experiment!r}"
     names = files_below(folder) if folder else []
     if folder and RECORD in names and _RUN_TAG in data.tags:
-        document = checked_document(_json(folder / RECORD), str(folder / RECORD))
+        record = checked_record(_json(folder / RECORD), str(folder / RECORD))
         files = {name: folder / name for name in names if name != RECORD}
-        return ImportedRun(document, tuple(files), source, lambda target: lay_copies(files, target))
+        return ImportedRun(record, tuple(files), source, lambda target: lay_copies(files, target))
     points = [
         Point(each.key, float(each.value), each.step, each.timestamp / 1e3)
         for key in data.metrics
@@ -190,7 +191,7 @@ def _imported(client: MlflowClient, run: Any, experiment: str, root: Path) -> Im
         files={name: folder / name for name in names} if folder else {},
         more={"experiment": experiment, "artifacts": info.artifact_uri or ""},
     )
-    return ImportedRun(foreign.document(), foreign.names(), source, foreign.lay)
+    return ImportedRun(foreign.record(), foreign.names(), source, foreign.lay)
 
 
 def _client(database: Path) -> MlflowClient:
@@ -201,8 +202,7 @@ def _client(database: Path) -> MlflowClient:
 
 
 def _tags(run: Run) -> dict[str, str]:
-    git = (run.captured.get("code") or {}).get("git") or {}
-    agent = run.captured.get("agent")
+    git = run.captured.code.git or GitState()
     said = {
         _RUN_TAG: run.id,
         "fairmile.identity": run.identity,
@@ -210,10 +210,10 @@ def _tags(run: Run) -> dict[str, str]:
         "fairmile.group": run.group,
         "mlflow.source.name": shlex.join(run.spec.argv),
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.git.commit": git.get("commit", ""),
-        "mlflow.source.git.repoURL": git.get("remote", ""),
-        "mlflow.user": str(agent.get("name", "") if isinstance(agent, dict) else agent or ""),
-        "mlflow.note.content": str(run.result.get("reason") or ""),
+        "mlflow.source.git.commit": git.commit,
+        "mlflow.source.git.repoURL": git.remote,
+        "mlflow.user": run.captured.agent.get("name", ""),
+        "mlflow.note.content": run.reason,
         **{_key(_TAG + tag): "true" for tag in run.spec.tags},
     }
     return {name: value[:_LONGEST_TAG] for name, value in said.items() if value}
@@ -226,9 +226,9 @@ def _metrics(run: Run, folder: Path) -> list[Metric]:
         step = counts.get(each.name, 0) if each.step is None else int(each.step)
         counts[each.name] = counts.get(each.name, 0) + 1
         found.append(Metric(_key(each.name), each.value, each.at_ns // 1_000_000, step))
-    ended = _ms(run.result.get("ended") or run.created)
+    ended = _ms(run.ended or run.created)
     left = {name: metric.value for name, metric in run.metrics.items() if name not in counts}
-    took = {**(run.result.get("usage") or {}), "elapsed_s": run.elapsed_s, "energy_j": run.energy_j}
+    took = {**run.usage, "elapsed_s": run.elapsed_s, "energy_j": run.energy_j}
     left |= {name: float(value) for name, value in took.items() if value is not None and name not in counts}
     return found + [Metric(_key(name), value, ended, 0) for name, value in left.items()]
 

@@ -31,7 +31,7 @@ from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well
 from fairmile.runs.exchange.foreign import (
     ForeignRun,
     Point,
-    checked_document,
+    checked_record,
     files_below,
     lay_copies,
     refuse_links_out,
@@ -81,18 +81,16 @@ def _imported(source: Path) -> ImportedRun:
     said = f"the OpenML run in {source.name}"
     own = source / _FILES
     if (own / RECORD).is_file():
-        document = checked_document(_json(own / RECORD), str(own / RECORD))
+        record = checked_record(_json(own / RECORD), str(own / RECORD))
         files = {name: own / name for name in files_below(own) if name != RECORD}
-        return ImportedRun(document, tuple(files), said, partial(lay_copies, files))
+        return ImportedRun(record, tuple(files), said, partial(lay_copies, files))
     foreign = _foreign(source, _load(source))
-    return ImportedRun(foreign.document(), foreign.names(), said, foreign.lay)
+    return ImportedRun(foreign.record(), foreign.names(), said, foreign.lay)
 
 
 def _flow(run: Run) -> OpenMLFlow:
     params = {str(name): str(value) for name, value in run.params.items()}
     meta = {name: {"description": "", "data_type": type(value).__name__} for name, value in run.params.items()}
-    git = (run.captured.get("code") or {}).get("git") or {}
-    environment = run.captured.get("environment") or {}
     return OpenMLFlow(
         name=f"fairmile.{run.name}",
         description=shlex.join(run.spec.argv),
@@ -100,18 +98,18 @@ def _flow(run: Run) -> OpenMLFlow:
         components={},
         parameters=params,
         parameters_meta_info=meta,
-        external_version=git.get("commit") or f"fairmile=={__version__}",
+        external_version=run.captured.code.commit or f"fairmile=={__version__}",
         tags=[tag for tag in run.spec.tags if not tag.startswith(_TASK_TAG)],
         language="English",
-        dependencies="\n".join(environment.get("lock") or []),
+        dependencies="\n".join(run.captured.environment.lock),
         class_name=run.spec.asset or None,
     )
 
 
 def _run(run: Run, flow: OpenMLFlow) -> OpenMLRun:
     measures = {name: metric.value for name, metric in run.metrics.items()}
-    took = {**(run.result.get("usage") or {}), "elapsed_s": run.elapsed_s}
-    measures |= {name: took[own] * 1000 for name, own in _TOOK.items() if took.get(own) is not None}
+    took = {**run.usage, "elapsed_s": run.elapsed_s}
+    measures |= {name: value * 1000 for name, own in _TOOK.items() if (value := took.get(own)) is not None}
     if run.energy_j is not None:
         measures.setdefault("energy_j", run.energy_j)
     task = next((tag.removeprefix(_TASK_TAG) for tag in run.spec.tags if tag.startswith(_TASK_TAG)), "0")
@@ -131,7 +129,7 @@ def _run(run: Run, flow: OpenMLFlow) -> OpenMLRun:
         run_details=run.id,
     )
     if run.state is not RunState.DONE:
-        vars(made)["error_message"] = str(run.result.get("reason") or run.state)
+        vars(made)["error_message"] = run.reason or str(run.state)
     return made
 
 

@@ -21,7 +21,7 @@ from fairmile.base.errors import Integrity, NotFound, UsageError
 from fairmile.base.files import safe_join
 from fairmile.base.strict_json import load_json
 from fairmile.runs.exchange import Files, ImportedRun, folder_of, no_files, well_formed
-from fairmile.runs.exchange.foreign import checked_document, files_below, lay_copies
+from fairmile.runs.exchange.foreign import checked_record, files_below, lay_copies
 from fairmile.runs.record.crate import CODE, INPUTS, FileFacts, card_text
 from fairmile.runs.record.layout import CARD, RECORD
 from fairmile.runs.record.packing import extract, new_zip, opened
@@ -39,7 +39,7 @@ def export(run: Run, target: Path, *, code: Files = no_files, most_input_bytes: 
         facts |= {f"{CODE}/{name}": _add(crate, f"{CODE}/{name}", path) for name, path in code()}
         for name, path in _inputs(run, most_input_bytes):
             facts[name] = _add(crate, name, path)
-        crate.writestr(CARD, card_text(run.document, facts))
+        crate.writestr(CARD, card_text(run.record, facts))
     return [file]
 
 
@@ -93,10 +93,10 @@ def _read(source: Path, names: list[str], members: _Members, lay: Callable[[Path
     if CARD not in texts:
         raise UsageError(f"{source} holds no {CARD}", hint="a run folder without its card cannot be proven")
     facts = _verify(source, names, load_json(texts[CARD], file=f"{source}/{CARD}"), members.open)
-    document = checked_document(load_json(texts[RECORD], file=f"{source}/{RECORD}"), f"{source}/{RECORD}")
-    _verify_code(source, document, facts, members)
+    record = checked_record(load_json(texts[RECORD], file=f"{source}/{RECORD}"), f"{source}/{RECORD}")
+    _verify_code(source, record.captured.code.snapshot, facts, members)
     others = tuple(name for name in names if name not in (RECORD, CARD))
-    return ImportedRun(document, others, f"the crate {source.name}", lay)
+    return ImportedRun(record, others, f"the crate {source.name}", lay)
 
 
 def _text(open_member: Callable[[str], IO[bytes]], name: str, source: Path) -> str:
@@ -153,9 +153,8 @@ def _facts(open_member: Callable[[str], IO[bytes]], name: str) -> FileFacts:
     return FileFacts(size_bytes, digest.hexdigest())
 
 
-def _verify_code(source: Path, document: Mapping[str, Any], facts: Mapping[str, FileFacts], members: _Members) -> None:
-    """Refuse a program that is not, byte for byte, the one whose digest stands in the record."""
-    stated = ((document.get("captured") or {}).get("code") or {}).get("snapshot") or ""
+def _verify_code(source: Path, stated: str, facts: Mapping[str, FileFacts], members: _Members) -> None:
+    """Refuse a program that is not, byte for byte, the one whose digest is stated in the record."""
     entries = []
     for name, each in facts.items():
         if name.startswith(f"{CODE}/"):
@@ -193,12 +192,12 @@ def _own(folder: Path) -> Iterator[tuple[str, Path]]:
 def _inputs(run: Run, most_bytes: int) -> Iterator[tuple[str, Path]]:
     """Yield the files of those inputs that fit and are still what they were."""
     left = most_bytes
-    for name, each in (run.captured.get("inputs") or {}).items():
-        path, size_bytes = Path(each.get("path") or ""), each.get("size_bytes")
-        if size_bytes is None or size_bytes > left or not each.get("path") or not path.exists():
+    for name, each in run.captured.inputs.items():
+        path, size_bytes = Path(each.path), each.size_bytes
+        if size_bytes is None or size_bytes > left or not each.path or not path.exists():
             continue
         try:
-            files = list(_unchanged(path, each.get("sha256") or ""))
+            files = list(_unchanged(path, each.sha256))
         except (OSError, UsageError):
             continue
         left -= size_bytes if files else 0

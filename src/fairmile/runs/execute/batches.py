@@ -11,7 +11,7 @@ from typing import Any
 from fairmile.base.files import write_atomic
 from fairmile.jobs.queue import JobStatus
 from fairmile.jobs.spec import Array, JobSpec, Resources
-from fairmile.runs.execute.worker import BATCH, MEMBER, MEMBERS
+from fairmile.runs.execute.worker import BATCH, MEMBER, MEMBERS, Batch
 from fairmile.runs.record.ledger import recorded_spec
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.targets import complete, value_texts
@@ -31,7 +31,7 @@ class Frozen:
     def member(self, id: str, **changes: Any) -> dict[str, Any]:
         """Return one run of the batch; `changes` are fields of its specification that differ."""
         spec = self.spec.model_copy(update=changes)
-        shared, own = recorded_spec(self.spec), recorded_spec(spec)
+        shared, own = recorded_spec(self.spec).to_dict(), recorded_spec(spec).to_dict()
         said: dict[str, Any] = {
             "id": id,
             "spec": {name: value for name, value in own.items() if shared.get(name) != value},
@@ -62,24 +62,9 @@ class ArrayState:
         return cls(job.id, job.is_over, ended, job.standing.sentence)
 
 
-def write_frozen(
-    frozen: Frozen,
-    document: Mapping[str, Any],
-    root: Path,
-    *,
-    env: Mapping[str, str],
-    around: Sequence[str],
-    code: str,
-    own: Sequence[str],
-    values: Mapping[str, str],
-) -> None:
-    """Keep what all members of a batch share, where their workers find it; `values` are for placeholders they have.
-
-    `own` are the files and folders below `code` of which each has its own.
-    """
-    said = {"document": document, "root": str(root), "env": dict(env), "around": list(around), "code": code}
-    said |= {"values": dict(values), "own": list(own)}
-    write_atomic(frozen.folder / BATCH, json.dumps(said), mode=_PRIVATE)
+def write_batch(batch: Batch) -> None:
+    """Keep what all members of a batch share, where their workers find it."""
+    write_atomic(batch.folder / BATCH, batch.text(), mode=_PRIVATE)
 
 
 def write_tasks(folder: Path, number: int, key: str, system: str, tasks: Sequence[Sequence[int]]) -> str:

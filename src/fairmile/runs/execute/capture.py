@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,15 @@ from fairmile.base.digest import ManifestEntry, canonical_json, merkle_root, sha
 from fairmile.base.digest_cache import DigestCache
 from fairmile.base.errors import FairmileError, NotFound, SystemFailure
 from fairmile.base.git import Repository
+from fairmile.runs.record.record import (
+    Captured,
+    CapturedCode,
+    CapturedEnvironment,
+    CapturedInput,
+    CodeFile,
+    GitState,
+    RecordedSpec,
+)
 from fairmile.systems.hardware import hardware, passed_on, scheduler, software, variables
 
 __all__ = [
@@ -92,24 +102,18 @@ def _read(path: Path, most_bytes: int) -> str:
 # The environment of Python
 
 
-def environment(
-    argv: Sequence[str], env: Mapping[str, str], known: Mapping[str, Any] | Sequence[str] | None = None
-) -> dict[str, Any]:
+def environment(argv: Sequence[str], env: Mapping[str, str], known: Sequence[str] | None = None) -> CapturedEnvironment:
     """Return which Python a command runs and the packages it sees, found without starting it.
 
-    `known` is what is known already, of {name, digest, python, lock} or the lines of a lock alone, and wins. Empty
-    where the command runs no Python and nothing is known.
+    `known` are the packages where they are known already. Empty where the command runs no Python and nothing is known.
     """
-    given = known if isinstance(known, Mapping) else {"lock": list(known or ())}
-    given = {key: value for key, value in given.items() if value}
-    found: dict[str, Any] = {}
-    interpreter = "" if "lock" in given else _interpreter(argv, env)
-    if interpreter:
-        version, sites = _python_places(interpreter, _changed(interpreter), env.get("HOME", ""))
-        found = {"python": version, "lock": list(_lock(tuple((site, _changed(site)) for site in sites)))}
-    if not given and not found:
-        return {}
-    return {"name": "", "digest": "", "python": "", "lock": []} | found | given
+    if known:
+        return CapturedEnvironment(lock=list(known))
+    interpreter = _interpreter(argv, env)
+    if not interpreter:
+        return CapturedEnvironment()
+    version, sites = _python_places(interpreter, _changed(interpreter), env.get("HOME", ""))
+    return CapturedEnvironment(python=version, lock=list(_lock(tuple((site, _changed(site)) for site in sites))))
 
 
 def _changed(path: str) -> int:
@@ -299,19 +303,18 @@ def _entry(top: str, path: str, status: os.stat_result, digests: DigestCache) ->
 
 def inputs(
     spec_inputs: Mapping[str, Mapping[str, Any]], cache: Path | None = None, *, folder: Path | None = None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, CapturedInput]:
     """Return path, asset, digest, size and number of files of everything that goes in; a folder's digest is its root.
 
     Relative paths start at `folder`. Digests of large files are kept in the file `cache`, so that what did not
     change is not read again. What has no path keeps the digest that it came with, which may be empty.
     """
     digests = DigestCache(cache)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, CapturedInput] = {}
     for name, given in spec_inputs.items():
         asset, path = str(given.get("asset") or ""), str(given.get("path") or "")
-        entry: dict[str, Any] = {"asset": asset} if asset else {}
         if not path:
-            found[name] = entry | {"sha256": str(given.get("sha256") or "")}
+            found[name] = CapturedInput(asset=asset, sha256=str(given.get("sha256") or ""))
             continue
         there = Path(folder or "", path).absolute()
         if there.is_dir():
@@ -321,7 +324,7 @@ def inputs(
             digest, size, files = digests.of(str(there), status), status.st_size, 1
         else:
             raise NotFound(f"the input {name!r} is not there: {there}", hint="check the path, or fetch it first")
-        found[name] = {"path": str(there), **entry, "sha256": digest, "size_bytes": size, "files": files}
+        found[name] = CapturedInput(path=str(there), asset=asset, sha256=digest, size_bytes=size, files=files)
     digests.save()
     return found
 
@@ -329,7 +332,7 @@ def inputs(
 # Code
 
 
-def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) -> dict[str, Any]:
+def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) -> CapturedCode:
     """Return what program this is: the state of its git repository, and the digest of each file that is part of it.
 
     Files are those that words of the command name, also as in --config=FILE, a module after `-m` that lies in
@@ -337,7 +340,7 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     The repository is that of `extra`, else of `folder`, else of the files.
     """
     digests = DigestCache()
-    files: dict[str, dict[str, Any]] = {}
+    files: dict[str, CodeFile] = {}
     for each in extra:
         path = Path(folder, each).absolute()
         if not path.exists():
@@ -347,37 +350,34 @@ def code(argv: Sequence[str], folder: Path, extra: Sequence[str | Path] = ()) ->
     for path_text, word in named.items():
         _add_file(files, word, Path(path_text), digests)
     if not any(map(git_root, (os.path.abspath(folder), *(os.path.dirname(path) for path in named)))):
-        scripts = {Path(path): files[path]["name"] for path in named}
+        scripts = {Path(path): files[path].name for path in named}
         for name, file in _imported(scripts, folder):
             _add_file(files, name, file, digests)
     starts = [*(Path(folder, each) for each in extra), folder, *(Path(path).parent for path in named)]
-    found: dict[str, Any] = {"files": list(files.values())}
     roots = (root for start in starts if (root := git_root(os.path.abspath(start))))
     root = next(roots, None)
-    if root is not None:
-        found = {"git": git_state(root, digests), **found}
-    return found
+    return CapturedCode(git=git_state(root, digests) if root is not None else None, files=list(files.values()))
 
 
-def _add_file(files: dict[str, dict[str, Any]], word: str, path: Path, digests: DigestCache) -> None:
+def _add_file(files: dict[str, CodeFile], word: str, path: Path, digests: DigestCache) -> None:
     if str(path) in files:
         return
     name = path.name if os.path.isabs(word) else os.path.normpath(word)
     if name.startswith("..") or name == ".":
         name = path.name
-    taken = {each["name"] for each in files.values()}
+    taken = {each.name for each in files.values()}
     while name in taken:  # another file of that name, from another folder
         name = f"more/{name}"
     if path.is_dir():
         digest, size, count = _tree(path, digests)
-        files[str(path)] = {"name": name, "path": str(path), "sha256": digest, "size_bytes": size, "files": count}
+        files[str(path)] = CodeFile(name=name, path=str(path), sha256=digest, size_bytes=size, files=count)
         return
     try:
         status = path.stat()
         digest = digests.of(str(path), status)
     except OSError as error:
         raise SystemFailure(f"cannot read {path}: {error.strerror}") from error
-    files[str(path)] = {"name": name, "path": str(path), "sha256": digest, "size_bytes": status.st_size}
+    files[str(path)] = CodeFile(name=name, path=str(path), sha256=digest, size_bytes=status.st_size)
 
 
 def _named_files(argv: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
@@ -448,27 +448,27 @@ def git_root(folder: str) -> str | None:
         folder = above
 
 
-def git_state(root: str, digests: DigestCache | None = None) -> dict[str, Any]:
+def git_state(root: str, digests: DigestCache | None = None) -> GitState:
     """Return commit, branch, remote and what differs from the commit.
 
     `loose` are files and folders, these with a slash at the end, whose content nothing of that tells.
     """
     own, common = git_folders(Path(root))
-    found: dict[str, Any] = {"root": root}
     remote = _remote(common)
     try:
         # As git itself: what lies in the repository of another user may have been put there to be run.
         if own.stat().st_uid != os.geteuid():
-            return found | _head(own, common) | remote
-        found |= _git_state(Path(root), own, common, digests or DigestCache())
+            commit, branch = _head(own, common)
+            return GitState(root=root, commit=commit, branch=branch, remote=remote)
+        return replace(_git_state(Path(root), own, common, digests or DigestCache()), remote=remote)
     except FairmileError as error:  # no git here, a repository that git refuses, or one too large to look through
-        found |= _head(own, common) | {"problem": error.message}
+        commit, branch = _head(own, common)
+        return GitState(root=root, commit=commit, branch=branch, problem=error.message, remote=remote)
     except OSError:
-        return found
-    return found | remote
+        return GitState(root=root)
 
 
-def _git_state(root: Path, own: Path, common: Path, digests: DigestCache) -> dict[str, Any]:
+def _git_state(root: Path, own: Path, common: Path, digests: DigestCache) -> GitState:
     git = Repository(own, Here(), timeout_s=_GIT_S)
     env = {"GIT_WORK_TREE": str(root), "GIT_OBJECT_DIRECTORY": str(common / "objects"), "GIT_OPTIONAL_LOCKS": "0"}
     options = ("--porcelain=v2", "--branch", "--untracked-files=all", "--ignored=matching", "-z")
@@ -494,27 +494,26 @@ def _git_state(root: Path, own: Path, common: Path, digests: DigestCache) -> dic
     commit = facts.get("branch.oid", "")
     commit = "" if commit.startswith("(") else commit
     branch = facts.get("branch.head", "")
-    found: dict[str, Any] = {"commit": commit, "branch": "" if branch.startswith("(") else branch}
-    found["dirty"] = bool(changed or untracked)
+    state = GitState(root=str(root), commit=commit, branch="" if branch.startswith("(") else branch)
+    state.dirty = bool(changed or untracked)
     if changed and commit:
         diff = git.run(
             *("diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--"),
             cwd=root,
             env=env,
         )
-        found["diff_sha256"] = sha256_hex(diff.encode())
+        state.diff_sha256 = sha256_hex(diff.encode())
         if len(diff) <= _MOST_DIFF_BYTES:
-            found["diff"] = diff
+            state.diff = diff
     digested: set[str] = set()
     if untracked:
-        found["untracked"] = _untracked(root, untracked, digests)
-        found["untracked_files"] = len(untracked)
-        digested = {each["name"] for each in found["untracked"]}
+        state.untracked = _untracked(root, untracked, digests)
+        state.untracked_files = len(untracked)
+        digested = {each.name for each in state.untracked}
     loose = [name for name in (*untracked, *ignored) if name not in digested and not is_cache(root / name)]
     loose += [*_submodules(root), *(changed if not commit else [])]
-    if loose:
-        found["loose"] = sorted(loose)[:_MOST_LOOSE]
-    return found
+    state.loose = sorted(loose)[:_MOST_LOOSE]
+    return state
 
 
 def _submodules(root: Path) -> Iterator[str]:
@@ -532,9 +531,9 @@ def is_cache(path: Path) -> bool:
     return os.path.isfile(path / "pyvenv.cfg")  # the packages of an environment are recorded by themselves
 
 
-def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[dict[str, Any]]:
+def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[CodeFile]:
     """Return the small files that git does not know, those that look like programs first."""
-    found: list[dict[str, Any]] = []
+    found: list[CodeFile] = []
     ordered = sorted(names, key=lambda name: (not is_source(name), name))
     for name in ordered[:_MOST_UNTRACKED]:
         path = root / name
@@ -542,7 +541,7 @@ def _untracked(root: Path, names: Sequence[str], digests: DigestCache) -> list[d
             status = path.stat()
             if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_UNTRACKED_BYTES:
                 digest = digests.of(str(path), status)
-                found.append({"name": name, "sha256": digest, "size_bytes": status.st_size})
+                found.append(CodeFile(name=name, sha256=digest, size_bytes=status.st_size))
         except OSError:
             continue
     return found
@@ -562,26 +561,26 @@ def git_folders(root: Path) -> tuple[Path, Path]:
     return own, (own / shared if shared else own)
 
 
-def _head(own: Path, common: Path) -> dict[str, Any]:
+def _head(own: Path, common: Path) -> tuple[str, str]:
     """Return commit and branch as the files of a repository tell them."""
     head = _read(own / "HEAD", 4096)
     if not head.startswith("ref: "):
-        return {"commit": head, "branch": ""}
+        return head, ""
     ref = head.removeprefix("ref: ")
     packed = re.search(
         rf"^([0-9a-f]{{40,64}}) {re.escape(ref)}$", _read(common / "packed-refs", 8 * _MIB), re.MULTILINE
     )
     commit = _read(common / ref, 4096) or (packed[1] if packed else "")
-    return {"commit": commit, "branch": ref.removeprefix("refs/heads/")}
+    return commit, ref.removeprefix("refs/heads/")
 
 
-def _remote(common: Path) -> dict[str, str]:
+def _remote(common: Path) -> str:
+    """Return the address of a repository's remote, without a login."""
     settings = _git_settings(str(common / "config"), _changed(str(common / "config")))
     urls = {key: value for key, value in settings.items() if re.fullmatch(r"remote\..+\.url", key)}
     url = urls.get("remote.origin.url") or next(iter(urls.values()), "")
     # A login or a token in the address is nobody's business.
-    url = re.sub(r"(?<=://)[^/\s]*@", lambda match: "git@" if match[0] == "git@" else "", url.partition("?")[0])
-    return {"remote": url} if url else {}
+    return re.sub(r"(?<=://)[^/\s]*@", lambda match: "git@" if match[0] == "git@" else "", url.partition("?")[0])
 
 
 @lru_cache(maxsize=64)
@@ -604,44 +603,37 @@ def _git_settings(file: str, _mtime_ns: int) -> dict[str, str]:
 # Identity
 
 
-def identity(document: Mapping[str, Any]) -> str:
+def identity(spec: RecordedSpec, captured: Captured) -> str:
     """Return the digest of all that went into a run, the same on every machine and in every folder.
 
-    `document` is a record with `spec` and `captured`. Counted are the command, parameters, seed, the variables that
-    the specification sets, code, inputs and the environment; not the hardware. Empty where an input has no digest.
+    Counted are the command, parameters, seed, the variables that the specification sets, code, inputs and the
+    environment; not the hardware. Empty where an input has no digest.
     """
-    spec, captured = document["spec"], document.get("captured") or {}
-    given = captured.get("inputs") or {}
-    if any(not each.get("sha256") for each in given.values()) or (spec.get("inputs") or {}).keys() - given.keys():
+    inputs = captured.inputs
+    if any(not each.sha256 for each in inputs.values()) or spec.inputs.keys() - inputs.keys():
         return ""
-    program = captured.get("code") or {}
-    replaced = _replacements(spec, program, given)
+    replaced = _replacements(spec, captured)
     material = {
-        "argv": [_placeless(word, replaced, number) for number, word in enumerate(spec["argv"])],
-        "params": {name: _plain(value) for name, value in (spec.get("params") or {}).items()},
-        "seed": _plain(spec.get("seed")),
-        "env": {name: _placeless(text, replaced) for name, text in (spec.get("env") or {}).items()},
-        "code": _code_material(program),
-        "inputs": {name: each["sha256"] for name, each in given.items()},
-        "environment": _environment_material(captured.get("environment") or {}),
+        "argv": [_placeless(word, replaced, number) for number, word in enumerate(spec.argv)],
+        "params": {name: _plain(value) for name, value in spec.params.items()},
+        "seed": _plain(spec.seed),
+        "env": {name: _placeless(text, replaced) for name, text in spec.env.items()},
+        "code": _code_material(captured.code),
+        "inputs": {name: each.sha256 for name, each in inputs.items()},
+        "environment": _environment_material(captured.environment),
     }
     return sha256_hex(canonical_json(material))
 
 
-def _replacements(
-    spec: Mapping[str, Any], program: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]
-) -> list[tuple[str, str]]:
+def _replacements(spec: RecordedSpec, captured: Captured) -> list[tuple[str, str]]:
     """Return the paths that a command may hold, the longest first, each with what stands for it."""
     found: dict[str, str] = {}
-    if (program.get("git") or {}).get("root"):
-        found[program["git"]["root"]] = "{root}"
-    if spec.get("folder"):
-        found[os.path.abspath(spec["folder"])] = "{folder}"
-    for file in program.get("files") or ():
-        found[file["path"]] = f"{{{file['sha256']}}}"
-    for each in given.values():
-        if each.get("path"):
-            found[each["path"]] = f"{{{each['sha256']}}}"
+    if captured.code.root:
+        found[captured.code.root] = "{root}"
+    if spec.folder:
+        found[os.path.abspath(spec.folder)] = "{folder}"
+    found |= {file.path: f"{{{file.sha256}}}" for file in captured.code.files if file.path}
+    found |= {given.path: f"{{{given.sha256}}}" for given in captured.inputs.values() if given.path}
     return sorted(found.items(), key=lambda item: -len(item[0]))
 
 
@@ -654,23 +646,22 @@ def _placeless(word: str, replaced: Sequence[tuple[str, str]], number: int = -1)
     return word
 
 
-def _code_material(program: Mapping[str, Any]) -> dict[str, Any]:
-    git = program.get("git") or {}
-    # Outputs often lie beside the code, unknown to git: only what looks like a program counts.
-    new = {each["name"]: each["sha256"] for each in git.get("untracked") or () if is_source(each["name"])}
+def _code_material(program: CapturedCode) -> dict[str, Any]:
+    git = program.git or GitState()
     return {
-        "commit": git.get("commit") or "",
-        "diff": git.get("diff_sha256") or "",
-        "new": new,
-        "files": sorted([file["name"], file["sha256"]] for file in program.get("files") or ()),
-        "sources": sorted(source["sha256"] for source in program.get("sources") or ()),
+        "commit": git.commit,
+        "diff": git.diff_sha256,
+        # Outputs often lie beside the code, unknown to git: only what looks like a program counts.
+        "new": {each.name: each.sha256 for each in git.untracked if is_source(each.name)},
+        "files": sorted([file.name, file.sha256] for file in program.files),
+        "sources": sorted(source.sha256 for source in program.sources),
     }
 
 
-def _environment_material(found: Mapping[str, Any]) -> str:
-    if found.get("digest"):
-        return str(found["digest"])
-    lines = [str(found.get("python") or ""), *(found.get("lock") or ())]
+def _environment_material(seen: CapturedEnvironment) -> str:
+    if seen.digest:
+        return seen.digest
+    lines = [seen.python, *seen.lock]
     return sha256_hex("\n".join(lines).encode()) if any(lines) else ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 import sys
@@ -16,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pynvml
 import rfc8785
@@ -28,8 +26,9 @@ from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
 from fairmile.runs.execute.recorder import Ending, finish
 from fairmile.runs.record.crate import INPUTS
-from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, WORK, read_record
-from fairmile.runs.record.run import Run
+from fairmile.runs.record.layout import OUTPUT, PACK, RECORD, WORK, read_record, record_text
+from fairmile.runs.record.record import Attempt, Captured, JobReference, RunRecord
+from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import RunSpec
 
 _FOLDER = "run"  # of the run in the folder of its job
@@ -48,7 +47,7 @@ _PACKAGES: dict[str, tuple[str, ...]] = {
     "meter/sources": (),
     "systems": ("__init__", "hardware"),
     "runs": ("__init__", "coverage"),
-    "runs/record": ("__init__", "crate", "layout", "values"),
+    "runs/record": ("__init__", "crate", "layout", "record", "values"),
     "runs/execute": ("__init__", "capture", "ending", "processes", "recorder", "worker"),
 }
 _MAIN = """\
@@ -98,19 +97,17 @@ def near_job(spec: RunSpec, argv: Sequence[str], folder: Path, key: str) -> JobS
     return _job(spec, argv, key, around=recorder, folder=spec.folder)
 
 
-def far_job(
-    spec: RunSpec, argv: Sequence[str], document: Mapping[str, Any], recorder: Path, key: str, folder: Path
-) -> JobSpec:
+def far_job(spec: RunSpec, argv: Sequence[str], record: RunRecord, recorder: Path, key: str, folder: Path) -> JobSpec:
     """Return the job that executes a run elsewhere: record, recorder, the folder it works in and inputs travel."""
-    going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in travelling_inputs(document)}
+    going = {f"{_FOLDER}/{INPUTS}/{name}": path for name, path in travelling_inputs(record.captured)}
     inputs = {name: path for name, path in going.items() if not os.path.isdir(path)}
     folders = {name: path for name, path in going.items() if name not in inputs}
     if (folder / WORK).is_dir():
         folders[f"{_FOLDER}/{WORK}"] = str(folder / WORK)
-    links = placed_inputs(document, folder / WORK, f"{_FOLDER}/{WORK}", f"{_FOLDER}/{INPUTS}")
+    links = placed_inputs(record.captured, folder / WORK, f"{_FOLDER}/{WORK}", f"{_FOLDER}/{INPUTS}")
     if folders or links:  # as one file, since each that is sent takes a call of its own
         inputs[TRAVEL] = str(tied(folder / TRAVEL, folders, links))
-    texts = {f"{_FOLDER}/{RECORD}": json.dumps(document), _START: _START_TEXT}
+    texts = {f"{_FOLDER}/{RECORD}": record_text(record), _START: _START_TEXT}
     made = _job(spec, argv, key, around=("sh", _START), folder="")
     given = {"inputs": {**inputs, RECORDER: str(recorder)}, "texts": texts, "outputs": (f"{_FOLDER}/{PACK}",)}
     return made.model_copy(update=given)
@@ -145,33 +142,32 @@ def tied(file: Path, folders: Mapping[str, str], links: Mapping[str, str]) -> Pa
     return file
 
 
-def far_values(document: dict[str, Any]) -> dict[str, str]:
+def far_values(record: RunRecord) -> dict[str, str]:
     """Return what placeholders stand for elsewhere, as seen from where the program starts; the record notes inputs."""
-    up = os.path.relpath(WORK, os.path.join(WORK, document["spec"].get("subfolder", "")))
+    up = os.path.relpath(WORK, os.path.join(WORK, record.spec.subfolder))
     values = {"source": up, "run": os.path.join(up, ".."), "python": PYTHON}
-    for name, _ in travelling_inputs(document):
+    for name, _ in travelling_inputs(record.captured):
         there = os.path.join(up, "..", INPUTS, name)
-        document["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"] = there
+        record.captured.inputs[name].there = values[f"inputs.{name}"] = there
     return values
 
 
-def placed_inputs(document: Mapping[str, Any], here: Path, work: str, inputs: str) -> dict[str, str]:
+def placed_inputs(captured: Captured, here: Path, work: str, inputs: str) -> dict[str, str]:
     """Return links by which a program elsewhere finds inputs where they are in the folder that it was started from.
 
     `here` is what goes along as its folder: what lies in it already needs no link.
     """
-    found = {}
-    for name, _ in travelling_inputs(document):
-        at = document["captured"]["inputs"][name].get("at")
+    links = {}
+    for name, _ in travelling_inputs(captured):
+        at = captured.inputs[name].at
         if at and not os.path.lexists(here / at):
-            found[f"{work}/{at}"] = os.path.relpath(f"{inputs}/{name}", os.path.dirname(f"{work}/{at}"))
-    return found
+            links[f"{work}/{at}"] = os.path.relpath(f"{inputs}/{name}", os.path.dirname(f"{work}/{at}"))
+    return links
 
 
-def travelling_inputs(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+def travelling_inputs(captured: Captured) -> list[tuple[str, str]]:
     """Return the inputs that a program elsewhere must be given, by name, with where each is here."""
-    found = document["captured"].get("inputs") or {}
-    return [(name, each["path"]) for name, each in found.items() if each.get("path") and "place" not in each]
+    return [(name, each.path) for name, each in captured.inputs.items() if each.path and not each.place]
 
 
 def _job(spec: RunSpec, argv: Sequence[str], key: str, *, around: tuple[str, ...], folder: str) -> JobSpec:
@@ -212,46 +208,46 @@ def collect(run: Run, jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
 
     `arrays` are the job arrays that were asked for before, by their keys.
     """
-    said = run.document["job"]
-    if "task" in said:
-        return _of_array(run, said, jobs, arrays)
-    job = jobs.find(said["key"])
-    is_far = bool(jobs.machines[said["system"]].reach.host)
+    carried = run.job
+    assert carried is not None
+    if carried.task is not None:
+        return _of_array(run, carried, carried.task, jobs, arrays)
+    job = jobs.find(carried.key)
+    is_far = bool(jobs.machines[carried.system].reach.host)
     if job is None:
-        state = "interrupted" if time.time() - run.created > 60 else run.document["state"]
-        return Run({**run.document, "state": state}, run.folder)
+        is_lost = time.time() - run.created > 60
+        return run.in_state(RunState.INTERRUPTED) if is_lost else run
     if is_far and job.is_over:
         _bring(run.folder, job, jobs)
-    document = read_record(run.folder)
-    if document.get("result"):
-        return Run(document, run.folder)
+    record = read_record(run.folder)
+    if record.result is not None:
+        return Run(record, run.folder)
     if not job.is_over:
-        state = "running" if job.state is State.RUNNING else "queued"
-        return Run({**document, "state": state}, run.folder)
-    _complete(run.folder, document, job, jobs)
-    return Run(document, run.folder)
+        return Run(record, run.folder).in_state(RunState.RUNNING if job.state is State.RUNNING else RunState.QUEUED)
+    _complete(run.folder, record, job, jobs)
+    return Run(record, run.folder)
 
 
-def _of_array(run: Run, said: Mapping[str, Any], jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
+def _of_array(run: Run, carried: JobReference, task: int, jobs: Jobs, arrays: dict[str, JobStatus | None]) -> Run:
     """Return a run that a task of a job array executes: its recorder wrote its end, or died with the task."""
-    if said["key"] not in arrays:
-        arrays[said["key"]] = jobs.find(said["key"])
-    job = arrays[said["key"]]
-    standing = job.tasks.get(said["task"], job.standing) if job is not None else None
+    if carried.key not in arrays:
+        arrays[carried.key] = jobs.find(carried.key)
+    job = arrays[carried.key]
+    standing = job.tasks.get(task, job.standing) if job is not None else None
     if standing is not None and not standing.state.is_end:
         return run
-    document = read_record(run.folder)  # it may have ended since it was read
-    if document.get("result"):
-        return Run(document, run.folder)
+    record = read_record(run.folder)  # it may have ended since it was read
+    if record.result is not None:
+        return Run(record, run.folder)
     state = run_state(standing.state, "interrupted") if standing is not None else "interrupted"
     state = "interrupted" if state == "done" else state  # the task went on without it
     reason = "the job that carried it is gone" if standing is None else f"its task ended: {standing.sentence}"
-    began = document["attempts"][-1]["started"] if document.get("attempts") else document["created"]
+    began = record.attempts[-1].started if record.attempts else record.created
     ended = standing.ended if standing is not None and standing.ended else began
-    document.setdefault("attempts", [{"started": began, "host": said["system"], "pid": 0}])
+    record.attempts = record.attempts or [Attempt(started=began, host=carried.system)]
     ending = Ending(state, standing.exit_code if standing is not None else None, "", reason)
-    finish(run.folder, document, ending, max(ended - began, 0.0), {"watch": "the recorder did not live to its end"})
-    return Run(document, run.folder)
+    finish(run.folder, record, ending, max(ended - began, 0.0), {"watch": "the recorder did not live to its end"})
+    return Run(record, run.folder)
 
 
 def run_state(state: State, otherwise: str = "failed") -> str:
@@ -275,16 +271,16 @@ def _bring(folder: Path, job: JobStatus, jobs: Jobs) -> None:
             return  # it never got so far: its scheduler knows how it ended
 
 
-def _complete(folder: Path, document: dict[str, Any], job: JobStatus, jobs: Jobs) -> None:
+def _complete(folder: Path, record: RunRecord, job: JobStatus, jobs: Jobs) -> None:
     """Write the end of a run whose recorder could not, from what is known of its job."""
     standing = job.standing
     why = jobs.explain(job.id)
     reason = why.what if why is not None else standing.sentence
     usage = standing.usage
     used = {"cpu_s": usage.cpu_s, "max_rss_bytes": usage.max_rss_bytes} if usage is not None else {}
-    began = standing.started or document["created"]
-    if not document.get("attempts"):
-        document["attempts"] = [{"started": began, "host": standing.nodes or job.system, "pid": 0}]
+    began = standing.started or record.created
+    if not record.attempts:
+        record.attempts = [Attempt(started=began, host=standing.nodes or job.system)]
     state = run_state(job.state)
     exit_code = standing.exit_code if standing.exit_code is not None else 0 if state == "done" else None
     hint = why.advice if why is not None else ""
@@ -292,9 +288,9 @@ def _complete(folder: Path, document: dict[str, Any], job: JobStatus, jobs: Jobs
         if not (folder / OUTPUT).exists() and (printed := jobs.log(job.id)):
             write_atomic(folder / OUTPUT, printed)
     ending = Ending(state, exit_code, standing.signal, reason, hint, {k: v for k, v in used.items() if v is not None})
-    elapsed_s = max((standing.ended or began) - document["attempts"][-1]["started"], 0.0)
-    document.setdefault("captured", {})["recorded_by"] = f"the scheduler of {job.system}"
-    finish(folder, document, ending, elapsed_s, {"watch": "the recorder did not live to the end of the run"})
+    elapsed_s = max((standing.ended or began) - record.attempts[-1].started, 0.0)
+    record.captured.recorded_by = f"the scheduler of {job.system}"
+    finish(folder, record, ending, elapsed_s, {"watch": "the recorder did not live to the end of the run"})
 
 
 def recorder_file(folder: Path) -> Path:

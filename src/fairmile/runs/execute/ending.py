@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from fairmile.base.digest import sha256_file
 from fairmile.base.digest_cache import Stamp
@@ -19,6 +18,7 @@ from fairmile.base.files import describe_room
 from fairmile.base.symptoms import DISK, GPU_MEMORY, MEMORY, QUOTA, find_line
 from fairmile.runs.coverage import find_left
 from fairmile.runs.record.layout import OUTPUT
+from fairmile.runs.record.record import OutputFile, RunRecord
 
 _MOST_OUTPUTS = 10_000
 _FULL_BYTES = 64 << 10
@@ -28,12 +28,12 @@ _OUTSIDE = (DISK, QUOTA, GPU_MEMORY, MEMORY)
 
 def find_outputs(
     work: Path, patterns: Sequence[str], before: Mapping[str, Sequence[int]]
-) -> tuple[dict[str, Any], list[str], str]:
+) -> tuple[dict[str, OutputFile], list[str], str]:
     """Return the digests of the files that a run made or changed, the others that its patterns match, and what failed.
 
     A link that leads out of the folder is not followed. `before` are the stamps of files that were there when it began.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, OutputFile] = {}
     untouched: list[str] = []
     if patterns and not work.is_dir():
         return found, untouched, f"its folder {work} is gone, and its outputs with it"
@@ -50,7 +50,7 @@ def find_outputs(
                 if name in before and Stamp(*before[name]) == Stamp.of(status):
                     untouched.append(name)
                 else:
-                    found[name] = {"sha256": sha256_file(file), "size_bytes": status.st_size}
+                    found[name] = OutputFile(sha256=sha256_file(file), size_bytes=status.st_size)
     except (ValueError, NotImplementedError, OSError) as error:
         return found, untouched, f"outputs: {error}"
     left_out = f"outputs that a link leads to outside of {work} are left out, such as {outside}" if outside else ""
@@ -80,21 +80,21 @@ def _matching(work: Path, patterns: Sequence[str]) -> Iterator[tuple[str, Path]]
                     yield name, file
 
 
-def stamp_outputs(work: Path, patterns: Sequence[str]) -> dict[str, Sequence[int]]:
+def stamp_outputs(work: Path, patterns: Sequence[str]) -> dict[str, list[int]]:
     """Return what tells later whether files that patterns match now were touched."""
-    found: dict[str, Sequence[int]] = {}
+    found: dict[str, list[int]] = {}
     with contextlib.suppress(ValueError, OSError):  # which is said when it ends
         for name, file in islice(_matching(work, patterns), _MOST_OUTPUTS):
-            found[name] = Stamp.of(file.stat())
+            found[name] = list(Stamp.of(file.stat()))
     return found
 
 
-def find_undeclared(folder: Path, document: Mapping[str, Any]) -> list[str]:
+def find_undeclared(folder: Path, record: RunRecord) -> list[str]:
     """Return files that a program left in its user's folder without declaring them."""
-    if not document["spec"].get("folder"):
+    if not record.spec.folder:
         return []
     try:
-        return find_left(document["spec"], document["captured"], folder.parent)
+        return find_left(record.spec, record.captured, folder.parent)
     except (FairmileError, OSError) as error:
         return [str(error)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from fairmile.runs.execute.snapshot import code_files, keep_code, lay_code
 from fairmile.runs.parameters import program_files
 from fairmile.runs.record.layout import WORK
 from fairmile.runs.record.ledger import recorded_spec
+from fairmile.runs.record.record import (
+    Captured,
+    CapturedCode,
+    CapturedInput,
+    CodeFile,
+    CodeSource,
+    Coverage,
+    RunRecord,
+)
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import Input, RunSpec
 from fairmile.runs.rerun import rerun_spec
@@ -56,24 +66,29 @@ class Preparation:
         sources: Sequence[str],
         model: sabath.SabathPlan | None,
         original: Run | None,
-    ) -> dict[str, Any]:
+    ) -> Captured:
         """Bring what a run needs and return what goes in, with digests.
 
         `sources` are the assets whose files it works on, `model` is the one of SABATH that it executes, `original` the
         run that it does again.
         """
-        inputs: dict[str, Any] = {}
+        inputs: dict[str, CapturedInput] = {}
         for name, each in spec.inputs.items():
             if each.asset:
                 laid = self._assets().laid(each.asset)
                 self._check_content(laid.name, laid.root, laid.path)
-                inputs[name] = {"asset": laid.name, "sha256": laid.root, "size_bytes": laid.size_bytes}
-                inputs[name] |= {"path": str(laid.path), "files": laid.files}
+                inputs[name] = CapturedInput(
+                    asset=laid.name,
+                    sha256=laid.root,
+                    size_bytes=laid.size_bytes,
+                    path=str(laid.path),
+                    files=laid.files,
+                )
         if model is not None:
-            inputs |= sabath.bring(model, self._assets())
+            brought = sabath.bring(model, self._assets())
+            inputs |= {name: CapturedInput.from_dict(each) for name, each in brought.items()}
         if original is not None:  # what the commands of a model expect at a place of their own
-            before = original.captured.get("inputs") or {}
-            inputs |= {name: each for name, each in before.items() if "place" in each}
+            inputs |= {name: each for name, each in original.captured.inputs.items() if each.place}
         here = {name: each.model_dump() for name, each in spec.inputs.items() if not each.asset}
         inputs |= capture.inputs(here, self._root / _DIGESTS) if here else {}
         fetched = [(name, self._assets().fetch(name)[0].root) for name in sources]
@@ -88,49 +103,40 @@ class Preparation:
         if original is not None and is_foreign(original, self._root):
             code = self._compared_code(original)
         elif original is not None:
-            code = dict(original.captured.get("code") or {"files": []})
+            code = replace(original.captured.code)
         else:
-            code = capture.code(argv, work or Path.cwd(), spec.code) if work or spec.code else {"files": []}
+            code = capture.code(argv, work or Path.cwd(), spec.code) if work or spec.code else CapturedCode()
         if fetched:
-            code["sources"] = [{"asset": name, "sha256": root} for name, root in fetched]
-        if original is None and (code.get("git") or code["files"]):
-            code["snapshot"], trouble = keep_code(self._store(), code)
-            if trouble:
-                code["trouble"] = trouble
-        captured: dict[str, Any] = {
-            "code": code,
-            "inputs": inputs,
-            "environment": {
-                **capture.environment(argv, self._environ, lock),
-                "name": spec.environment,
-                "digest": digest,
-                **({"definition": dict(definition)} if definition else {}),
-            },
-            "agent": capture.agent(),
-        }
+            code.sources = [CodeSource(asset=name, sha256=root) for name, root in fetched]
+        if original is None and code.is_known:
+            code.snapshot, code.trouble = keep_code(self._store(), code)
+        environment_seen = capture.environment(argv, self._environ, lock)
+        environment_seen.name, environment_seen.digest = spec.environment, digest
+        environment_seen.definition = dict(definition)
+        captured = Captured(code=code, inputs=inputs, environment=environment_seen, agent=capture.agent())
         program = program_files(argv, work, spec.code, self._environ) if work is not None else ()
-        captured["coverage"] = {
-            "uncovered": find_uncovered(recorded_spec(spec), captured, argv, self._root, work, program),
-            "variables_sha256": variables_digest({**self._environ, **spec.env}),
-        }
+        captured.coverage = Coverage(
+            uncovered=find_uncovered(recorded_spec(spec), captured, argv, self._root, work, program),
+            variables_sha256=variables_digest({**self._environ, **spec.env}),
+        )
         return captured
 
-    def lay(self, document: Mapping[str, Any], folder: Path, *, code: bool) -> dict[str, str]:
+    def lay(self, record: RunRecord, folder: Path, *, code: bool) -> dict[str, str]:
         """Put the files that a run works on into its folder, and return what placeholders stand for.
 
         With `code` that means also the snapshot of a program which is not where it was, or not what it was.
         """
-        given, captured = document["spec"].get("folder"), document["captured"]
+        given, captured = record.spec.folder, record.captured
         work = Path(given or folder / WORK)
-        for each in captured["code"].get("sources", ()):
-            self._store().lay(each["sha256"], work)
-            self._check_content(each["asset"], each["sha256"], work)
-        if code and not given and captured["code"].get("snapshot"):
-            lay_code(self._store(), captured["code"]["snapshot"], work)
-        placed = {name: each for name, each in captured["inputs"].items() if "place" in each}
+        for each in captured.code.sources:
+            self._store().lay(each.sha256, work)
+            self._check_content(each.asset, each.sha256, work)
+        if code and not given and captured.code.snapshot:
+            lay_code(self._store(), captured.code.snapshot, work)
+        placed = {name: entry.to_dict() for name, entry in captured.inputs.items() if entry.place}
         values = sabath.lay(placed, self._assets(), work) if placed else {}
-        values |= {f"inputs.{name}": each.get("path", "") for name, each in captured["inputs"].items()}
-        values["python"] = python_of(bool(document["spec"].get("environment")))
+        values |= {f"inputs.{name}": entry.path for name, entry in captured.inputs.items()}
+        values["python"] = python_of(bool(record.spec.environment))
         return {**values, "run": str(folder), "source": str(work)}
 
     def _check_content(self, name: str, root: str, place: Path) -> None:
@@ -152,22 +158,22 @@ class Preparation:
                 )
         digests.save()
 
-    def travelling(self, folder: Path, document: dict[str, Any], spec: RunSpec) -> RunSpec:
+    def travelling(self, folder: Path, record: RunRecord, spec: RunSpec) -> RunSpec:
         """Return a specification for a machine that sees no file of this one; the record gets it, too."""
         if not spec.folder:
             return spec
-        code = document["captured"]["code"]
-        if (code.get("git") or code["files"]) and not code.get("snapshot"):
-            why = code.get("trouble") or "it was not kept"
+        code = record.captured.code
+        if code.is_known and not code.snapshot:
+            why = code.trouble or "it was not kept"
             raise UsageError(f"the program cannot run anywhere else than in {spec.folder}: {why}")
-        kept = {entry.path for entry in self._store().tree(code["snapshot"])} if code.get("snapshot") else set()
-        moved = rerun_spec(Run(document, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
-        document["spec"] = recorded_spec(moved)
-        document["captured"]["start"] = spec.folder
+        kept = {entry.path for entry in self._store().tree(code.snapshot)} if code.snapshot else set()
+        moved = rerun_spec(Run(record, folder), spec.inputs, kept).model_copy(update={"env": spec.env})
+        record.spec = recorded_spec(moved)
+        record.captured.start = spec.folder
         top = top_of(code, Path(spec.folder))
-        for each in document["captured"]["inputs"].values():  # what lies in that folder lies at the same place there
-            if each.get("path") and Path(each["path"]).is_relative_to(top) and each["path"] != str(top):
-                each["at"] = str(Path(each["path"]).relative_to(top))
+        for each in record.captured.inputs.values():  # what lies in that folder lies at the same place there
+            if each.path and Path(each.path).is_relative_to(top) and each.path != str(top):
+                each.at = str(Path(each.path).relative_to(top))
         return moved
 
     def _build_environment(self, spec: RunSpec, original: Run | None) -> Environment:
@@ -180,12 +186,12 @@ class Preparation:
             return envs.build(parse_spec(definition))
         return envs.seeing(passed_on(self._environ)).build(parse_spec(harmless_definition(definition)))
 
-    def _compared_code(self, original: Run) -> dict[str, Any]:
+    def _compared_code(self, original: Run) -> CapturedCode:
         """Return what the program of a run from elsewhere is by its bytes; what else its record states is not taken."""
-        snapshot = (original.captured.get("code") or {}).get("snapshot") or ""
+        snapshot = original.captured.code.snapshot
         entries = self._store().tree(snapshot) if snapshot else ()
-        files = [{"name": e.path, "path": e.path, "sha256": e.sha256, "size_bytes": e.size_bytes} for e in entries]
-        return {"files": files, **({"snapshot": snapshot} if snapshot else {})}
+        files = [CodeFile(name=e.path, path=e.path, sha256=e.sha256, size_bytes=e.size_bytes) for e in entries]
+        return CapturedCode(files=files, snapshot=snapshot)
 
     def left_behind(self, spec: RunSpec) -> str:
         """Say what of the folder that a run was started from a machine which sees no file of this one will not see."""
@@ -196,9 +202,9 @@ class Preparation:
         inputs = [os.path.abspath(each.path) for each in spec.inputs.values() if each.path]
         return describe_left_behind(Path(spec.folder), [*map(str, kept.values()), *inputs])
 
-    def show(self, document: Mapping[str, Any], start: Path, folder: Path, spec: RunSpec) -> View:
+    def show(self, code: CapturedCode, start: Path, folder: Path, spec: RunSpec) -> View:
         """Show what the folder holds that runs were started from, beside their code, for many of them."""
-        top = top_of(document["captured"]["code"], start)
+        top = top_of(code, start)
         if not start.is_dir():
             return View()
         return show_folder(top, folder / WORK, outputs=_below(spec), real=spec.subfolder, is_code=capture.is_source)
@@ -209,19 +215,19 @@ class Preparation:
         Of a run from elsewhere a path outside of its folder is taken only where the bytes are those of the record.
         """
         found = {}
-        for name, each in (original.captured.get("inputs") or {}).items():
-            if "place" in each:
+        for name, each in original.captured.inputs.items():
+            if each.place:
                 continue
             given = original.spec.inputs.get(name, Input())
-            if not each.get("asset"):
+            if not each.asset:
                 given = self._input_again(original, name, each, foreign=foreign)
             found[name] = given
         return found
 
-    def _input_again(self, original: Run, name: str, each: Mapping[str, Any], *, foreign: bool) -> Input:
-        id, path, digest = original.id, Path(each.get("path") or "/-"), each.get("sha256", "")
+    def _input_again(self, original: Run, name: str, each: CapturedInput, *, foreign: bool) -> Input:
+        id, path, digest = original.id, Path(each.path or "/-"), each.sha256
         is_own = not foreign or Path(os.path.normpath(path)).is_relative_to(original.folder)
-        if path.exists() and (is_own or _has_digest(path, digest, each.get("size_bytes"))):
+        if path.exists() and (is_own or _has_digest(path, digest, each.size_bytes)):
             return Input(path=str(path), sha256=digest)
         store = self._store()
         kept = self._root / ".inputs" / digest
@@ -236,12 +242,12 @@ def _has_digest(path: Path, digest: str, size_bytes: int | None) -> bool:
     if path.is_file() and size_bytes not in (None, path.stat().st_size):
         return False
     is_plain = path.is_file() or path.is_dir()
-    return is_plain and capture.inputs({"it": {"path": str(path)}})["it"]["sha256"] == digest
+    return is_plain and capture.inputs({"it": {"path": str(path)}})["it"].sha256 == digest
 
 
-def top_of(code: Mapping[str, Any], start: Path) -> Path:
+def top_of(code: CapturedCode, start: Path) -> Path:
     """Return the folder that the snapshot of a program shows: its repository, or where it was started from."""
-    root = (code.get("git") or {}).get("root")
+    root = code.root
     return Path(root) if root and start.is_relative_to(root) else start
 
 

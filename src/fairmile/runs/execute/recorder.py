@@ -38,6 +38,16 @@ from fairmile.runs.execute.ending import find_cause, find_outputs, find_undeclar
 from fairmile.runs.execute.processes import RUN_VARIABLE, find_processes
 from fairmile.runs.record.crate import card_text
 from fairmile.runs.record.layout import CARD, OUTPUT, PACK, RECORD, read_record, work_folder, write_record
+from fairmile.runs.record.record import (
+    Attempt,
+    DeclaredMetric,
+    EnergyUse,
+    Metric,
+    RecordedSpec,
+    RunRecord,
+    RunResult,
+    RunState,
+)
 from fairmile.runs.record.values import better_of
 
 _METRICS = "metrics.jsonl"
@@ -57,7 +67,6 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LONGEST_VARIABLE = 100_000
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-Document = dict[str, Any]
 
 
 @dataclass
@@ -73,30 +82,28 @@ class Ending:
     out_of_memory: bool = False  # whether the kernel ended processes for want of memory meanwhile
 
 
-def begin(folder: Path, document: Document, env: Mapping[str, str]) -> None:
+def begin(folder: Path, record: RunRecord, env: Mapping[str, str]) -> None:
     """Note where and on what a run starts, before it does."""
-    spec = document["spec"]
+    spec, captured = record.spec, record.captured
     work = work_folder(folder, spec)
-    captured = document.setdefault("captured", {})
     places = [folder.parent] if work.is_relative_to(folder) else [work, folder.parent]
-    captured["hardware"] = capture.hardware(places)
-    captured["software"] = capture.software(env)
-    captured["scheduler"] = capture.scheduler(env)
-    captured["variables"] = capture.variables({**env, **spec.get("env", {})})
-    if not document.get("attempts") and (stamps := stamp_outputs(work, spec.get("outputs", []))):
-        document["before"] = stamps
+    captured.hardware = capture.hardware(places)
+    captured.software = capture.software(env)
+    captured.scheduler = capture.scheduler(env)
+    captured.variables = capture.variables({**env, **spec.env})
+    if not record.attempts:
+        record.before = stamp_outputs(work, spec.outputs)
     me = Holder.me()
-    attempt = {"started": time.time(), "host": me.host, "pid": me.pid, "holder": me.text()}
-    document.setdefault("attempts", []).append(attempt)
-    document["state"], document["result"] = "running", None
-    write_record(folder, document)
+    record.attempts.append(Attempt(started=time.time(), host=me.host, pid=me.pid, holder=me.text()))
+    record.state, record.result = RunState.RUNNING, None
+    write_record(folder, record)
     _keep_room(folder)
 
 
-def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, missing: Mapping[str, str]) -> None:
+def finish(folder: Path, record: RunRecord, ending: Ending, elapsed_s: float, missing: Mapping[str, str]) -> None:
     """Note how a run ended, with all that its log and its outputs tell, and write its card."""
-    spec = document["spec"]
-    started = document["attempts"][-1]["started"]
+    spec = record.spec
+    started = record.attempts[-1].started
     cause, advice = find_cause(folder, work_folder(folder, spec), ending.state, out_of_memory=ending.out_of_memory)
     (folder / _ROOM).unlink(missing_ok=True)
     vanished = not (folder / RECORD).exists()
@@ -104,49 +111,43 @@ def finish(folder: Path, document: Document, ending: Ending, elapsed_s: float, m
     reason = "; ".join(filter(None, [ending.reason, cause])) if ending.state == "failed" else ending.reason
     if vanished:
         reason = "; ".join(filter(None, [reason, "its folder was removed while it ran"]))
-    before = document.get("before", {})
-    outputs, untouched, trouble = find_outputs(work_folder(folder, spec), spec.get("outputs", []), before)
-    document["result"] = {
-        "state": ending.state,
-        "exit_code": ending.exit_code,
-        "signal": ending.signal,
-        "reason": reason,
-        "hint": (advice if ending.state == "failed" else "") or ending.hint,
-        "started": started,
-        "ended": started + elapsed_s,  # the clock on the wall may have been set meanwhile
-        "elapsed_s": elapsed_s,
-        "usage": dict(ending.usage),
-        "metrics": _declared(metric_documents(log), spec.get("metrics", {})),
-        "spans": span_documents(log),
-        "energy": _energy(log, missing),
-        "outputs": outputs,
-        "damaged_lines": log.damaged,
-    }
-    if untouched:
-        document["result"]["untouched"] = untouched[:_MOST_UNTOUCHED]
-    if ending.state == "done":  # it will not go on
-        document.pop("before", None)
-    coverage = document.get("captured", {}).get("coverage")
-    if coverage and not coverage["uncovered"] and ending.state == "done":
-        coverage["left"] = find_undeclared(folder, document)
+    outputs, untouched, trouble = find_outputs(work_folder(folder, spec), spec.outputs, record.before)
     notes = [trouble, *_losses(log)]
     if cause and ending.state != "failed":
         notes.append(f"{cause}: what it wrote or printed may be incomplete")
-    if any(notes):
-        document["result"]["notes"] = [note for note in notes if note]
-    document["state"] = ending.state
+    record.state = RunState(ending.state)
+    record.result = RunResult(
+        state=record.state,
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        reason=reason,
+        hint=(advice if ending.state == "failed" else "") or ending.hint,
+        started=started,
+        ended=started + elapsed_s,  # the clock on the wall may have been set meanwhile
+        elapsed_s=elapsed_s,
+        usage=dict(ending.usage),
+        metrics=_measured_metrics(log, spec),
+        spans=span_documents(log),
+        energy=_energy(log, missing),
+        outputs=outputs,
+        damaged_lines=log.damaged,
+        untouched=untouched[:_MOST_UNTOUCHED],
+        notes=[note for note in notes if note],
+    )
+    if ending.state == "done":  # it will not go on
+        record.before = {}
+    coverage = record.captured.coverage
+    if coverage is not None and not coverage.uncovered and ending.state == "done":
+        coverage.left = find_undeclared(folder, record)
     try:
-        write_record(folder, document)
+        write_record(folder, record)
     except DiskFailure:  # rather an end without its lists than none
-        document["result"] |= {
-            "spans": {},
-            "outputs": {},
-            "notes": ["the disk was full: spans and outputs are left out"],
-        }
-        write_record(folder, document)
+        record.result.spans, record.result.outputs = {}, {}
+        record.result.notes = ["the disk was full: spans and outputs are left out"]
+        write_record(folder, record)
     # The card can be made again from the record, so it need not survive a power cut, nor find room.
     with contextlib.suppress(DiskFailure):
-        write_atomic(folder / CARD, card_text(document, folder), sync=False)
+        write_atomic(folder / CARD, card_text(record, folder), sync=False)
 
 
 def _kills() -> int:
@@ -184,36 +185,36 @@ def _keep_room(folder: Path) -> None:
 
 def execute(
     folder: Path,
-    document: Document,
+    record: RunRecord,
     *,
     argv: Sequence[str],
     env: Mapping[str, str],
     given: Mapping[str, str] = _NOTHING,
     echo: BinaryIO | None = None,
     look: Callable[[], str] | None = None,
-    then: Callable[[Document], None] | None = None,
-) -> Document:
+    then: Callable[[RunRecord], None] | None = None,
+) -> RunRecord:
     """Run a program to its end and return its record, which is in the folder by then; what it prints goes to `echo`.
 
     A program of somebody else sees of the variables `env` only what is passed on, and all that a person has `given` it.
     `look` is called again and again while it runs: as soon as that returns a reason, the program is stopped, politely
     first. `then` may add to the record what the end shows, before it is written.
     """
-    work = work_folder(folder, document["spec"])
+    work = work_folder(folder, record.spec)
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_failure(str(work), error) from error
-    if document.get("foreign"):  # a stranger's program is not given what this person exported
+    if record.foreign:  # a stranger's program is not given what this person exported
         env = {**capture.passed_on(env), **given}
-    begin(folder, document, env)
-    program = _Program(folder, document, argv, env, work, echo, look)
+    begin(folder, record, env)
+    program = _Program(folder, record, argv, env, work, echo, look)
     ending, elapsed_s = program.run()
     if then is not None:
-        document["state"] = ending.state
-        then(document)
-    finish(folder, document, ending, elapsed_s, program.missing)
-    return document
+        record.state = RunState(ending.state)
+        then(record)
+    finish(folder, record, ending, elapsed_s, program.missing)
+    return record
 
 
 class _Program:
@@ -222,18 +223,18 @@ class _Program:
     def __init__(
         self,
         folder: Path,
-        document: Document,
+        record: RunRecord,
         argv: Sequence[str],
         env: Mapping[str, str],
         work: Path,
         echo: BinaryIO | None,
         look: Callable[[], str] | None,
     ) -> None:
-        self.folder, self.spec, self.argv, self.work = folder, document["spec"], argv, work
-        self.env = {**env, **self.spec.get("env", {}), **run_variables(folder, document)}
+        self.folder, self.spec, self.argv, self.work = folder, record.spec, argv, work
+        self.env = {**env, **self.spec.env, **run_variables(folder, record)}
         self.missing = {"watch": "it ended before a counter could tell anything"}
         self._meter = Meter(folder / FILE)
-        patterns = {name: each["pattern"] for name, each in self.spec.get("metrics", {}).items() if each.get("pattern")}
+        patterns = {name: each.pattern for name, each in self.spec.metrics.items() if each.pattern}
         self._reader = _OutputReader(self._meter, patterns, echo)
         self._look = look
         self._looks = bool(patterns) or echo is not None or look is not None
@@ -293,9 +294,9 @@ class _Program:
 
     def _follow(self, process: subprocess.Popen[bytes], begins: float) -> Ending:
         """Wait for the end; an interruption ends the program first."""
-        timeout_s = self.spec.get("timeout_s")
+        timeout_s = self.spec.timeout_s
         limit = begins + timeout_s if timeout_s else None
-        watch_s = self.spec.get("watch_s", 1.0)
+        watch_s = self.spec.watch_s
         watch_at = begins + _WATCH_AFTER_S if watch_s else None
         with _Child(process) as child:
             try:
@@ -613,26 +614,26 @@ def check_no_orphan(folder: Path, id: str) -> None:
         )
 
 
-def run_variables(folder: Path, document: Document) -> dict[str, str]:
+def run_variables(folder: Path, record: RunRecord) -> dict[str, str]:
     """Return what a program is told of the run it is part of."""
-    spec = document["spec"]
-    found = {
+    spec = record.spec
+    variables = {
         RUN_VARIABLE: str(folder),
-        "FAIRMILE_RUN_ID": document["id"],
-        "FAIRMILE_ATTEMPT": str(len(document.get("attempts", []))),
+        "FAIRMILE_RUN_ID": record.id,
+        "FAIRMILE_ATTEMPT": str(len(record.attempts)),
         "FAIRMILE_METRICS": str(folder / _METRICS),
         FILE_VARIABLE: str(folder / FILE),
         HOST_VARIABLE: os.uname().nodename,
     }
-    if spec.get("params") and len(text := json.dumps(spec["params"])) <= _LONGEST_VARIABLE:
-        found["FAIRMILE_PARAMS"] = text
-    if spec.get("seed") is not None:
-        found["FAIRMILE_SEED"] = str(spec["seed"])
-    for name, each in document.get("captured", {}).get("inputs", {}).items():
+    if spec.params and len(text := json.dumps(spec.params)) <= _LONGEST_VARIABLE:
+        variables["FAIRMILE_PARAMS"] = text
+    if spec.seed is not None:
+        variables["FAIRMILE_SEED"] = str(spec.seed)
+    for name, each in record.captured.inputs.items():
         word = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
-        if each.get("there") or each.get("path"):
-            found[f"FAIRMILE_INPUT_{word}"] = each.get("there") or each["path"]
-    return found
+        if each.there or each.path:
+            variables[f"FAIRMILE_INPUT_{word}"] = each.there or each.path
+    return variables
 
 
 def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -> Ending:
@@ -646,24 +647,24 @@ def _not_started(argv: Sequence[str], work: Path, error: OSError | ValueError) -
     return Ending("failed", code, reason=f"{argv[0]!r} could not be started: {why}", hint=hint)
 
 
-def _energy(log: Log, missing: Mapping[str, str]) -> Document:
+def _energy(log: Log, missing: Mapping[str, str]) -> EnergyUse:
     """Return what was measured of energy, each part with its source, scope and error."""
-    found = total(each for samples in log.samples for each in energies(samples))
-    return {
-        "total_j": found.joules,
-        "parts": [asdict(each) for each in found.parts],
-        "left_out": dict(found.left_out),
-        "missing": dict(missing),
-    }
+    energy = total(each for samples in log.samples for each in energies(samples))
+    return EnergyUse(
+        total_j=energy.joules,
+        parts=[asdict(each) for each in energy.parts],
+        left_out=dict(energy.left_out),
+        missing=dict(missing),
+    )
 
 
-def _declared(metrics: dict[str, Document], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Document]:
-    """Return the metrics with what was declared of them."""
+def _measured_metrics(log: Log, spec: RecordedSpec) -> dict[str, Metric]:
+    """Return the metrics of a log with what was declared of them."""
+    metrics = {name: Metric.from_dict(each) for name, each in metric_documents(log).items()}
     for name, metric in metrics.items():
-        said = specs.get(name, {})
-        metric["unit"] = said.get("unit", "")
-        metric["better"] = said.get("better") or better_of(name)
-        metric["tolerance"] = said.get("tolerance")
+        declared = spec.metrics.get(name, DeclaredMetric())
+        metric.unit, metric.tolerance = declared.unit, declared.tolerance
+        metric.better = declared.better or better_of(name)
     return metrics
 
 
@@ -682,21 +683,23 @@ def start(arguments: Sequence[str]) -> int:
     given, command = arguments[: (cut := list(arguments).index("--"))], list(arguments[cut + 1 :])
     folder = Path(given[0]).absolute()
     try:
-        document = execute(folder, read_record(folder), argv=command, env=os.environ, echo=sys.stdout.buffer)
+        record = execute(folder, read_record(folder), argv=command, env=os.environ, echo=sys.stdout.buffer)
     except (FairmileError, OSError) as problem:
         sys.stderr.write(f"fairmile: {problem}\n")
         return getattr(problem, "exit_code", 3)
     if "--pack" in given[1:]:
-        _pack(folder, document)
-    result = document["result"]
-    if result["reason"]:
-        sys.stderr.write(f"fairmile: run {document['id']}: {result['reason']}\n")
-    return int(result["exit_code"] if result["exit_code"] is not None else 1)
+        _pack(folder, record)
+    result = record.result
+    assert result is not None
+    if result.reason:
+        sys.stderr.write(f"fairmile: run {record.id}: {result.reason}\n")
+    return result.exit_code if result.exit_code is not None else 1
 
 
-def _pack(folder: Path, document: Document) -> None:
-    work = work_folder(folder, document["spec"])
-    sizes = {work / name: each["size_bytes"] for name, each in document["result"]["outputs"].items()}
+def _pack(folder: Path, record: RunRecord) -> None:
+    work = work_folder(folder, record.spec)
+    outputs = record.result.outputs if record.result is not None else {}
+    sizes = {work / name: each.size_bytes for name, each in outputs.items()}
     small = [file for file, size in sizes.items() if size <= _SMALL_BYTES and file.is_relative_to(folder)]
     if sum(sizes[file] for file in small) > _MOST_SMALL_BYTES:
         small = []

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from fairmile.base.digest import sha256_hex
 from fairmile.base.errors import FairmileError, Integrity, Locked, SystemFailure, Transient, Unsupported, UsageError
@@ -44,7 +43,8 @@ from fairmile.runs.execute.carrier import (
 from fairmile.runs.execute.recorder import Ending, finish
 from fairmile.runs.execute.worker import BATCH, MEMBERS, TAKEN, Batch
 from fairmile.runs.record.crate import INPUTS
-from fairmile.runs.record.layout import CARD, FAR, OUTPUT, RECORD, WORK, read_record, write_record
+from fairmile.runs.record.layout import CARD, FAR, OUTPUT, RECORD, WORK, parse_record, read_record, write_record
+from fairmile.runs.record.record import Attempt, JobReference, RunRecord, RunState
 
 _WORKER = (
     "-m",
@@ -150,28 +150,27 @@ class FarBatches:
 
     def _send(self, frozen: Frozen, machine: Machine) -> str:
         """Bring a batch to a machine unless it is there, and return its folder as seen from that of the jobs."""
-        said = (frozen.folder / BATCH).read_bytes()
+        said, batch = (frozen.folder / BATCH).read_bytes(), Batch.read(frozen.folder)
         label = sha256_hex(b"\0".join([os.fsencode(frozen.folder), said, (frozen.folder / MEMBERS).read_bytes()]))[:12]
-        batch = f"{_BATCHES}/{re.sub(r'[^A-Za-z0-9._-]', '_', frozen.folder.name)[:80]}-{label}"
-        if machine.place.read(batch, _READY, 0, 1):
-            return batch
-        there = f"{machine.place.root}/{batch}"
-        document = json.loads(said)
+        name = f"{_BATCHES}/{re.sub(r'[^A-Za-z0-9._-]', '_', frozen.folder.name)[:80]}-{label}"
+        if machine.place.read(name, _READY, 0, 1):
+            return name
+        there = f"{machine.place.root}/{name}"
         files = {MEMBERS: frozen.folder / MEMBERS, RECORDER: recorder_file(self._root / ".recorder")}
-        folders = {WORK: document["code"]} if document["code"] else {}
-        for name, path in travelling_inputs(document["document"]):
+        folders = {WORK: batch.code} if batch.code else {}
+        for input_name, path in travelling_inputs(batch.shared.captured):
             if os.path.isdir(path):
-                folders[f"{INPUTS}/{name}"] = path
+                folders[f"{INPUTS}/{input_name}"] = path
             else:
-                files[f"{INPUTS}/{name}"] = Path(path)
-        links = placed_inputs(document["document"], frozen.folder / WORK, WORK, INPUTS)
-        texts = {BATCH: json.dumps(_moved(document, frozen.folder, there)), _START: _START_TEXT}
+                files[f"{INPUTS}/{input_name}"] = Path(path)
+        links = placed_inputs(batch.shared.captured, frozen.folder / WORK, WORK, INPUTS)
+        texts = {BATCH: _moved(batch, there).text(), _START: _START_TEXT}
         with tempfile.TemporaryDirectory(dir=frozen.folder, prefix=".travel-") as temporary:
             if folders or links:  # as one file, since each that is sent takes a call of its own
                 files[TRAVEL] = tied(Path(temporary) / TRAVEL, folders, links)
-            machine.place.make(batch, texts, files)
+            machine.place.make(name, texts, files)
         machine.runner.run(["sh", "-c", _UNPACK, "sh", there], timeout_s=_UNPACK_S)
-        return batch
+        return name
 
     # Back
 
@@ -260,16 +259,16 @@ class FarBatches:
         except (tarfile.TarError, EOFError, zlib.error) as error:
             raise Integrity(f"the records from {system} arrived damaged: {error}", hint="try again") from error
         for id, data in records.items():
-            document = _checked(data, id, system)
-            if note and document.get("result"):
-                document["result"].setdefault("notes", []).append(f"{note}/{_RUNS}/{id}")
+            record = _checked(data, id, system)
+            if note and record.result is not None:
+                record.result.notes.append(f"{note}/{_RUNS}/{id}")
             _made(self._root / id)
-            write_record(self._root / id, document)
+            write_record(self._root / id, record)
 
     def _settle(self, key: str, array: _Array, job: JobStatus, n: int) -> None:
         """Write the ends of runs whose task died before it began one, from what is known of that task."""
         standing = _standing(job, n)
-        carried = {"key": key, "system": array.system, "task": n}
+        carried = JobReference(key=key, system=array.system, task=n)
         missing = [id for id in array.tasks[n] if not (self._root / id / RECORD).exists()]
         began = any(self._job_of(id) == carried for id in array.tasks[n])
         # One that was cancelled, or never came to the queue, leaves its runs to the next job.
@@ -285,18 +284,19 @@ class FarBatches:
         for id in missing:
             if ends.get(id) == TAKEN or id not in members:
                 continue
-            document = batch.fresh(members[id], {"job": carried})
-            began_s = standing.started or document["created"]
-            document["attempts"] = [{"started": began_s, "host": standing.nodes or array.system, "pid": 0}]
-            document["captured"]["recorded_by"] = f"the scheduler of {array.system}"
+            record = batch.fresh(members[id], carried)
+            began_s = standing.started or record.created
+            record.attempts = [Attempt(started=began_s, host=standing.nodes or array.system)]
+            record.captured.recorded_by = f"the scheduler of {array.system}"
             reason = (
                 ends.get(id, "").partition(": ")[2] or f"its task ended before it began: {last or standing.sentence}"
             )
             ending = Ending(run_state(standing.state), standing.exit_code, standing.signal, reason, hint)
             _made(self._root / id)
-            write_record(self._root / id, {**document, "state": "queued"})
+            record.state = RunState.QUEUED
+            write_record(self._root / id, record)
             elapsed_s = max((standing.ended or began_s) - began_s, 0.0)
-            finish(self._root / id, document, ending, elapsed_s, {"watch": "it did not begin"})
+            finish(self._root / id, record, ending, elapsed_s, {"watch": "it did not begin"})
 
     def _printed(self, job: str, n: int) -> tuple[dict[str, str], str]:
         """Return how a task said that its runs ended, and what Fairmile last complained of over there."""
@@ -305,9 +305,9 @@ class FarBatches:
         complaints = [line.removeprefix("fairmile: ") for line in errors if line.startswith("fairmile: ")]
         return {id: text for id, _, text in (line.partition(" ") for line in out)}, (complaints or [""])[-1]
 
-    def _job_of(self, id: str) -> Any:
+    def _job_of(self, id: str) -> JobReference | None:
         try:
-            return read_record(self._root / id).get("job")
+            return read_record(self._root / id).job
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -331,34 +331,33 @@ class FarBatches:
             raise SystemFailure(f"cannot read {file}: {error}") from error
 
 
-def _moved(document: dict[str, Any], folder: Path, there: str) -> dict[str, Any]:
+def _moved(batch: Batch, there: str) -> Batch:
     """Return what all members of a batch share, with paths as they are in its folder on another machine."""
-    work, values = folder / WORK, {}
-    for name, text in document["values"].items():
+    work, values, shared = batch.folder / WORK, {}, batch.shared.copy()
+    for name, text in batch.values.items():
         is_inside = Path(text).is_relative_to(work)  # as data that a model wants at a place of its own
         values[name] = f"{there}/{WORK}/{Path(text).relative_to(work)}" if is_inside else text
-    for name, _ in travelling_inputs(document["document"]):
+    for name, _ in travelling_inputs(shared.captured):
         values[f"inputs.{name}"] = f"{there}/{INPUTS}/{name}"
-        document["document"]["captured"]["inputs"][name]["there"] = values[f"inputs.{name}"]
-    is_placed = any(each.get("at") for each in (document["document"]["captured"].get("inputs") or {}).values())
-    code = f"{there}/{WORK}" if document["code"] or is_placed else ""
-    return {**document, "root": f"{there}/{_RUNS}", "code": code, "values": values, "travelled": True}
+        shared.captured.inputs[name].there = values[f"inputs.{name}"]
+    is_placed = any(each.at for each in shared.captured.inputs.values())
+    code = f"{there}/{WORK}" if batch.code or is_placed else ""
+    return replace(batch, shared=shared, root=Path(f"{there}/{_RUNS}"), code=code, values=values, travelled=True)
 
 
 def _standing(job: JobStatus, n: int) -> Standing:
     return job.tasks.get(n, job.standing)
 
 
-def _checked(data: bytes, id: str, system: str) -> dict[str, Any]:
+def _checked(data: bytes, id: str, system: str) -> RunRecord:
     """Return a record that came from elsewhere."""
     try:
-        document = json.loads(data)
-        is_one = document["id"] == id and isinstance(document["spec"], dict)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Integrity(f"the record of run {id} from {system} cannot be read: {error!r}") from error
-    if not is_one:
+        record = parse_record(data, RECORD)
+    except SystemFailure as error:
+        raise Integrity(f"the record of run {id} from {system} cannot be read: {error}") from error
+    if record.id != id:
         raise Integrity(f"what came from {system} as the record of run {id} is that of another")
-    return dict(document)
+    return record
 
 
 def _made(folder: Path) -> None:

@@ -6,11 +6,11 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from fairmile.base.commands import Here
 from fairmile.base.digest import ManifestEntry, sha256_hex
 from fairmile.runs.execute.capture import is_source
+from fairmile.runs.record.record import CapturedCode
 from fairmile.store.refs import Ref
 from fairmile.store.store import Store
 
@@ -19,7 +19,7 @@ _MOST_FILES = 5_000
 _IS_NO_CODE = frozenset({".git", "__pycache__"})
 
 
-def keep_code(store: Store, code: Mapping[str, Any]) -> tuple[str, str]:
+def keep_code(store: Store, code: CapturedCode) -> tuple[str, str]:
     """Keep the files that a run's code consists of and return the root of their tree, or why that was not done."""
     files = code_files(code)
     if not files:
@@ -35,7 +35,7 @@ def keep_code(store: Store, code: Mapping[str, Any]) -> tuple[str, str]:
     return root, ""
 
 
-def code_files(code: Mapping[str, Any]) -> dict[str, Path]:
+def code_files(code: CapturedCode) -> dict[str, Path]:
     """Return the files that a run's code consists of, by the names that they have in its snapshot."""
     return dict(_files(code))
 
@@ -71,27 +71,29 @@ def lay_code(store: Store, root: str, folder: Path) -> None:
             own.replace(path)
 
 
-def _state(code: Mapping[str, Any]) -> str:
-    git = code.get("git")
-    said = repr((git.get("commit"), git.get("diff_sha256"), git.get("untracked"))) if git else ""
-    return sha256_hex((said + repr([(each["name"], each["sha256"]) for each in code.get("files", [])])).encode())
+def _state(code: CapturedCode) -> str:
+    git = code.git
+    said = repr((git.commit, git.diff_sha256, [each.to_dict() for each in git.untracked])) if git else ""
+    return sha256_hex((said + repr([(each.name, each.sha256) for each in code.files])).encode())
 
 
-def _files(code: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+def _files(code: CapturedCode) -> Iterator[tuple[str, Path]]:
     """Yield the files by the names they have in the snapshot: those of a repository, or those that were named."""
-    git = code.get("git")
-    root = Path(git["root"]) if git else None
-    if root is not None and git and "dirty" in git:  # else git was not asked, as in the repository of another user
+    git = code.git
+    root = Path(git.root) if git is not None else None
+    if (
+        root is not None and git is not None and git.dirty is not None
+    ):  # else git was not asked, as in the repository of another user
         # Of what was never committed only programs are kept: a key or a token may lie beside them.
-        loose = [each["name"] for each in git.get("untracked", []) if is_source(each["name"])]
+        loose = [each.name for each in git.untracked if is_source(each.name)]
         for name in [*_listed(root), *loose]:
             path = root / name
             if path.is_file() and not path.is_symlink():
                 yield name, path
-    for each in code.get("files", []):
-        path = Path(each["path"])
+    for each in code.files:
+        path = Path(each.path)
         # In a repository everything has the name that it has there, also what nobody committed.
-        name = str(path.relative_to(root)) if root is not None and path.is_relative_to(root) else each["name"]
+        name = str(path.relative_to(root)) if root is not None and path.is_relative_to(root) else each.name
         if path.is_file():
             yield name, path
         for file in path.rglob("*") if path.is_dir() else ():

@@ -30,7 +30,8 @@ from fairmile.base.errors import Conflict, FairmileError, SystemFailure
 from fairmile.base.files import Holder, write_failure
 from fairmile.runs.execute import capture
 from fairmile.runs.execute.recorder import check_no_orphan, execute
-from fairmile.runs.record.layout import FORMAT, WORK, read_record
+from fairmile.runs.record.layout import WORK, read_record
+from fairmile.runs.record.record import JobReference, RunRecord, RunState, TrialReference
 
 BATCH, MEMBERS = "batch.json", "members.jsonl"
 MEMBER = "FAIRMILE_MEMBER"  # stands in a launcher's command for that of a member
@@ -41,7 +42,6 @@ _INTERRUPTED = 130
 _PATIENCE_S = 30.0  # for programs that were asked to end
 _AT_JOB, _RESUME = "FAIRMILE_BATCH_JOB", "FAIRMILE_RESUME"
 
-Document = dict[str, Any]
 # Called while a member runs; it returns why the program is to be stopped, or nothing.
 Look = Callable[[], str]
 
@@ -61,7 +61,7 @@ class Batch:
     """What the members of a batch share."""
 
     folder: Path
-    document: Mapping[str, Any]  # the record of each of them, as far as it is the same
+    shared: RunRecord  # the record of each of them, as far as it is the same
     root: Path  # where runs are kept
     env: Mapping[str, str]  # on top of what this process has
     code: str  # a folder whose files each member finds where it starts; empty: none
@@ -77,10 +77,26 @@ class Batch:
             said = json.loads((folder / BATCH).read_bytes())
         except (OSError, ValueError) as error:
             raise SystemFailure(f"cannot read {folder / BATCH}: {error}") from error
+        shared = RunRecord.from_dict(said["document"], f"document in {folder / BATCH}")
         root, around = Path(said["root"]), tuple(said["around"])
         more = {"values": said.get("values", {}), "travelled": said.get("travelled", False)}
         more["own"] = frozenset(said.get("own", ()))
-        return cls(folder, said["document"], root, said["env"], said["code"], around, **more)
+        return cls(folder, shared, root, said["env"], said["code"], around, **more)
+
+    def text(self) -> str:
+        """Return what batch.json holds."""
+        return json.dumps(
+            {
+                "document": self.shared.to_dict(),
+                "root": str(self.root),
+                "env": dict(self.env),
+                "around": list(self.around),
+                "code": self.code,
+                "values": dict(self.values),
+                "travelled": self.travelled,
+                "own": sorted(self.own),
+            }
+        )
 
     def members(self) -> list[Mapping[str, Any]]:
         """Return all members; each has `id`, `spec` and `argv`."""
@@ -105,37 +121,43 @@ class Batch:
         self,
         member: Mapping[str, Any],
         *,
-        more: Mapping[str, Any] | None = None,
+        job: JobReference | None = None,
+        trial: TrialReference | None = None,
+        mended: bool = False,
         look: Look | None = None,
-        then: Callable[[Document], None] | None = None,
-    ) -> Document | None:
+        then: Callable[[RunRecord], None] | None = None,
+    ) -> RunRecord | None:
         """Execute a member to its end and return its record; None where another process does so at this moment.
 
-        One that is done is left as it is; one that did not come to its end goes on in its folder. `more` goes into its
-        record, and `then` may add to it what the end shows, before that is written.
+        One that is done is left as it is; one that did not come to its end goes on in its folder. `job` and `trial` go
+        into its record, and `then` may add to it what the end shows, before that is written. The record of one that may
+        have been `mended` tells what runs now, and not what ran before.
         """
         folder = self.root / member["id"]
-        document = self._claimed(folder, member, more or {})
-        if document is None or (document.get("result") or {}).get("state") == "done":
-            return document
+        record = self._claimed(folder, member, job, trial)
+        if record is None or _is_done(record):
+            return record
+        if mended:
+            now = self.fresh(member)
+            record.spec, record.captured, record.identity = now.spec, now.captured, now.identity
         work = folder / WORK
         values = {f"{{{name}}}": text for name, text in self.values.items()}
-        values |= {"{run}": str(folder), "{source}": document["spec"].get("folder") or str(work)}
+        values |= {"{run}": str(folder), "{source}": record.spec.folder or str(work)}
         argv = [_filled(word, values) for word in member["argv"]]
         argv = [word for part in self.around for word in (argv if part == MEMBER else [part])]
         env = {**os.environ, **self.env, **member.get("env", {})}
         env.pop(_RESUME, None)  # of a run that this process is part of
-        if document.get("attempts"):
+        if record.attempts:
             env[_RESUME] = "1"
-        shows = bool(self.code) and not document["spec"].get("folder")
+        shows = bool(self.code) and not record.spec.folder
         if shows:
-            _show(self._shown, Path(self.code), work, is_fresh=not document.get("attempts"))
+            _show(self._shown, Path(self.code), work, is_fresh=not record.attempts)
         _lay(member.get("files", {}), work)
-        document["argv"] = argv
-        document = execute(folder, document, argv=argv, env=env, look=look, then=then)
-        if shows and document["state"] == "done":
+        record.argv = argv
+        record = execute(folder, record, argv=argv, env=env, look=look, then=then)
+        if shows and record.state is RunState.DONE:
             _drop_unchanged(self._shown, Path(self.code), work)
-        return document
+        return record
 
     @cached_property
     def _shown(self) -> list[tuple[str, str]]:
@@ -145,51 +167,57 @@ class Batch:
         above = {str(folder) for name in self.own for folder in PurePosixPath(name).parents}
         return list(_entries(code, "", self.own, self.own | above, is_deep=files <= _MOST_LINKS))
 
-    def _claimed(self, folder: Path, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document | None:
+    def _claimed(
+        self, folder: Path, member: Mapping[str, Any], job: JobReference | None, trial: TrialReference | None
+    ) -> RunRecord | None:
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
-            return self._found(folder, member, more)
+            return self._begun(folder, member, job, trial)
         except OSError as error:
             raise write_failure(str(folder), error) from error
-        return self.fresh(member, more)
+        return self.fresh(member, job, trial)
 
-    def fresh(self, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document:
-        """Return the record of a member that has not begun; `more` goes into it."""
-        shared = json.loads(json.dumps(self.document))  # each has a copy of its own
-        shared["spec"] |= member["spec"]
-        document = {"format": FORMAT, "id": member["id"], "created": time.time(), **shared, **more}
-        document["identity"] = capture.identity(document)
-        return document
+    def fresh(
+        self, member: Mapping[str, Any], job: JobReference | None = None, trial: TrialReference | None = None
+    ) -> RunRecord:
+        """Return the record of a member that has not begun, with the job and the trial where there are such."""
+        record = self.shared.copy()
+        record.id, record.created = member["id"], time.time()
+        record.spec = record.spec.changed(member["spec"])
+        record.job, record.trial = job or record.job, trial or record.trial
+        record.identity = capture.identity(record.spec, record.captured)
+        return record
 
-    def _found(self, folder: Path, member: Mapping[str, Any], more: Mapping[str, Any]) -> Document | None:
+    def _begun(
+        self, folder: Path, member: Mapping[str, Any], job: JobReference | None, trial: TrialReference | None
+    ) -> RunRecord | None:
         """Return the record of a member that was begun before, or None while somebody is at it."""
         try:
-            document = read_record(folder)
+            record = read_record(folder)
         except FileNotFoundError:  # whoever made the folder is about to write it, or died before
             age_s = time.time() - folder.stat().st_mtime
-            return None if age_s < 5 else self.fresh(member, more)
-        if (document.get("result") or {}).get("state") == "done":
-            return document
-        attempts = document.get("attempts") or []
-        if not document.get("result") and attempts:
-            holder = Holder.parse(attempts[-1].get("holder", ""), 0)
+            return None if age_s < 5 else self.fresh(member, job, trial)
+        if _is_done(record):
+            return record
+        if record.result is None and record.attempts:
+            holder = Holder.parse(record.attempts[-1].holder, 0)
             me = Holder.me()
             is_elsewhere = (holder.host, holder.place) != (me.host, me.place)
             # By its scheduler, or by who knows from there that the job before is over, but cannot write that here.
-            started_again = bool(_job_of(more)) and (self.travelled or _job_of(document) == _job_of(more))
+            started_again = job is not None and (self.travelled or record.job == job)
             if not holder.is_dead_here() and not (started_again and is_elsewhere):
                 return None
         try:
-            check_no_orphan(folder, document["id"])
+            check_no_orphan(folder, record.id)
         except Conflict:
             return None
-        return document | dict(more)
+        record.job, record.trial = job or record.job, trial or record.trial
+        return record
 
 
-def _job_of(document: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    job = document.get("job") or {}
-    return (job["key"], job.get("task")) if "key" in job else None
+def _is_done(record: RunRecord) -> bool:
+    return record.result is not None and record.result.state is RunState.DONE
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
@@ -465,9 +493,9 @@ def _feed(folder: Path, launch: Sequence[str]) -> int:
     # Whoever feeds us says when we end, also where it runs behind a shell that has its processes ignore that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     batch = _launched(Batch.read(folder), launch)
-    more = _job(os.environ.pop(_AT_JOB, ""))  # no business of the programs
+    job = _job(os.environ.pop(_AT_JOB, ""))  # no business of the programs
     for line in sys.stdin.buffer:
-        ended = _ended(batch, int(line), more)
+        ended = _ended(batch, int(line), job)
         try:
             os.write(1, json.dumps(vars(ended)).encode() + b"\n")
         except BrokenPipeError:  # nobody is there any more to ask for another one
@@ -477,16 +505,15 @@ def _feed(folder: Path, launch: Sequence[str]) -> int:
     return 0
 
 
-def _ended(batch: Batch, number: int, more: Mapping[str, Any]) -> Ended:
+def _ended(batch: Batch, number: int, job: JobReference | None) -> Ended:
     member = batch.member(number)
     try:
-        document = batch.execute(member, more=more)
+        record = batch.execute(member, job=job)
     except (FairmileError, OSError) as error:  # a full disk ends one member after the other, each with its reason
         return Ended(number, member["id"], "failed", str(error))
-    if document is None:
+    if record is None or record.result is None:
         return Ended(number, member["id"], TAKEN)
-    result = document["result"]
-    return Ended(number, member["id"], result["state"], result.get("reason") or "")
+    return Ended(number, member["id"], str(record.result.state), record.result.reason)
 
 
 def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
@@ -497,13 +524,13 @@ def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
         numbers = said["tasks"][index]
     except (OSError, ValueError, LookupError) as error:
         raise SystemFailure(f"cannot read the tasks in {folder / file}: {error}") from error
-    job = {"key": said["key"], "system": said["system"], "task": index}
+    job = JobReference(key=said["key"], system=said["system"], task=index)
     batch, failed = _launched(Batch.read(folder), launch), 0
     if at_once > 1:
-        os.environ[_AT_JOB] = json.dumps(job)
+        os.environ[_AT_JOB] = json.dumps(job.to_dict())
         ends: Generator[Ended] = pool(folder, numbers, at_once, launch=launch)
     else:
-        ends = (_ended(batch, number, {"job": job}) for number in numbers)
+        ends = (_ended(batch, number, job) for number in numbers)
     with contextlib.closing(ends):
         for ended in ends:
             sys.stdout.write(f"{ended.id} {ended.state}{': ' if ended.reason else ''}{ended.reason}\n")
@@ -514,8 +541,8 @@ def _task(folder: Path, file: str, at_once: int, launch: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _job(text: str) -> dict[str, Any]:
-    return {"job": json.loads(text)} if text else {}
+def _job(text: str) -> JobReference | None:
+    return JobReference.from_dict(json.loads(text), _AT_JOB) if text else None
 
 
 def _launched(batch: Batch, launch: Sequence[str]) -> Batch:

@@ -18,7 +18,18 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from fairmile.base.digest import ni, sha256_hex
+from fairmile.meter.lines import number_text
 from fairmile.runs.record.layout import CARD, OUTPUT, RECORD, WORK
+from fairmile.runs.record.record import (
+    CapturedInput,
+    CodeFile,
+    EnergyUse,
+    GitState,
+    OutputFile,
+    RecordedSpec,
+    RunRecord,
+    RunResult,
+)
 
 CODE, INPUTS = "code", "inputs"  # where the exported crate of a run has its program and what went in
 _CRATE = "https://w3id.org/ro/crate/1.1"
@@ -77,19 +88,19 @@ class FileFacts(NamedTuple):
     sha256: str = ""
 
 
-def card(document: Mapping[str, Any], files: Mapping[str, FileFacts] | Path) -> Node:
+def card(record: RunRecord, files: Mapping[str, FileFacts] | Path) -> Node:
     """Return the card of a run as JSON-LD.
 
     `files` are all that belong to the crate, by their path in it; given the folder of the run, they are its own three
     and those outputs that lie in it.
     """
-    known = _own_files(files, document) if isinstance(files, Path) else files
-    return _Card(document, known).made()
+    known = _own_files(files, record) if isinstance(files, Path) else files
+    return _Card(record, known).made()
 
 
-def card_text(document: Mapping[str, Any], files: Mapping[str, FileFacts] | Path) -> str:
+def card_text(record: RunRecord, files: Mapping[str, FileFacts] | Path) -> str:
     """Return the card of a run as the text of its file: one entity a line."""
-    made = card(document, files)
+    made = card(record, files)
     # Python writes indented JSON ten times more slowly; a line for each entity reads as well.
     graph = ",\n".join(map(_JSON.encode, made["@graph"]))
     text = f'{{"@context": {_JSON.encode(made["@context"])},\n"@graph": [\n{graph}\n]}}\n'
@@ -105,7 +116,7 @@ def iri(id: str) -> str:
     return f"urn:fairmile:run:{quote(id)}"
 
 
-def _own_files(folder: Path, document: Mapping[str, Any]) -> dict[str, FileFacts]:
+def _own_files(folder: Path, record: RunRecord) -> dict[str, FileFacts]:
     found: dict[str, FileFacts] = {}
     root = os.fspath(folder)
     try:
@@ -115,18 +126,17 @@ def _own_files(folder: Path, document: Mapping[str, Any]) -> dict[str, FileFacts
     for name in sorted(names):
         if name in _ABOUT or (name.startswith("events.") and name.endswith(".jsonl")):
             found[name] = _facts(f"{root}/{name}", digested=name != RECORD)  # the record may yet be replaced
-    if not document["spec"].get("folder"):
-        outputs = (document.get("result") or {}).get("outputs") or {}
-        start = _start(document["spec"])
-        for name, each in outputs.items():
+    if not record.spec.folder and record.result is not None:
+        start = _start(record.spec)
+        for name, each in record.result.outputs.items():
             if os.path.exists(f"{root}/{start}{name}"):
-                found[start + name] = FileFacts(each.get("size_bytes"), each.get("sha256") or "")
+                found[start + name] = FileFacts(each.size_bytes, each.sha256)
     return found
 
 
-def _start(spec: Mapping[str, Any]) -> str:
+def _start(spec: RecordedSpec) -> str:
     """Return where the names of outputs begin, in the folder of the run."""
-    return f"{WORK}/{spec['subfolder']}/" if spec.get("subfolder") else f"{WORK}/"
+    return f"{WORK}/{spec.subfolder}/" if spec.subfolder else f"{WORK}/"
 
 
 def _facts(path: str, *, digested: bool) -> FileFacts:
@@ -144,14 +154,14 @@ def _facts(path: str, *, digested: bool) -> FileFacts:
 class _Card:
     """Builds the graph of one run; `nodes` collects the entities behind the root and the action."""
 
-    def __init__(self, document: Mapping[str, Any], files: Mapping[str, FileFacts]) -> None:
-        self.document, self.files = document, files
-        self.spec: Mapping[str, Any] = document["spec"]
-        self.captured: Mapping[str, Any] = document.get("captured") or {}
-        self.result: Mapping[str, Any] = document.get("result") or {}
-        attempts = document.get("attempts") or [{}]
-        self.started = self.result.get("started") or attempts[-1].get("started") or document["created"]
-        self.id = iri(document["id"])
+    def __init__(self, record: RunRecord, files: Mapping[str, FileFacts]) -> None:
+        self.record, self.files = record, files
+        self.spec, self.captured = record.spec, record.captured
+        # What has not ended has the state of the record, and came to nothing yet.
+        self.result = record.result or RunResult(state=record.state)
+        attempted = record.attempts[-1].started if record.attempts else 0.0
+        self.started = self.result.started or attempted or record.created
+        self.id = iri(record.id)
         self.nodes: list[Node] = []
         self._known: set[str] = set()
 
@@ -165,7 +175,7 @@ class _Card:
             "name": action["name"],
             "description": f"One recorded execution of {action['description']}",
             "license": "No licence is stated.",
-            "datePublished": _time(self.result.get("ended") or self.started)[:10],
+            "datePublished": _time(self.result.ended or self.started)[:10],
             "conformsTo": {"@id": _PROCESS_RUN},
             "mainEntity": {"@id": self.id},
             "mentions": {"@id": self.id},
@@ -175,70 +185,68 @@ class _Card:
         return {"@context": [f"{_CRATE}/context", _TERMS], "@graph": [_HEAD[0], root, action, *self.nodes, _HEAD[1]]}
 
     def _action(self) -> Node:
-        document, spec, result = self.document, self.spec, self.result
-        state = result.get("state") or document.get("state") or "running"
+        spec, result = self.spec, self.result
+        state = str(result.state)
         action: Node = {
             "@id": self.id,
             "@type": ["CreateAction", "MLModelEvaluation"],
-            "name": document["id"],
+            "name": self.record.id,
             "description": self._command(),
             "instrument": self._instrument(),
             "object": self._object(),
             "startTime": _time(self.started),
             "actionStatus": f"http://schema.org/{_STATUS.get(state, 'FailedActionStatus')}",
         }
-        if result.get("ended"):
-            action["endTime"] = _time(result["ended"])
+        if result.ended:
+            action["endTime"] = _time(result.ended)
         if state not in _STATUS:
             action["error"] = self._error(state)
         self._came_out(action)
         self._around(action)
-        if spec.get("seed") is not None:
-            action["seed"] = spec["seed"]
-        if spec.get("tags"):
-            action["keywords"] = _one(list(spec["tags"]))
+        if spec.seed is not None:
+            action["seed"] = spec.seed
+        if spec.tags:
+            action["keywords"] = _one(list(spec.tags))
         return action
 
     def _command(self) -> str:
-        return shlex.join(map(str, self.spec["argv"]))
+        return shlex.join(self.spec.argv)
 
     def _error(self, state: str) -> str:
         result = self.result
-        if result.get("reason"):
-            return str(result["reason"])
-        if result.get("signal"):
-            return f"{state}: killed by {result['signal']}"
-        if result.get("exit_code") is not None:
-            return f"{state}: exit code {result['exit_code']}"
+        if result.reason:
+            return result.reason
+        if result.signal:
+            return f"{state}: killed by {result.signal}"
+        if result.exit_code is not None:
+            return f"{state}: exit code {result.exit_code}"
         return f"{state}: its end was not recorded" if state == "interrupted" else state
 
     def _instrument(self) -> Node:
         """Add what was executed: code that is known by commit or digest, or else just a program."""
-        code = self.captured.get("code") or {}
-        git, files = code.get("git") or {}, code.get("files") or []
+        code, environment = self.captured.code, self.captured.environment
+        git, files = code.git or GitState(), code.files
         laid = [_local(name) for name in self.files if name.startswith(f"{CODE}/")]
-        name = self.spec.get("asset") or (files[0]["name"] if files else os.path.basename(str(self.spec["argv"][0])))
+        name = self.spec.asset or (files[0].name if files else os.path.basename("".join(self.spec.argv[:1])))
         node: Node = {
             "@id": "#program",
-            "@type": "SoftwareSourceCode" if git or files or laid else "SoftwareApplication",
+            "@type": "SoftwareSourceCode" if code.is_known or laid else "SoftwareApplication",
             "name": name or "program",
             "command": self._command(),
         }
-        if self.spec.get("asset"):
-            node["identifier"] = self.spec["asset"]
-        if git.get("commit"):
-            node["version"] = git["commit"] + (f"+{git.get('diff_sha256', '')[:12]}" if git.get("dirty") else "")
-        elif files and files[0].get("sha256"):
-            node["version"] = f"sha256-{files[0]['sha256'][:12]}"
-        if git.get("remote"):
-            node["codeRepository"] = git["remote"]
-        python = (self.captured.get("environment") or {}).get("python")
-        if python:
-            node["runtimePlatform"] = f"Python {python}"
-        lock = (self.captured.get("environment") or {}).get("lock")
-        if lock:
-            node["softwareRequirements"] = _one(list(lock))
-        outside = [] if laid else [self._elsewhere("code", each["name"], each, "SoftwareSourceCode") for each in files]
+        if self.spec.asset:
+            node["identifier"] = self.spec.asset
+        if git.commit:
+            node["version"] = git.commit + (f"+{git.diff_sha256[:12]}" if git.dirty else "")
+        elif files and files[0].sha256:
+            node["version"] = f"sha256-{files[0].sha256[:12]}"
+        if git.remote:
+            node["codeRepository"] = git.remote
+        if environment.python:
+            node["runtimePlatform"] = f"Python {environment.python}"
+        if environment.lock:
+            node["softwareRequirements"] = _one(list(environment.lock))
+        outside = [] if laid else [self._elsewhere("code", each.name, each, "SoftwareSourceCode") for each in files]
         if laid or outside:
             node["hasPart"] = _one([{"@id": each} for each in laid] or outside)
         self.nodes.append(node)
@@ -247,7 +255,7 @@ class _Card:
     def _object(self) -> Any:
         """Add what went in: inputs by digest, and parameters."""
         found = []
-        for name, each in (self.captured.get("inputs") or {}).items():
+        for name, each in self.captured.inputs.items():
             path = f"{INPUTS}/{name}"
             if path in self.files:
                 found.append({"@id": _local(path)})
@@ -255,7 +263,7 @@ class _Card:
                 found.append({"@id": _local(path) + "/"})
             else:
                 found.append(self._elsewhere("input", name, each, "CreativeWork"))
-        for name, value in (self.spec.get("params") or {}).items():
+        for name, value in self.spec.params.items():
             found.append(self._value("param", name, value))
         return _one(found or [self._value("param", "command", self._command())])
 
@@ -264,70 +272,64 @@ class _Card:
         result = self.result
         found = []
         start = _start(self.spec)
-        for name, each in (result.get("outputs") or {}).items():
+        for name, each in result.outputs.items():
             path = start + name
-            is_here = path in self.files and not self.spec.get("folder")
+            is_here = path in self.files and not self.spec.folder
             found.append({"@id": _local(path)} if is_here else self._elsewhere("output", name, each, "CreativeWork"))
         metrics = [
-            self._value("metric", name, each.get("value"), each.get("unit", ""))
-            for name, each in (result.get("metrics") or {}).items()
+            self._value("metric", name, number_text(metric.value), metric.unit)
+            for name, metric in result.metrics.items()
         ]
-        energy = self._energy(result.get("energy") or {})
+        energy = self._energy(result.energy)
         if found or metrics or energy:
             action["result"] = _one([*found, *metrics, *energy])
         if metrics:
             action["evaluationResults"] = _one(metrics)
-        usage = [
-            self._value("usage", name, value, _USAGE_UNITS.get(name, ""))
-            for name, value in (result.get("usage") or {}).items()
-        ]
-        if result.get("elapsed_s") is not None:
-            usage.append(self._value("usage", "elapsed_s", result["elapsed_s"], "s"))
+        usage = [self._value("usage", name, value, _USAGE_UNITS.get(name, "")) for name, value in result.usage.items()]
+        if result.elapsed_s is not None:
+            usage.append(self._value("usage", "elapsed_s", result.elapsed_s, "s"))
         if usage or energy:
             action["resourceUsage"] = _one([*usage, *energy])
 
-    def _energy(self, energy: Mapping[str, Any]) -> list[Node]:
+    def _energy(self, energy: EnergyUse) -> list[Node]:
         """Add the energy; every number names the counter it is from."""
-        if energy.get("total_j") is None:
+        if energy.total_j is None:
             return []
-        parts = energy.get("parts") or []
         how = [
             ", ".join(str(each[key]) for key in ("source", "channel", "scope", "method", "error") if each.get(key))
-            for each in parts
+            for each in energy.parts
         ]
         node: Node = {"@id": "#energy", "@type": "PropertyValue", "name": "energy", "propertyID": "energy"}
-        node |= {"value": energy["total_j"], "unitText": "J"}
+        node |= {"value": energy.total_j, "unitText": "J"}
         if how:
             node["measurementTechnique"] = _one(how)
         return [self._once(node)]
 
     def _around(self, action: Node) -> None:
         """Add who ran it, where, and with which variables."""
-        agent = self.captured.get("agent")
+        agent = self.captured.agent
         if agent:
-            said = agent if isinstance(agent, Mapping) else {"name": str(agent)}
             self.nodes.append(
-                {"@id": said.get("orcid") or "#agent", "@type": "Person", "name": said.get("name") or "?"}
+                {"@id": agent.get("orcid") or "#agent", "@type": "Person", "name": agent.get("name") or "?"}
             )
-            if said.get("email"):
-                self.nodes[-1]["email"] = said["email"]
+            if agent.get("email"):
+                self.nodes[-1]["email"] = agent["email"]
             action["agent"] = {"@id": self.nodes[-1]["@id"]}
-        variables = self.captured.get("variables") or {}
+        variables = self.captured.variables
         if variables:
             action["environment"] = _one([self._value("variable", *each) for each in variables.items()])
-        hardware = self.captured.get("hardware") or {}
-        if hardware:
-            self.nodes.append(self._machine(hardware))
+        if self.captured.hardware:
+            self.nodes.append(self._machine(self.captured.hardware))
             action["runsOn"] = {"@id": self.nodes[-1]["@id"]}
-        nodes = (self.captured.get("scheduler") or {}).get("nodes")
+        nodes = self.captured.scheduler.get("nodes")
         if nodes:
             action["computeNodeCount"] = nodes
 
     def _machine(self, hardware: Mapping[str, Any]) -> Node:
         cpu, gpus = hardware.get("cpu") or {}, hardware.get("gpus") or []
-        software = self.captured.get("software") or {}
+        software = self.captured.software
         said = {
-            "name": self.spec.get("system") or hardware.get("host") or "a computer",
+            "name": self.spec.system or hardware.get("host") or "a computer",
             "cpuModel": cpu.get("model"),
             "cpuCorePerNode": cpu.get("cores"),
             "memoryPerNode": hardware.get("memory_bytes"),
@@ -359,26 +361,26 @@ class _Card:
     def _folders(self) -> list[Node]:
         """Add the inputs that are folders of the crate."""
         found = []
-        for name, each in (self.captured.get("inputs") or {}).items():
+        for name, each in self.captured.inputs.items():
             inside = [file for file in self.files if file.startswith(f"{INPUTS}/{name}/")]
             if inside:
                 node: Node = {"@id": _local(f"{INPUTS}/{name}") + "/", "@type": "Dataset", "name": name}
-                if each.get("sha256"):
-                    node["identifier"] = ni(each["sha256"])
+                if each.sha256:
+                    node["identifier"] = ni(each.sha256)
                 node["hasPart"] = _one([{"@id": _local(file)} for file in inside])
                 self.nodes.append(node)
                 found.append({"@id": node["@id"]})
         return found
 
-    def _elsewhere(self, role: str, name: str, facts: Mapping[str, Any], kind: str) -> Node:
+    def _elsewhere(self, role: str, name: str, facts: CodeFile | CapturedInput | OutputFile, kind: str) -> Node:
         """Add something that does not lie in the crate and is known by its digest."""
         node: Node = {"@id": f"#{role}/{_quote(name)}", "@type": kind, "name": name}
-        if facts.get("asset"):
-            node["identifier"] = facts["asset"]
-        if facts.get("sha256"):
-            node["sha256"] = facts["sha256"]
-        if facts.get("size_bytes") is not None:
-            node["contentSize"] = str(facts["size_bytes"])
+        if isinstance(facts, CapturedInput) and facts.asset:
+            node["identifier"] = facts.asset
+        if facts.sha256:
+            node["sha256"] = facts.sha256
+        if facts.size_bytes is not None:
+            node["contentSize"] = str(facts.size_bytes)
         return self._once(node)
 
     def _value(self, role: str, name: str, value: Any, unit: str = "") -> Node:

@@ -1,4 +1,4 @@
-"""The folder of a run: which files it holds, and its record as data.
+"""The folder of a run: which files it holds, and the one place that reads and writes its record.
 
 At most four files, unless the program adds its own:
 
@@ -13,42 +13,56 @@ At most four files, unless the program adds its own:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fairmile.base.errors import SystemFailure
 from fairmile.base.files import write_atomic
+from fairmile.runs.record.record import RecordedSpec, RunRecord
 
-FORMAT = "fairmile-run/1"
 RECORD, OUTPUT, CARD = "run.json", "output.log", "ro-crate-metadata.json"
 WORK = "work"  # where the program runs unless it is told otherwise
 FAR = ".far"
 PACK = "run.zip"  # what a recorder on another machine leaves to be brought back
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """Return what run.json in a folder holds."""
+def read_record(folder: Path) -> RunRecord:
+    """Return the record in the folder of a run; FileNotFoundError or NotADirectoryError where there is none."""
     file = folder / RECORD
     try:
-        document = json.loads(file.read_bytes())
+        data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise SystemFailure(f"cannot read {file}: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("spec"), dict) or "id" not in document:
-        raise SystemFailure(f"{file} is damaged: expected the record of a run")
-    return document
+    return parse_record(data, str(file))
 
 
-def write_record(folder: Path, document: Mapping[str, Any]) -> None:
+def parse_record(data: bytes, source: str) -> RunRecord:
+    """Return the record that the bytes of a run.json state; SystemFailure names `source` and the field."""
+    try:
+        stated = json.loads(data)
+    except ValueError as error:
+        raise SystemFailure(f"cannot read {source}: {error}") from error
+    record = RunRecord.from_dict(stated, source)
+    for name in ("id", "spec"):
+        if not stated.get(name):
+            raise SystemFailure(f"{source} is damaged: {name} is missing, expected the record of a run")
+    return record
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
     """Replace run.json as a whole."""
-    write_atomic(folder / RECORD, json.dumps(document, allow_nan=False))
+    write_atomic(folder / RECORD, record_text(record))
 
 
-def work_folder(folder: Path, spec: Mapping[str, Any]) -> Path:
+def record_text(record: RunRecord) -> str:
+    """Return what run.json holds."""
+    return json.dumps(record.to_dict(), allow_nan=False)
+
+
+def work_folder(folder: Path, spec: RecordedSpec) -> Path:
     """Return where the program of a run starts."""
-    return Path(spec["folder"]) if spec.get("folder") else folder / WORK / spec.get("subfolder", "")
+    return Path(spec.folder) if spec.folder else folder / WORK / spec.subfolder
 
 
 def open_arrays(root: Path) -> list[str]:

@@ -22,8 +22,9 @@ from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
-from fairmile.runs.record.layout import FORMAT, RECORD, read_record, write_record
+from fairmile.runs.record.layout import RECORD, read_record, write_record
 from fairmile.runs.record.packing import SUFFIX, pack, read_packed, unpack
+from fairmile.runs.record.record import RecordedSpec, RunRecord
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunRowDict, RunRowsDict
 from fairmile.runs.record.values import Value
@@ -156,8 +157,8 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def create(self, spec: RunSpec, document: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
-        """Make the folder of a new run and return it with its record, which is not written yet."""
+    def create(self, spec: RunSpec, record: RunRecord) -> Path:
+        """Make the folder of a new run and return it; its record gets an id, and is not written yet."""
         while True:
             id = f"{spec.name}-{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
             folder = self.root / id
@@ -171,15 +172,15 @@ class Ledger:
             except OSError as error:
                 raise write_failure(str(folder), error) from error
             break
-        said = recorded_spec(spec)
-        return folder, {"format": FORMAT, "id": id, "created": time.time(), "spec": said, **document}
+        record.id, record.created, record.spec = id, time.time(), recorded_spec(spec)
+        return folder
 
-    def write(self, folder: Path, document: Mapping[str, Any]) -> None:
+    def write(self, folder: Path, record: RunRecord) -> None:
         """Keep the record of a run that does not run yet; of one that is new nothing stays where that fails."""
         try:
-            write_record(folder, document)
+            write_record(folder, record)
         except DiskFailure:
-            if not document.get("attempts"):
+            if not record.attempts:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
@@ -327,11 +328,11 @@ class Ledger:
     def standing(self, run: Run) -> RunState:
         """Return where a run stands: one whose recorder and program are gone without a word was interrupted."""
         state = run.state
-        return _seen(state, run.document, run.folder) if not state.is_end else state
+        return _seen(state, run.record, run.folder) if not state.is_end else state
 
     def is_orphaned(self, run: Run) -> bool:
         """Tell whether the program of a run outlives its recorder."""
-        return run.state is RunState.RUNNING and _lost_its_recorder(run.document) and bool(find_processes(run.folder))
+        return run.state is RunState.RUNNING and _lost_its_recorder(run.record) and bool(find_processes(run.folder))
 
     # Finding
 
@@ -443,7 +444,7 @@ class Ledger:
             except SystemFailure:  # it is just being replaced, and read the next time
                 continue
             if run is not None and str(state := self.standing(run)) not in alive:
-                changed.append(_of_document(id, known[id], run.document, state))
+                changed.append(_of_record(id, known[id], run.record, state))
         gone = [(id,) for id in known.keys() - there]
         if not changed and not gone:
             return
@@ -454,12 +455,11 @@ class Ledger:
         connection.execute("COMMIT")
 
 
-def recorded_spec(spec: RunSpec) -> dict[str, Any]:
+def recorded_spec(spec: RunSpec) -> RecordedSpec:
     """Return a specification as a record holds it: without variables that look like secrets."""
-    said = spec.model_dump(mode="json", exclude_defaults=True)
-    if said.get("env"):
-        said["env"] = {name: text for name, text in said["env"].items() if not looks_secret(name, text)}
-    return said
+    recorded = RecordedSpec.from_dict(spec.model_dump(mode="json", exclude_defaults=True))
+    recorded.env = {name: text for name, text in recorded.env.items() if not looks_secret(name, text)}
+    return recorded
 
 
 def _stamp(entry: os.DirEntry[str]) -> str:
@@ -474,12 +474,12 @@ def _stamp(entry: os.DirEntry[str]) -> str:
 def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | None:
     path = Path(entry.path)
     try:
-        document = read_packed(path) if path.suffix == SUFFIX else read_record(path)
-        state = RunState((document.get("result") or {}).get("state") or document.get("state") or RunState.RUNNING)
-        return _of_document(id, stamp, document, state if state.is_end else _seen(state, document, path))
+        record = read_packed(path) if path.suffix == SUFFIX else read_record(path)
+        state = Run(record, path).state
+        return _of_record(id, stamp, record, state if state.is_end else _seen(state, record, path))
     except FileNotFoundError:
         return None
-    except (SystemFailure, KeyError, TypeError, ValueError, AttributeError) as error:
+    except SystemFailure as error:
         said = f"its record cannot be read: {error}"
         damaged = {"id": id, "stamp": stamp, "name": "", "state": "interrupted", "created": 0.0, "reason": said}
         return tuple(damaged.get(column, _EMPTY.get(column, "")) for column in _COLUMNS)
@@ -488,10 +488,10 @@ def _values(id: str, stamp: str, entry: os.DirEntry[str]) -> tuple[Any, ...] | N
 _EMPTY: dict[str, Any] = {"elapsed_s": None, "energy_j": None, "params": "{}", "metrics": "{}", "tags": "[]", "job": 0}
 
 
-def _of_document(id: str, stamp: str, document: Mapping[str, Any], state: RunState) -> tuple[Any, ...]:
-    run = Run(document, Path())
-    spec, result = document["spec"], run.result
-    metrics = {name: number_text(float(each["value"])) for name, each in (result.get("metrics") or {}).items()}
+def _of_record(id: str, stamp: str, record: RunRecord, state: RunState) -> tuple[Any, ...]:
+    run = Run(record, Path())
+    measured = record.result.metrics if record.result is not None else {}
+    metrics = {name: number_text(each.value) for name, each in measured.items()}
     values = {
         "id": id,
         "stamp": stamp,
@@ -503,12 +503,12 @@ def _of_document(id: str, stamp: str, document: Mapping[str, Any], state: RunSta
         "identity": run.identity,
         "run_group": run.group,
         "system": run.system,
-        "asset": spec.get("asset", ""),
-        "reason": result.get("reason", ""),
+        "asset": record.spec.asset,
+        "reason": run.reason,
         "params": json.dumps(run.params),
         "metrics": json.dumps(metrics),
-        "tags": json.dumps(spec.get("tags", [])),
-        "job": int(bool(document.get("job"))),
+        "tags": json.dumps(record.spec.tags),
+        "job": int(record.job is not None),
     }
     return tuple(values[column] for column in _COLUMNS)
 
@@ -532,17 +532,16 @@ def _row(values: Mapping[str, Any]) -> RunRow:
     )
 
 
-def _seen(state: RunState, document: Mapping[str, Any], folder: Path) -> RunState:
+def _seen(state: RunState, record: RunRecord, folder: Path) -> RunState:
     """Return the state of a run that has not ended by its own word: one of a job is the scheduler's to tell.
 
     A program that outlives its recorder still runs.
     """
-    is_lost = state is RunState.RUNNING and _lost_its_recorder(document)
+    is_lost = state is RunState.RUNNING and _lost_its_recorder(record)
     return RunState.INTERRUPTED if is_lost and not find_processes(folder) else state
 
 
-def _lost_its_recorder(document: Mapping[str, Any]) -> bool:
-    attempts = document.get("attempts") or []
-    if not attempts or document.get("job"):
+def _lost_its_recorder(record: RunRecord) -> bool:
+    if not record.attempts or record.job is not None:
         return False
-    return Holder.parse(attempts[-1].get("holder", ""), 0).is_dead_here()
+    return Holder.parse(record.attempts[-1].holder, 0).is_dead_here()

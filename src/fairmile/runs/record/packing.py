@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import stat
@@ -19,12 +18,13 @@ import zlib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fairmile.base.errors import Conflict, DiskFailure, Integrity, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Lock, safe_join, sync_folder, write_failure
 from fairmile.base.units import format_size
-from fairmile.runs.record.layout import RECORD, WORK
+from fairmile.runs.record.layout import RECORD, WORK, parse_record
+from fairmile.runs.record.record import RunRecord
 from fairmile.store.limits import Limits
 
 SUFFIX = ".zip"
@@ -103,21 +103,18 @@ def unpack(file: Path) -> Path:
     return folder
 
 
-def read_packed(file: Path) -> dict[str, Any]:
-    """Return what run.json in a packed run holds, without looking at the rest."""
+def read_packed(file: Path) -> RunRecord:
+    """Return the record of a packed run, without looking at the rest."""
     try:
         with open(file, "rb") as stream:
             data = _first_member(stream)
         if data is None:
             data = _member(file)
-        document = json.loads(data)
     except FileNotFoundError:
         raise
     except (OSError, *_DAMAGED) as error:
         raise SystemFailure(f"cannot read {RECORD} in {file}: {error}") from error
-    if not isinstance(document, dict) or "spec" not in document or "id" not in document:
-        raise SystemFailure(f"{file} is damaged: expected the record of a run")
-    return document
+    return parse_record(data, f"{RECORD} in {file}")
 
 
 def extract(file: Path, folder: Path, *, limits: Limits | None = LIMITS, only: str = "*") -> list[str]:

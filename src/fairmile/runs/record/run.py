@@ -1,10 +1,9 @@
-"""The record that is kept of one execution."""
+"""A run as readers see it: its record, its folder and its log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
@@ -14,152 +13,189 @@ from fairmile.base.registry import Plugin, Registry
 from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILES, Log, event_files, read_log
+from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.packing import extract
+from fairmile.runs.record.record import (
+    Captured,
+    EnergyUse,
+    JobReference,
+    Metric,
+    OutputFile,
+    RunRecord,
+    RunResult,
+    RunState,
+    TrialReference,
+)
 from fairmile.runs.record.shapes import RunDict
-from fairmile.runs.record.values import Better, Value
+from fairmile.runs.record.values import Value
 
 if TYPE_CHECKING:
     from fairmile.runs.record.spec import RunSpec
+
+__all__ = ["Metric", "Run", "RunState"]
 
 # A list of runs needs no specification, and what checks one takes longer to load than the list to make.
 _SPECS: Registry[type[RunSpec]] = Registry("specification", {"run": Plugin("fairmile.runs.record.spec:RunSpec")})
 _SHOWN = 5
 
 
-class RunState(StrEnum):
-    """Where a run stands."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-    CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"  # its end was never recorded: killed, a lost node, a power cut
-
-    @property
-    def is_end(self) -> bool:
-        return self not in (RunState.QUEUED, RunState.RUNNING)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric of a run, over all values that were logged; `value` is the last."""
-
-    value: float
-    first: float
-    min: float
-    max: float
-    mean: float
-    count: int
-    unit: str = ""
-    better: Better = ""
-    tolerance: float | None = None
-
-    @property
-    def best(self) -> float:
-        """The best value ever seen, by the metric's direction; the last one where it has none."""
-        return {"lower": self.min, "higher": self.max}.get(self.better, self.value)
-
-
 @dataclass(frozen=True, repr=False)
 class Run(Result):
-    """The record of one execution. `document` is what run.json holds."""
+    """One execution, read from its record and its folder."""
 
-    document: Mapping[str, Any]
+    record: RunRecord
     folder: Path
     packed: bool = field(default=False)  # whether `folder` is a zip file that holds the four
 
     @property
     def id(self) -> str:
-        return str(self.document["id"])
+        return self.record.id
 
     @property
     def name(self) -> str:
-        return str(self.document["spec"]["name"])
+        return self.record.spec.name
 
     @property
     def spec(self) -> RunSpec:
-        return _SPECS["run"].model_validate(self.document["spec"])
+        return _SPECS["run"].model_validate(self.record.spec.to_dict())
 
     @property
     def identity(self) -> str:
         """The digest of all that went in; empty where something of it is not known."""
-        return str(self.document.get("identity") or "")
+        return self.record.identity
 
     @property
     def created(self) -> float:
-        return float(self.document["created"])
+        return self.record.created
 
     @property
     def params(self) -> Mapping[str, Value]:
-        return self.document["spec"].get("params") or {}
+        return self.record.spec.params
 
     @property
     def group(self) -> str:
-        return str(self.document["spec"].get("group") or "")
+        return self.record.spec.group
+
+    @property
+    def tags(self) -> list[str]:
+        return self.record.spec.tags
 
     @property
     def system(self) -> str:
         """The system it ran on: its name, or that of the host."""
-        return str(self.document["spec"].get("system") or self.hardware.get("host") or "")
+        return self.record.spec.system or str(self.hardware.get("host") or "")
 
     @property
-    def captured(self) -> Mapping[str, Any]:
-        """What was found when it started: code, inputs, environment, hardware, software, scheduler, variables."""
-        return self.document.get("captured") or {}
+    def argv(self) -> list[str]:
+        """The command that was executed; as it was asked for, where its placeholders were not filled in."""
+        return self.record.argv or self.record.spec.argv
+
+    @property
+    def work(self) -> Path:
+        """The folder that its program starts in."""
+        return work_folder(self.folder, self.record.spec)
+
+    @property
+    def captured(self) -> Captured:
+        """What was captured when it started: code, inputs, environment, hardware, software, scheduler, variables."""
+        return self.record.captured
 
     @property
     def hardware(self) -> Mapping[str, Any]:
-        return self.captured.get("hardware") or {}
+        return self.record.captured.hardware
 
     @property
     def prediction(self) -> Mapping[str, Any]:
         """What was expected beforehand: `elapsed_s`, `memory_bytes`, `energy_j`, each {value, low, high, source}."""
-        return self.document.get("prediction") or {}
+        return self.record.prediction
 
     @property
-    def result(self) -> Mapping[str, Any]:
-        """How it ended; empty as long as that is not known."""
-        return self.document.get("result") or {}
+    def job(self) -> JobReference | None:
+        """The job that carries it, or carried it."""
+        return self.record.job
+
+    @property
+    def trial(self) -> TrialReference | None:
+        """Which trial of a study it is, where it is one."""
+        return self.record.trial
+
+    @property
+    def result(self) -> RunResult | None:
+        """How it ended; None as long as that is not known."""
+        return self.record.result
 
     @property
     def state(self) -> RunState:
-        said = self.result.get("state") or self.document.get("state") or RunState.RUNNING
-        return RunState(said)
+        return self.record.result.state if self.record.result is not None else self.record.state
+
+    def in_state(self, state: RunState, trouble: str = "") -> Run:
+        """Return this run, which has not ended by its own word, as it stands by that of somebody else."""
+        return replace(self, record=replace(self.record, state=state, trouble=trouble or self.record.trouble))
+
+    @property
+    def reason(self) -> str:
+        """Why it ended as it did; empty where there is nothing to say."""
+        return self.record.result.reason if self.record.result is not None else ""
+
+    @property
+    def hint(self) -> str:
+        """What to do about the reason; empty where nobody knows."""
+        return self.record.result.hint if self.record.result is not None else ""
 
     @property
     def elapsed_s(self) -> float | None:
-        return self.result.get("elapsed_s")
+        return self.record.result.elapsed_s if self.record.result is not None else None
+
+    @property
+    def ended(self) -> float | None:
+        """When it ended; None as long as that is not known."""
+        return self.record.result.ended if self.record.result is not None else None
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """What its processes used, such as `cpu_s` and `max_rss_bytes`."""
+        return self.record.result.usage if self.record.result is not None else {}
+
+    @property
+    def energy(self) -> EnergyUse:
+        """What was measured of its energy."""
+        return self.record.result.energy if self.record.result is not None else EnergyUse()
 
     @property
     def energy_j(self) -> float | None:
         """The energy of all that was measured, counted once; None where nothing measured it."""
-        return (self.result.get("energy") or {}).get("total_j")
+        return self.energy.total_j
+
+    @property
+    def outputs(self) -> Mapping[str, OutputFile]:
+        """The files that it made or changed, by their paths in the folder it worked in."""
+        return self.record.result.outputs if self.record.result is not None else {}
 
     @property
     def metrics(self) -> dict[str, Metric]:
         """What was measured, that which was declared first."""
-        found = self.result.get("metrics") or {}
-        ordered = sorted(found, key=lambda name: name not in (self.document["spec"].get("metrics") or {}))
-        return {name: _metric(found[name]) for name in ordered}
+        measured = self.record.result.metrics if self.record.result is not None else {}
+        ordered = sorted(measured, key=lambda name: name not in self.record.spec.metrics)
+        return {name: measured[name] for name in ordered}
 
     @property
     def notes(self) -> list[str]:
         """What else is to be said about it, in sentences."""
-        untouched = self.result.get("untouched") or []
+        result = self.record.result
+        untouched = result.untouched if result is not None else []
         shown = ", ".join(untouched[:_SHOWN]) + (" and more" if len(untouched) > _SHOWN else "")
         kept = [f"not recorded as output, since the run left it as it was: {shown}"] if untouched else []
-        return [note for note in [*self.result.get("notes", []), *kept, self.document.get("trouble", "")] if note]
+        own = result.notes if result is not None else []
+        return [note for note in [*own, *kept, self.record.trouble] if note]
 
     @property
     def spans(self) -> Mapping[str, Mapping[str, float]]:
         """For each timer: count, total_s, mean_s, min_s, max_s, p50_s, p95_s, p99_s."""
-        return self.result.get("spans") or {}
+        return self.record.result.spans if self.record.result is not None else {}
 
     def to_dict(self) -> RunDict:
-        """Return the record."""
-        return cast(RunDict, dict(self.document))
+        """Return the record as JSON states it."""
+        return cast(RunDict, self.record.to_dict())
 
     def summary(self) -> str:
         took = f" in {format_duration(self.elapsed_s)}" if self.elapsed_s is not None else ""
@@ -186,9 +222,3 @@ class Run(Result):
         with TemporaryDirectory(prefix="fairmile-run-") as scratch:
             extract(self.folder, Path(scratch) / self.id, only=FILES, limits=None)
             return read_log(event_files(Path(scratch) / self.id))
-
-
-def _metric(said: Mapping[str, Any]) -> Metric:
-    numbers = {name: float(said[name]) for name in ("value", "first", "min", "max", "mean")}
-    tolerance = said.get("tolerance")
-    return Metric(**numbers, count=said["count"], unit=said["unit"], better=said["better"], tolerance=tolerance)

@@ -26,14 +26,13 @@ class TrialResult:
 
 def is_trial(run: Run) -> bool:
     """Tell whether a run is a trial of a study."""
-    return bool(run.document.get("trial"))
+    return run.trial is not None
 
 
 def result_of(run: Run) -> TrialResult:
     """Return what a trial came to, by the record of its run."""
-    said = run.document.get("trial") or {}
     metrics = {name: metric.value for name, metric in run.metrics.items()}
-    return trial_result(run.state, str(run.result.get("reason") or ""), metrics, said.get("objectives") or ())
+    return trial_result(run.state, run.reason, metrics, run.trial.objectives if run.trial is not None else ())
 
 
 def trial_result(state: RunState, reason: str, metrics: Mapping[str, float], objectives: Iterable[str]) -> TrialResult:

@@ -24,6 +24,7 @@ from fairmile.base.results import Result
 from fairmile.runs.execute.batches import Frozen, read_tasks, write_tasks
 from fairmile.runs.execute.worker import Batch
 from fairmile.runs.record.ledger import Ledger, RunRow
+from fairmile.runs.record.record import JobReference
 from fairmile.runs.record.run import RunState
 from fairmile.runs.record.spec import RunSpec
 from fairmile.runs.record.trial import trial_result
@@ -468,7 +469,7 @@ def work(
     study, batch = read_sweep(folder), Batch.read(folder)
     definition = read_document(study.document["source"], environ=environ)
     task = int(environ.get("FAIRMILE_ARRAY_INDEX") or 0)
-    job = {"key": key, "system": study.system, "task": task} if key else None
+    job = JobReference(key=key, system=study.system, task=task) if key else None
     objectives = [Objective(**each) for each in study.document["study"]["objectives"]]
     template = study.document["template"]
     changes = study.document.get("changes", {})

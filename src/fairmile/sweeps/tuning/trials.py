@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairmile.meter.tail import Tail
 from fairmile.runs.execute.batches import Frozen
 from fairmile.runs.execute.worker import Batch
+from fairmile.runs.record.record import JobReference, RunRecord, TrialReference
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.trial import STOPPED_EARLY, result_of
 from fairmile.runs.record.values import Value
@@ -29,7 +30,7 @@ class TrialRunner:
         members: Members,
         batch: Batch,
         objectives: Sequence[Objective],
-        job: Mapping[str, Any] | None,
+        job: JobReference | None,
     ) -> None:
         self._study = study
         self._frozen = frozen
@@ -50,21 +51,20 @@ class TrialRunner:
         id = f"{self._study}-{trial.number:05d}" + (f"-{trial.generation}" if trial.until is not None else "")
         member = self._member(id, trial)
         watched = _Watched(self._batch.root / id, self._objectives[0], report)
-        said = {
-            "study": self._study,
-            "number": trial.number,
-            "generation": trial.generation,
-            "objectives": {each.metric: each.better for each in self._objectives},
-        }
-        more: dict[str, Any] = {"trial": said} | ({"job": dict(self._job)} if self._job else {})
+        reference = TrialReference(
+            study=self._study,
+            number=trial.number,
+            generation=trial.generation,
+            objectives={each.metric: each.better for each in self._objectives},
+        )
 
         def look() -> str:
             return watched.look() or (INTERRUPTED if self.is_interrupted else "")
 
-        document = self._batch.execute(member, more=more, look=look, then=lambda _: watched.take())
-        if document is None:
+        record = self._batch.execute(member, job=self._job, trial=reference, look=look, then=lambda _: watched.take())
+        if record is None:
             return Outcome("failed", reason=f"run {id} is executed by another process", run=id)
-        return self._outcome(document, id)
+        return self._outcome(record, id)
 
     def _member(self, id: str, trial: Trial) -> dict[str, Any]:
         point = Point(trial.number, id, trial.params)
@@ -80,9 +80,9 @@ class TrialRunner:
             member["env"] = {**member.get("env", {}), **places}
         return member
 
-    def _outcome(self, document: Mapping[str, Any], id: str) -> Outcome:
+    def _outcome(self, record: RunRecord, id: str) -> Outcome:
         folder = self._batch.root / id
-        result = result_of(Run(document, folder))
+        result = result_of(Run(record, folder))
         if result.state == "running":  # not the trial failed: it may be tried again
             self.is_interrupted = True
         left = folder / CHECKPOINT
