@@ -61,8 +61,8 @@ class Benchmark(Result):
     @property
     def rule(self) -> Mapping[str, Any]:
         """What is measured and when a result counts: metric, direction, target, rule, models, data sets."""
-        said = self.card.get("matchSpec")
-        return said if isinstance(said, Mapping) else {}
+        rule = self.card.get("matchSpec")
+        return rule if isinstance(rule, Mapping) else {}
 
     @property
     def baselines(self) -> list[Mapping[str, Any]]:
@@ -75,8 +75,8 @@ class Benchmark(Result):
     def parameters(self) -> list[Parameter]:
         """Return what can be set; a benchmark that runs a program of its own says that in its card alone."""
         if self.folder is None or not (self.folder / f"{SETTINGS}.py").is_file():
-            said = self.card.get("hyperparameters")
-            return [Parameter(name, value, "") for name, value in said.items()] if isinstance(said, Mapping) else []
+            values = self.card.get("hyperparameters")
+            return [Parameter(name, value, "") for name, value in values.items()] if isinstance(values, Mapping) else []
         fields = dataclasses.fields(load(self.folder, SETTINGS).Settings)
         return [Parameter(each.name, each.default, each.metadata.get("meaning", "")) for each in fields]
 
@@ -84,8 +84,8 @@ class Benchmark(Result):
         """Return the form of its data, by what a file is; empty where only its data sets' own cards tell."""
         if self.folder is None or not (self.folder / f"{SCHEMA}.py").is_file():
             return {}
-        found: Schema = load(self.folder, SCHEMA).SCHEMA
-        return found
+        schema: Schema = load(self.folder, SCHEMA).SCHEMA
+        return schema
 
     def step_file(self) -> Path | None:
         """Return the file whose `build(**parameters)` is one training step, for predictions; None where it has none."""
@@ -152,8 +152,8 @@ class Benchmarks:
         """Return every benchmark, those that Fairmile includes first."""
         hits = [hit for hit in self._catalog().find("benchmark", limit=_ALL) if not hit.row.gone]
         cards = [self._catalog().get(str(hit.handle)) for hit in hits]
-        found = [Benchmark(card, _own_folder(card)) for card in cards]
-        return BenchmarkList(sorted(found, key=lambda each: (each.folder is None, each.name)))
+        benchmarks = [Benchmark(card, _own_folder(card)) for card in cards]
+        return BenchmarkList(sorted(benchmarks, key=lambda each: (each.folder is None, each.name)))
 
     def show(self, name: str) -> BenchmarkDetails:
         """Return the benchmark that a name or a folder means, with its parameters and the form of its data."""
@@ -166,8 +166,8 @@ class Benchmarks:
         card = card_in(file)
         if card is not None:
             return Benchmark(card, folder_of(str(file.absolute().parent)))
-        found = self._catalog().get(name, kind="benchmark")
-        return Benchmark(found, _own_folder(found))
+        card = self._catalog().get(name, kind="benchmark")
+        return Benchmark(card, _own_folder(card))
 
     def step_of(self, name: str) -> Path:
         """Return the file that builds a training step of a benchmark, or of the benchmark that has a model.
@@ -176,17 +176,19 @@ class Benchmarks:
         """
         card = card_in(card_file(name)) or runnable(self._catalog(), name)
         if card.kind == "model":
-            found = [each for each in self.ls() if card.iri in as_list(each.rule.get("models"))]
+            candidates = [each for each in self.ls() if card.iri in as_list(each.rule.get("models"))]
         else:
-            found = [self.get(name)]
-        for each in found:
+            candidates = [self.get(name)]
+        for each in candidates:
             file = each.step_file()
             if file is not None:
                 return file
         count = card.get("parameterCount")
-        told = f"; its card tells {count:,} parameters and nothing else to count with" if isinstance(count, int) else ""
+        known = (
+            f"; its card tells {count:,} parameters and nothing else to count with" if isinstance(count, int) else ""
+        )
         raise NotFound(
-            f"{name} brings no step that could be traced{told}",
+            f"{name} brings no step that could be traced{known}",
             hint="give FILE.py:FUNCTION that builds one, or a description in YAML: `fairmile predict memory --help`",
         )
 

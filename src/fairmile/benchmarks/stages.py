@@ -34,12 +34,12 @@ class Step(Protocol):
 
 def declared_steps(name: str) -> Mapping[str, Step]:
     """Return the steps that a benchmark, by its name or its folder, declares as `STEPS` in its settings."""
-    found: Mapping[str, Step] | None = getattr(load(folder_of(name), SETTINGS), "STEPS", None)
-    if not found:
+    steps: Mapping[str, Step] | None = getattr(load(folder_of(name), SETTINGS), "STEPS", None)
+    if not steps:
         raise UsageError(
             f"the benchmark {name} has no steps: it is run as a whole", hint=f"`fairmile run {name}` does that"
         )
-    return found
+    return steps
 
 
 def planned_steps(name: str, steps: Sequence[str] = ()) -> StagePlan:
@@ -80,7 +80,7 @@ def run_stages(
     read_settings(load(folder_of(name), SETTINGS).Settings, given)
     group = str(changes.pop("group", "")) or _group(name, given, seed)
     inputs: dict[str, Input] = dict(changes.pop("inputs", {}))
-    found = StageRuns()
+    stage_runs = StageRuns()
     for step in wanted:
         takes = declared[step].params
         own = {key: value for key, value in given.items() if takes is None or key in takes}
@@ -90,7 +90,7 @@ def run_stages(
             # It is known, but what it made is not there any more.
             run = _ended(runs, runs.run(name, again=True, echo=echo, **asked), echo)
         on_stage(step, run)
-        found.append(run)
+        stage_runs.append(run)
         if run.state is not RunState.DONE:
             raise _failed(runs, name, step, run)
         if missing := _lost(run, declared[step].gives):
@@ -99,7 +99,7 @@ def run_stages(
                 hint=f"see `fairmile runs show {run.id}`; a card has to name it in `outputs`",
             )
         inputs |= {file.name: Input(path=str(file)) for file in _given(run, declared[step].gives)}
-    return found
+    return stage_runs
 
 
 def _ended(runs: Runs, run: Run, echo: BinaryIO | None) -> Run:
@@ -136,9 +136,9 @@ def _given(run: Run, patterns: Sequence[str]) -> list[Path]:
 
 def _failed(runs: Runs, name: str, step: str, run: Run) -> RunFailed:
     reason = run.reason or f"it is {run.state}"
-    said = runs.output(run.id).decode(errors="replace").strip().splitlines()
-    told = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
+    lines = runs.output(run.id).decode(errors="replace").strip().splitlines()
+    message = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
     return RunFailed(
-        f"step {step} of {name} did not succeed ({run.id}): {told or reason}",
+        f"step {step} of {name} did not succeed ({run.id}): {message or reason}",
         hint=f"`fairmile runs show {run.id}` tells more; called again, it goes on with this step",
     )

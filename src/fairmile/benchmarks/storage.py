@@ -239,12 +239,12 @@ def plan(
         raise UsageError("there is no folder to measure", hint="name one, such as $SCRATCH or /tmp")
     if size_bytes is not None and size_bytes < speed.SMALLEST_BYTES:
         raise UsageError(f"{size_bytes} bytes are too few to measure with", hint=f"at least {speed.SMALLEST_BYTES}")
-    found: dict[str, StorageFolder] = {}
+    folders: dict[str, StorageFolder] = {}
     for path in paths:
         real = _folder(path)
-        if real not in found:
-            found[real] = _place(real, size_bytes, purged or {}, quotas, environ or {})
-    return StoragePlan(_with_own_labels(list(found.values())))
+        if real not in folders:
+            folders[real] = _place(real, size_bytes, purged or {}, quotas, environ or {})
+    return StoragePlan(_with_own_labels(list(folders.values())))
 
 
 def metric_specs(places: Sequence[StorageFolder]) -> dict[str, MetricSpec]:
@@ -335,18 +335,18 @@ def _free(real: str, mount: Mount, quotas: Quotas | None) -> tuple[int, str]:
 
 def _free_memory() -> list[int]:
     """Return what this host and this job's share of it have left: a RAM disk that takes more gets a program killed."""
-    found = []
+    limits = []
     with suppress(OSError, ValueError):
         text = Path("/proc/meminfo").read_text()
-        if told := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
-            found.append(int(told[1]) * 1024)
+        if available := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
+            limits.append(int(available[1]) * 1024)
     with suppress(OSError, ValueError):
         own = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0]
         group = Path("/sys/fs/cgroup") / own.lstrip("/")
         limit = (group / "memory.max").read_text().strip()
         if limit != "max":
-            found.append(max(int(limit) - int((group / "memory.current").read_text()), 0))
-    return found
+            limits.append(max(int(limit) - int((group / "memory.current").read_text()), 0))
+    return limits
 
 
 def _lifetime(real: str, mount: Mount, purged: Mapping[str, str], environ: Mapping[str, str]) -> str:
@@ -504,7 +504,7 @@ class _Use:
     def is_known(self, measured: Measured) -> bool:
         return not self.reads or measured.place.is_memory or measured.read_from != "memory"
 
-    def standing(self, measured: Measured) -> tuple[bool, bool]:
+    def rank(self, measured: Measured) -> tuple[bool, bool]:
         """Return what goes before speed: memory is short, and what is not known cannot be compared."""
         return measured.place.is_memory, not self.is_known(measured)
 
@@ -537,9 +537,9 @@ def _advice(use: _Use, usable: Sequence[Measured]) -> Advice:
         if not lasting:
             return Advice(use.name, (), "files stay in none of these folders: copy results elsewhere")
         usable = lasting
-    ranked = sorted(usable, key=lambda each: (use.standing(each), -use.score(each)))
+    ranked = sorted(usable, key=lambda each: (use.rank(each), -use.score(each)))
     first = ranked[0]
-    equals = [each for each in ranked if use.standing(each) == use.standing(first) and _is_as_fast(use, each, first)]
+    equals = [each for each in ranked if use.rank(each) == use.rank(first) and _is_as_fast(use, each, first)]
     # Inside what one measurement can tell, other things decide.
     best = max(equals, key=lambda each: (use.stays == "better" and each in lasting, each.place.free_bytes))
     ranked = [best, *(each for each in ranked if each is not best)]

@@ -269,20 +269,20 @@ def _holds(run: Run, key: str, value: str) -> bool:
         return own[key] == value
     if key == "tag":
         return value in run.tags
-    said = run.params.get(key.removeprefix("param."), _holds)  # a function is no parameter: none was given
-    if isinstance(said, bool) or said is None:
-        return str(said).lower() == value.lower()
-    if isinstance(said, (int, float)):
+    param = run.params.get(key.removeprefix("param."), _holds)  # a function is no parameter: none was given
+    if isinstance(param, bool) or param is None:
+        return str(param).lower() == value.lower()
+    if isinstance(param, (int, float)):
         try:
-            return float(value) == said
+            return float(value) == param
         except ValueError:
             return False
-    return said == value
+    return param == value
 
 
-def _one_kind(metric: str, found: Sequence[Measure], better: Better = "") -> tuple[str, Better]:
-    units = {each.unit for each in found}
-    directions = {better} if better else {each.better for each in found} - {""}
+def _one_kind(metric: str, measured: Sequence[Measure], better: Better = "") -> tuple[str, Better]:
+    units = {each.unit for each in measured}
+    directions = {better} if better else {each.better for each in measured} - {""}
     if len(units) > 1:
         raise UsageError(
             f"{metric} cannot be ranked: its runs use the units {', '.join(sorted(unit or 'none' for unit in units))}",
@@ -297,9 +297,9 @@ def _one_kind(metric: str, found: Sequence[Measure], better: Better = "") -> tup
     return next(iter(units)), next(iter(directions))
 
 
-def _key(found: Estimate, better: Better) -> tuple[bool, float]:
-    broken = found.not_finite > 0 or found.count == 0
-    mean = 0.0 if math.isnan(found.mean) else found.mean
+def _key(estimate: Estimate, better: Better) -> tuple[bool, float]:
+    broken = estimate.not_finite > 0 or estimate.count == 0
+    mean = 0.0 if math.isnan(estimate.mean) else estimate.mean
     return broken, -mean if better == "higher" else mean
 
 

@@ -262,26 +262,28 @@ def _repeated(comparison: Comparison) -> Iterator[Block]:
     yield Heading("Over the repeats")
     rows: list[Row] = []
     for row in comparison.rows:
-        found, why = row.cells[0].estimate, row.cells[0].why
-        if found is None:
+        estimate, why = row.cells[0].estimate, row.cells[0].why
+        if estimate is None:
             continue
-        spread = percent(found.sd / abs(found.mean), signed=False) if found.sd is not None and found.mean else ""
+        spread = (
+            percent(estimate.sd / abs(estimate.mean), signed=False) if estimate.sd is not None and estimate.mean else ""
+        )
         shown = [
-            number(found.mean, row.unit),
-            deviation(found.sd, found.mean, row.unit),
+            number(estimate.mean, row.unit),
+            deviation(estimate.sd, estimate.mean, row.unit),
             spread,
-            between(found.low, found.high, row.unit) or _both(found, row.unit),
+            between(estimate.low, estimate.high, row.unit) or _both(estimate, row.unit),
         ]
-        rows.append([title(row.metric), *shown, str(found.count), Cell(why, tone="warn")])
+        rows.append([title(row.metric), *shown, str(estimate.count), Cell(why, tone="warn")])
     interval = f"{comparison.confidence * 100:g} % interval of the mean"
     columns = ["metric", "mean", "standard deviation", "of the mean", interval, "runs", ""]
     yield table(columns, rows, numbers=columns[1:-1])
     yield from (Note(note) for note in comparison.notes)
 
 
-def _both(found: Estimate, unit: str) -> str:
+def _both(estimate: Estimate, unit: str) -> str:
     """Return the two values of which no interval can be told."""
-    return "" if found.count < 2 else f"{number(found.least, unit)} and {number(found.largest, unit)}"
+    return "" if estimate.count < 2 else f"{number(estimate.least, unit)} and {number(estimate.largest, unit)}"
 
 
 def _ranked(board: Leaderboard) -> Iterator[Block]:
@@ -321,8 +323,8 @@ def _curves(
     if bands and 1 < len(few) <= 4:
         images += drawn(lambda: figures.learning_curve(few, metrics))
     if main and len(done) >= _HISTOGRAM_FROM:
-        found = [each for run in done if (each := measures(run).get(main))]
-        images += drawn(lambda: figures.histogram([each.value for each in found], main, found[0].unit))
+        measured = [each for run in done if (each := measures(run).get(main))]
+        images += drawn(lambda: figures.histogram([each.value for each in measured], main, measured[0].unit))
     if images:
         yield Heading("Curves" if bands else "Distribution")
         yield from images
@@ -355,21 +357,21 @@ def _listed(runs: Sequence[Run]) -> Iterator[Block]:
         state = Cell(str(run.state), tone=state_tone(run.state) if run.state is not RunState.DONE else "")
         rows.append([run.id, state, run.system, params, *cells, Cell(when(run.created)[:16], run.created)])
     columns = ["run", "state", "system", "parameters", *map(title, names), "created (UTC)"]
-    said = [at for at in range(len(columns)) if any(_said(row[at]) for row in rows)]
-    shown: list[Row] = [[row[at] for at in said] for row in rows]
-    yield table([columns[at] for at in said], shown, numbers=[title(name) for name in names])
+    filled = [at for at in range(len(columns)) if any(_cell_text(row[at]) for row in rows)]
+    shown: list[Row] = [[row[at] for at in filled] for row in rows]
+    yield table([columns[at] for at in filled], shown, numbers=[title(name) for name in names])
     if len(runs) > _MOST_RUNS:
         yield Text(f"The first {_MOST_RUNS} of {len(runs):,}.")
     yield Text("fairmile rerun RUN does one of them again from its record alone.")
 
 
-def _said(cell: str | Cell) -> str:
+def _cell_text(cell: str | Cell) -> str:
     return cell.text if isinstance(cell, Cell) else cell
 
 
 def _machines(runs: Sequence[Run]) -> Iterator[Block]:
-    found = {run.system: hardware_lines(run.hardware) for run in runs}
-    folds = [Fold(name or "this machine", (Facts(tuple(lines.items())),)) for name, lines in found.items() if lines]
+    machines = {run.system: hardware_lines(run.hardware) for run in runs}
+    folds = [Fold(name or "this machine", (Facts(tuple(lines.items())),)) for name, lines in machines.items() if lines]
     if folds:
         yield Heading("Machines")
         yield from folds[:_TOP]

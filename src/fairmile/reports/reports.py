@@ -123,8 +123,8 @@ class Reports:
 
     def groups(self, *references: str) -> Mapping[str, Sequence[Run]]:
         """Return the runs that each word means; those of a single word in groups of repeats."""
-        found = {reference: self._ledger().select(reference) for reference in references}
-        return group_runs(next(iter(found.values()))) if len(found) == 1 else found
+        selected = {reference: self._ledger().select(reference) for reference in references}
+        return group_runs(next(iter(selected.values()))) if len(selected) == 1 else selected
 
     def _filtered(self, references: Sequence[str], where: Sequence[str]) -> list[Run]:
         holds, ledger = parse_where(where), self._ledger()
