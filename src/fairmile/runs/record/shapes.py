@@ -1,9 +1,8 @@
 """The JSON of runs: what `to_dict()` of a run, of a row of a list and of a change gives.
 
-The shapes of a run are those of the parts of `RunRecord`; a number that is NaN or infinite is a text.
+The shapes of a run are those of the parts of `RunRecord`; a number that is NaN or infinite is a text. Annotations are
+evaluated here, since a list of runs loads this module and a text of each would have to be compiled.
 """
-
-from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
