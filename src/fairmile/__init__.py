@@ -74,8 +74,9 @@ if TYPE_CHECKING:
     from fairmile.runs.record.run import Run
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
-    from fairmile.sweeps.sweeps import PointStatus, Sweeps
-    from fairmile.sweeps.tuning.engine import TrialRecord
+    from fairmile.sweeps.results import SweepStatus
+    from fairmile.sweeps.sweeps import Sweeps
+    from fairmile.sweeps.tuning.results import StudyStatus
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
     from fairmile.workspace import Workspace
@@ -153,7 +154,7 @@ def run(what: str | Sequence[str], dataset: str = "", *, again: bool = False, **
 
 def sweep(
     what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, at_once: int = 1, **fields: Any
-) -> list[PointStatus]:
+) -> SweepStatus:
     """Run a file, an asset or a command over all combinations of values, to the end; tell how each point ended.
 
     `params` are axes, as `{"lr": [0.1, 0.01]}`; `fields` are those of a run, as `system`, where it then runs.
@@ -169,7 +170,7 @@ def sweep(
 
 def tune(
     what: str | Path | Sequence[str], *, params: Mapping[str, Any] | None = None, workers: int = 1, **fields: Any
-) -> Sequence[TrialRecord]:
+) -> StudyStatus:
     """Search for the best values as a file says, until its budget is spent; return all trials.
 
     `fields` are those of a run, or of the file's `tuning`, as `trials` and `sampler`.

@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from fairmile.predict.predict import Predict
     from fairmile.reports.reports import Reports
     from fairmile.runs.record.ledger import Ledger
+    from fairmile.runs.record.run import Run
     from fairmile.runs.runs import Runs
     from fairmile.store.store import Store
+    from fairmile.sweeps.status import WorkspaceStatus
     from fairmile.sweeps.sweeps import Sweeps
     from fairmile.sweeps.tuning.study import Studies
     from fairmile.traces.traces import Traces
@@ -108,6 +110,12 @@ def _pue(value: Any) -> float:
     from fairmile.meter.footprint import pue_of
 
     return pue_of(value)
+
+
+def _best_point(runs: Sequence[Run], metric: str) -> str:
+    from fairmile.reports.sweep import best
+
+    return best(runs, metric).text
 
 
 def _table(value: Any) -> Path | None:
@@ -475,6 +483,19 @@ class Workspace:
 
         return Ledger(self.home / "runs")
 
+    def status(self, on_problem: Callable[[str], None] = lambda _: None) -> WorkspaceStatus:
+        """Return what runs, what waits and what ended last, here and on every system.
+
+        `on_problem` hears why a system could not be asked; its runs keep their last known state.
+        """
+        from fairmile.runs.record.layout import open_arrays
+        from fairmile.sweeps.status import read_status
+
+        ledger = self.ledger
+        if ledger.with_jobs() or open_arrays(ledger.root):
+            self.runs.refresh(on_problem=on_problem)
+        return read_status(ledger, self.home / "sweeps")
+
     @cached_property
     def runs(self) -> Runs:
         from fairmile.runs.runs import Runs, Services
@@ -486,6 +507,7 @@ class Workspace:
             envs=lambda: self.envs,
             jobs=lambda: self.jobs,
             predictors={"step": self._from_step},
+            supply=self.supply,
         )
         return Runs(self.home / "runs", around, environ=self.environ)
 
@@ -498,7 +520,13 @@ class Workspace:
     def sweeps(self) -> Sweeps:
         from fairmile.sweeps.sweeps import Sweeps
 
-        return Sweeps(self.home / "sweeps", lambda: self.runs, resolve=self.resolve, environ=self.environ)
+        return Sweeps(
+            self.home / "sweeps",
+            lambda: self.runs,
+            resolve=self.resolve,
+            environ=self.environ,
+            best=_best_point,
+        )
 
     @cached_property
     def studies(self) -> Studies:

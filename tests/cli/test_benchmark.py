@@ -208,9 +208,9 @@ def test_the_commands_that_would_measure_collectives_are_told(fairmile: Fairmile
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--ranks", "two"], "--ranks: 'two' is no number"),
-        (["--ranks", "-2"], "--ranks: '-2' is no number"),
-        (["--ranks", "²"], "--ranks: '²' is no number"),
+        (["--ranks", "two"], "--ranks: 'two' is not a number"),
+        (["--ranks", "-2"], "--ranks: '-2' is not a number"),
+        (["--ranks", "²"], "--ranks: '²' is not a number"),
         (["--ranks", "1"], "ranks [1] cannot be measured"),
         (["--ranks", ","], "ranks [] cannot be measured"),
         (["--sizes", "big"], "big"),
@@ -236,7 +236,7 @@ def test_measured_collectives_stand_beside_a_model(
     assert result.out.splitlines()[0].split() == heading.split()
     assert len(result.out.splitlines()) == 1 + len(sizes)
     assert result.out.splitlines()[1].split()[:7] == ["all", "reduce", "2", "1.0", "KiB", "20.2", "µs"]
-    assert "note: all_to_all was left out: gloo has none" in result.err
+    assert "note: all_to_all was skipped: gloo has none" in result.err
     told = fairmile("benchmark", "collectives", "--json").json
     assert told == json.loads((place / "points.json").read_text())
     assert all(abs(each["error"]) < 0.05 for each in told["points"])
@@ -253,4 +253,4 @@ def test_a_model_that_is_far_from_what_was_measured_is_told_below_the_table(
     monkeypatch.setattr(benchmark, "measure_collectives", lambda *_, **__: Measured("gloo", "gloo", points, {}))
     (note,) = fairmile("benchmark", "collectives").err.splitlines()
     assert note.startswith("note: the model of all reduce is off by up to -")
-    assert "(64.0 KiB, 2 ranks): there trust the measured times" in note
+    assert "(64.0 KiB, 2 ranks): use the measured times there" in note

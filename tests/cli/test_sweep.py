@@ -341,7 +341,7 @@ class TestRun:
         done = sweep("run", "rates.yaml", "--dry-run")
         assert done.code == 0
         assert "6 points: first lr_1_epochs_3, last lr_2_epochs_5\n" in done.out
-        assert "time: not known" in done.out
+        assert "time: unknown" in done.out
         on = sweep("run", "rates.yaml", "--on", "jureca", "--account", "me", "--time", "10:00", "--dry-run", "--json")
         assert on.json["node_hours"] == 1.0
         assert on.json["last"] == {"id": "lr_2_epochs_5", "values": {"lr": 2, "epochs": 5}}
@@ -392,7 +392,7 @@ every: 0
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (130, "")
-        assert "goes on with what is missing" in err
+        assert "runs the missing points" in err
         assert "Traceback" not in err
         assert states(sweep).get("done") is None
         (place / "go").touch()
@@ -532,7 +532,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["plan", "empty.yaml"], "empty.yaml:1: expected a mapping"),
         (["plan", "nosuch.yaml"], "there is no file nosuch.yaml"),
         (["plan", "rates.yaml", "nosuch.yaml"], "there is no file nosuch.yaml"),
-        (["plan", "rates.yaml", "bench"], "'bench' is no file"),
+        (["plan", "rates.yaml", "bench"], "'bench' is not a file"),
         (["plan", "study.yaml"], "study.yaml:2 axes.lr is a distribution, and a sweep needs values"),
         (["run", "study.yaml"], "study.yaml:2 axes.lr is a distribution, and a sweep needs values"),
         (["run", "nothing.yaml"], "nothing: nothing says what a point executes"),
@@ -547,7 +547,7 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["generate", "rates.yaml", "--out", "out", "--name", "a/b"], "--name: expected at most 64 letters, digits,"),
         (["generate", "rates.yaml", "--out", "shared-cards"], "shared-cards is not empty"),
         (["generate", "rates.yaml"], "missing option '--out'"),
-        (["plan", "rates.yaml", "-p", "lr"], "-p 'lr' gives no axis"),
+        (["plan", "rates.yaml", "-p", "lr"], "-p 'lr' is not an axis"),
         (["plan", "rates.yaml", "-p", "lr=1", "-p", "lr=2"], "-p lr is given twice"),
         (["plan", "rates.yaml", "-p", "lr=rnage(3)"], "no function 'rnage'; did you mean 'range'?"),
         (["plan", "rates.yaml", "-p", "lr=range(3,1)"], "range(3,1): it holds no value"),
@@ -571,10 +571,10 @@ BAD_TEMPLATE = "#!/bin/sh\n# {comment}\necho {experiment.n} {ee.tim}\n"
         (["run", "rates.yaml", "--select", "lr > 9"], "rates: no point is left"),
         (["run", "rates.yaml", "--name", "a b"], "--name: expected at most 64 letters, digits,"),
         (["run", "rates.yaml", "--on", "nosuch"], "no system named 'nosuch'"),
-        (["run", "rates.yaml", "--time", "5:00"], "nodes, time and software are asked of a system"),
-        (["run", "rates.yaml", "--pack", "3"], "--pack means nothing for a sweep that runs here"),
-        (["run", "rates.yaml", "--leave"], "--wait/--leave means nothing for a sweep that runs here"),
-        (["run", "rates.yaml", "--on", "jureca", "-j", "2"], "-j means nothing for a sweep that runs on jureca"),
+        (["run", "rates.yaml", "--time", "5:00"], "options for nodes, time and software need a system"),
+        (["run", "rates.yaml", "--pack", "3"], "--pack does not apply to a sweep that runs here"),
+        (["run", "rates.yaml", "--leave"], "--wait/--leave does not apply to a sweep that runs here"),
+        (["run", "rates.yaml", "--on", "jureca", "-j", "2"], "-j does not apply to a sweep that runs on jureca"),
         (["run", "nosuch", "-p", "n=1,2"], "'nosuch' is no file here, no benchmark and no asset of the catalog"),
         (["plan", "nosuch", "-p", "n=1,2"], "'nosuch' is no file here, no benchmark and no asset of the catalog"),
         (["run", "nosuch"], "'nosuch' is no file here, no sweep, no benchmark and no asset of the catalog"),
@@ -620,10 +620,10 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "last", "--on", "jureca"], "--on cannot be given for rates-"),
-        (["run", "last", "--repeats", "2"], "--repeats cannot be given for rates-"),
-        (["run", "last", "--", "echo"], "a command cannot be given for rates-"),
-        (["run", "last", "--queued", "3"], "--queued means nothing for a sweep that runs here"),
+        (["run", "last", "--on", "jureca"], "--on cannot change rates-"),
+        (["run", "last", "--repeats", "2"], "--repeats cannot change rates-"),
+        (["run", "last", "--", "echo"], "a command cannot change rates-"),
+        (["run", "last", "--queued", "3"], "--queued does not apply to a sweep that runs here"),
         (["show", "last", "--state", "lost"], "'lost' is not one of"),
         (["show", "last", "--best", "los"], "'los'"),
     ],

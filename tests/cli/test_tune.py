@@ -69,7 +69,7 @@ class TestRun:
         assert heading.split() == ["best", "trial", "loss", "x", "run"]
         assert best.split()[-1].startswith(f"{id}-0000")
         assert done.err.startswith(f"study {id}\n")
-        assert f"`fairmile rerun {best.split()[-1]}` does the best again" in done.err
+        assert f"`fairmile rerun {best.split()[-1]}` repeats the best trial" in done.err
         found = tune("show", id, "--json").json
         values = {each["number"]: each["values"][0] for each in found["trials"]}
         assert [values[each] for each in found["best"]] == [min(values.values())]
@@ -159,7 +159,7 @@ tuning: {pruner: asha, time: 1h}
             "optimizer: one of adam, sgd",
             "rate: a number from 0.0001 to 0.1, logarithmic",
             "momentum: a number from 0 to 0.9, in steps of 0.1, when optimizer == 'sgd'",
-            "depth: a whole number from 1 to 8",
+            "depth: an integer from 1 to 8",
             "objective: loss, lower is better",
             "engine optuna, sampler tpe, pruner asha, within 1h",
         ]
@@ -171,7 +171,7 @@ tuning: {pruner: asha, time: 1h}
         done = tune("quad.yaml", "--on", "jureca", "--account", "a", "--time", "30:00", "--nodes", "2", "--dry-run")
         assert done.code == 0, done.err
         assert done.out.splitlines()[-2:] == [
-            "time: 30m a trial (the time asked for: an upper bound)",
+            "time: 30m per trial (the time asked for: an upper bound)",
             "node-hours: 4",
         ]
 
@@ -206,7 +206,7 @@ class TestSweepsAndStudies:
             done = fairmile("sweep", *words, "last")
             assert done.code == 2
             assert done.err.startswith("error: quad-")
-            assert "is a study and no sweep\n" in done.err
+            assert "is a study, not a sweep\n" in done.err
             assert f"`fairmile tune {instead} quad-" in done.err
         assert fairmile("sweep", "rm", "last").code == 0
 
@@ -215,7 +215,7 @@ class TestSweepsAndStudies:
         for words in (["show", "last"], ["stop", "last"], ["run", "last"], ["run", "last", "--trials", "3"]):
             done = tune(*words)
             assert done.code == 2
-            assert "is a sweep and no study\n" in done.err
+            assert "is a sweep, not a study\n" in done.err
 
 
 FILES = {
@@ -292,7 +292,7 @@ def test_what_was_decided_when_a_study_was_made_cannot_be_changed(tune: Fairmile
     tune("quad.yaml", "--trials", "1")
     done = tune("run", "last", "--sampler", "tpe")
     assert done.code == 2
-    assert "--sampler cannot be given for quad-" in done.err
+    assert "--sampler cannot change quad-" in done.err
 
 
 def test_a_usage_error_is_json_too(tune: Fairmile) -> None:

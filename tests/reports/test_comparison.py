@@ -205,7 +205,7 @@ def test_nothing_cannot_be_compared() -> None:
 
 def test_a_comparison_is_plain_data_even_with_nan(tmp_path: Path) -> None:
     groups = {"a": repeats(tmp_path, "a", {"loss": ["NaN", "NaN"]}), "b": repeats(tmp_path, "b", {"loss": HIGH})}
-    document = json.loads(json.dumps(compare(groups).document(), allow_nan=False))
+    document = json.loads(json.dumps(compare(groups).to_dict(), allow_nan=False))
     loss = next(row for row in document["rows"] if row["metric"] == "loss")
     assert loss["cells"][0]["estimate"]["mean"] == "NaN"
     assert loss["cells"][1]["verdict"] == "not comparable"

@@ -121,7 +121,7 @@ def test_an_unknown_metric_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 def test_a_leaderboard_is_plain_data_and_a_table(tmp_path: Path) -> None:
     board = leaderboard(field(tmp_path), "loss")
-    assert json.loads(json.dumps(board.document(), allow_nan=False))["places"][0]["label"] == "fast"
+    assert json.loads(json.dumps(board.to_dict(), allow_nan=False))["places"][0]["label"] == "fast"
     columns, rows = board.table()
     assert columns[:3] == ["rank", "what", "loss"]
     assert rows[0][:2] == ["1", "fast"]

@@ -246,7 +246,7 @@ def test_several_runs_are_compared_ranked_and_listed(tmp_path: Path) -> None:
         "wide: 1 of 4 runs do not count (1 failed)",
     ):  # fmt: skip
         assert word in text, word
-    assert made.document()["leaderboard"]["places"][0]["label"] == "base"
+    assert made.to_dict()["leaderboard"]["places"][0]["label"] == "base"
 
 
 def test_the_list_of_runs_has_no_empty_columns(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_figures_of_runs_that_logged_nothing_are_not_there(tmp_path: Path) -> No
 
 def test_a_report_is_plain_data(tmp_path: Path) -> None:
     run = trained(tmp_path, metrics={"loss": "NaN"})
-    document = json.loads(json.dumps(report([run]).document(), allow_nan=False))
+    document = json.loads(json.dumps(report([run]).to_dict(), allow_nan=False))
     assert document["measures"]["loss"]["value"] == "NaN"
     assert document["prediction"]["elapsed_s"]["measured"] == 31.5
     assert document["rerun"] == "fairmile rerun train-k3x9qa"

@@ -97,7 +97,7 @@ def test_a_system_without_reference_is_told(tmp_path: Path) -> None:
 
 
 def test_a_check_is_plain_data(tmp_path: Path) -> None:
-    document = check([make_run(tmp_path, metrics={"loss": 1.0})], [Reference("loss", 1, 1, 1)]).document()
+    document = check([make_run(tmp_path, metrics={"loss": 1.0})], [Reference("loss", 1, 1, 1)]).to_dict()
     assert json.loads(json.dumps(document, allow_nan=False))["passed"] is True
 
 

@@ -240,7 +240,7 @@ def test_the_page_of_a_study_shows_the_whole_of_it(tmp_path: Path) -> None:
     names = [picture.name for picture in made.pictures]
     assert {"history", "trial-curves", "importance", "pareto"} <= set(names)
     assert "fairmile rerun tune-20" not in text  # pruned is not failed
-    document = json.loads(json.dumps(made.document(), allow_nan=False))
+    document = json.loads(json.dumps(made.to_dict(), allow_nan=False))
     assert document["study"]["trials"][25] == {
         "number": 25, "generation": 0, "state": "failed", "value": None, "best": pytest.approx(0.62), "run": "tune-25",
     }  # fmt: skip

@@ -198,9 +198,9 @@ def test_the_page_of_a_sweep_shows_results_influence_and_figures(tmp_path: Path)
     assert text.index("![") < text.index("## Leaderboard by loss") < text.index("## All points")
     names = [picture.name for picture in made.pictures]
     assert names[:3] == ["effects-loss", "heat-map-loss-depth-lr", "parallel-loss"]
-    assert made.document()["sweep"]["axes"]["depth"] == [1, 2]
-    assert made.document()["sweep"]["best"]["runs"] == ["night-0", "night-1"]
-    json.dumps(made.document(), allow_nan=False)
+    assert made.to_dict()["sweep"]["axes"]["depth"] == [1, 2]
+    assert made.to_dict()["sweep"]["best"]["runs"] == ["night-0", "night-1"]
+    json.dumps(made.to_dict(), allow_nan=False)
 
 
 def test_the_heat_map_is_drawn_over_the_parameters_that_were_asked_for(tmp_path: Path) -> None:

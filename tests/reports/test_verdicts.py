@@ -23,7 +23,7 @@ def swept(folder: Path) -> list[Run]:
 
 
 def test_comparison_and_leaderboard_of_a_page_agree_on_each_pair(tmp_path: Path) -> None:
-    data = report(swept(tmp_path)).document()
+    data = report(swept(tmp_path)).to_dict()
     compared = next(row for row in data["comparison"]["rows"] if row["metric"] == "loss")
     told = {cell["group"]: cell["verdict"] for cell in compared["cells"][1:]}
     ranked = {place["label"]: place["verdict"] for place in data["leaderboard"]["places"][1:]}
@@ -39,7 +39,7 @@ def test_runs_of_several_names_agree_too(tmp_path: Path) -> None:
             metrics = {"loss": metric_document(loss, better="lower")}
             metrics |= {f"m{more}": metric_document(loss + more, better="lower") for more in range(5)}
             runs.append(make_run(tmp_path, f"{name}-{at}", name=name, group=name, metrics=metrics))
-    data = report(runs).document()
+    data = report(runs).to_dict()
     (row,) = [row for row in data["comparison"]["rows"] if row["metric"] == "loss"]
     assert row["cells"][1]["verdict"] == data["leaderboard"]["places"][1]["verdict"]
 
@@ -47,7 +47,7 @@ def test_runs_of_several_names_agree_too(tmp_path: Path) -> None:
 def test_a_page_of_few_repeats_shows_no_impossible_number(tmp_path: Path) -> None:
     made = report(swept(tmp_path))
     assert "1.1 (1 and 1.2)" in made.markdown()
-    data = made.document()
+    data = made.to_dict()
     estimates = [each for one in data["sweep"]["points"] for each in one["metrics"].values()]
     estimates += [cell["estimate"] for row in data["comparison"]["rows"] for cell in row["cells"]]
     assert all(each["low"] is None and each["high"] is None and each["least"] >= 0 for each in estimates)

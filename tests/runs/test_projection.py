@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from fairmile.base.errors import UsageError
-from fairmile.runs.projection import Projection, project, walltime
+from fairmile.runs.projection import project, walltime
 from fairmile.runs.record.record import RunRecord
 from fairmile.runs.record.run import Run
+from fairmile.runs.results import Projection
 
 S = 1_000_000_000
 

@@ -19,7 +19,8 @@ from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import Holder
 from fairmile.runs.execute.crew import Ended
 from fairmile.sweeps.folder import Sweep
-from fairmile.sweeps.sweeps import PointStatus, Sweeps
+from fairmile.sweeps.results import PointStatus
+from fairmile.sweeps.sweeps import Sweeps
 from fairmile.workspace import Workspace
 
 FAIRMILE = "from fairmile.cli.main import main; main()"

@@ -10,12 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic, write_failure
-from fairmile.benchmarks.harness.schema import Schema
+from fairmile.base.results import Result, Results
+from fairmile.benchmarks.harness.schema import Field, Schema
 from fairmile.benchmarks.program import SCHEMA, SETTINGS, STEP, SUITE, folder_of, load, names
+from fairmile.benchmarks.results import (
+    BenchmarkDetailsDict,
+    BenchmarkDict,
+    BenchmarkListDict,
+    FieldDict,
+    NewBenchmark,
+    ParameterDict,
+)
 from fairmile.catalog.card import Card, as_list
 from fairmile.catalog.catalog import Catalog
 from fairmile.resolve import Nouns, Target, resolve
@@ -34,10 +43,13 @@ class Parameter:
     default: Any
     meaning: str
 
+    def to_dict(self) -> ParameterDict:
+        return {"name": self.name, "default": self.default, "meaning": self.meaning}
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A benchmark as its card tells it; `folder` is where its program lies, where that comes along."""
+
+@dataclass(frozen=True, repr=False)
+class Benchmark(Result):
+    """A benchmark as its card describes it; `folder` holds its program if Fairmile includes that."""
 
     card: Card
     folder: Path | None = None
@@ -49,8 +61,8 @@ class Benchmark:
     @property
     def rule(self) -> Mapping[str, Any]:
         """What is measured and when a result counts: metric, direction, target, rule, models, data sets."""
-        said = self.card.get("matchSpec")
-        return said if isinstance(said, Mapping) else {}
+        rule = self.card.get("matchSpec")
+        return rule if isinstance(rule, Mapping) else {}
 
     @property
     def baselines(self) -> list[Mapping[str, Any]]:
@@ -63,8 +75,8 @@ class Benchmark:
     def parameters(self) -> list[Parameter]:
         """Return what can be set; a benchmark that runs a program of its own says that in its card alone."""
         if self.folder is None or not (self.folder / f"{SETTINGS}.py").is_file():
-            said = self.card.get("hyperparameters")
-            return [Parameter(name, value, "") for name, value in said.items()] if isinstance(said, Mapping) else []
+            values = self.card.get("hyperparameters")
+            return [Parameter(name, value, "") for name, value in values.items()] if isinstance(values, Mapping) else []
         fields = dataclasses.fields(load(self.folder, SETTINGS).Settings)
         return [Parameter(each.name, each.default, each.metadata.get("meaning", "")) for each in fields]
 
@@ -72,13 +84,62 @@ class Benchmark:
         """Return the form of its data, by what a file is; empty where only its data sets' own cards tell."""
         if self.folder is None or not (self.folder / f"{SCHEMA}.py").is_file():
             return {}
-        found: Schema = load(self.folder, SCHEMA).SCHEMA
-        return found
+        schema: Schema = load(self.folder, SCHEMA).SCHEMA
+        return schema
 
     def step_file(self) -> Path | None:
         """Return the file whose `build(**parameters)` is one training step, for predictions; None where it has none."""
         file = None if self.folder is None else self.folder / f"{STEP}.py"
         return file if file is not None and file.is_file() else None
+
+    def to_dict(self) -> BenchmarkDict:
+        known = {"baselines": self.baselines, "published": self.published}
+        where = {"handle": str(self.card.handle), "folder": str(self.folder) if self.folder else None}
+        about = self.card.text("description")
+        return cast(BenchmarkDict, {**self.rule, "name": self.name, **where, "about": about, **known})
+
+    def summary(self) -> str:
+        return f"{self.name}: {self.rule.get('metric', '')}, {self.card.text('description').partition('. ')[0]}"
+
+
+class BenchmarkList(Results[Benchmark]):
+    """Benchmarks."""
+
+    def to_dict(self) -> BenchmarkListDict:
+        return {"benchmarks": [each.to_dict() for each in self]}
+
+    def summary(self) -> str:
+        return f"{len(self)} benchmarks: {', '.join(each.name for each in self)}"
+
+
+@dataclass(frozen=True, repr=False)
+class BenchmarkDetails(Result):
+    """A benchmark with its parameters and the form of its data."""
+
+    benchmark: Benchmark
+    parameters: tuple[Parameter, ...]
+    schema: Schema
+
+    def to_dict(self) -> BenchmarkDetailsDict:
+        schema = {name: [_field_dict(each) for each in fields] for name, fields in self.schema.items()}
+        return {
+            **self.benchmark.to_dict(),
+            "parameters": [each.to_dict() for each in self.parameters],
+            "schema": schema,
+        }
+
+    def summary(self) -> str:
+        return self.benchmark.summary()
+
+
+def _field_dict(field: Field) -> FieldDict:
+    return {
+        "name": field.name,
+        "dtype": field.dtype,
+        "shape": list(field.shape),
+        "meaning": field.meaning,
+        "unit": field.unit,
+    }
 
 
 class Benchmarks:
@@ -87,12 +148,17 @@ class Benchmarks:
     def __init__(self, catalog: Callable[[], Catalog]) -> None:
         self._catalog = catalog
 
-    def ls(self) -> list[Benchmark]:
-        """Return every benchmark, those whose program comes along first."""
+    def ls(self) -> BenchmarkList:
+        """Return every benchmark, those that Fairmile includes first."""
         hits = [hit for hit in self._catalog().find("benchmark", limit=_ALL) if not hit.row.gone]
         cards = [self._catalog().get(str(hit.handle)) for hit in hits]
-        found = [Benchmark(card, _own_folder(card)) for card in cards]
-        return sorted(found, key=lambda each: (each.folder is None, each.name))
+        benchmarks = [Benchmark(card, _own_folder(card)) for card in cards]
+        return BenchmarkList(sorted(benchmarks, key=lambda each: (each.folder is None, each.name)))
+
+    def show(self, name: str) -> BenchmarkDetails:
+        """Return the benchmark that a name or a folder means, with its parameters and the form of its data."""
+        benchmark = self.get(name)
+        return BenchmarkDetails(benchmark, tuple(benchmark.parameters()), benchmark.schema())
 
     def get(self, name: str) -> Benchmark:
         """Return the benchmark that a name or a folder means."""
@@ -114,24 +180,26 @@ class Benchmarks:
         target = resolve(what, nouns, for_="predict", without=without) if isinstance(what, str) else what
         card: Card = target.content
         if card.kind == "model":
-            found = [each for each in self.ls() if card.iri in as_list(each.rule.get("models"))]
+            candidates = [each for each in self.ls() if card.iri in as_list(each.rule.get("models"))]
         else:
-            found = [self._of(target)]
-        for each in found:
+            candidates = [self._of(target)]
+        for each in candidates:
             file = each.step_file()
             if file is not None:
                 return file
         count = card.get("parameterCount")
-        told = f"; its card tells {count:,} parameters and nothing else to count with" if isinstance(count, int) else ""
+        known = (
+            f"; its card tells {count:,} parameters and nothing else to count with" if isinstance(count, int) else ""
+        )
         raise NotFound(
-            f"{target.word} brings no step that could be traced{told}",
+            f"{target.word} brings no step that could be traced{known}",
             hint="give FILE.py:FUNCTION that builds one, or a description in YAML: `fairmile predict memory --help`",
         )
 
-    def new(self, name: str, folder: Path, *, kind: str = "learning", dry_run: bool = False) -> list[Path]:
-        """Write a benchmark that runs as it is into a new folder, and return its files: a start for one's own.
+    def new(self, name: str, folder: Path, *, kind: str = "learning", dry_run: bool = False) -> NewBenchmark:
+        """Write a benchmark that runs as it is into a new folder, and return its files.
 
-        `learning` is a model in PyTorch trained by the harness; `program` any program that tells its figures. With
+        `learning` is a model in PyTorch trained by the harness; `program` is any program that prints its metrics. With
         `dry_run` nothing is written.
         """
         if not _NAME.fullmatch(name):
@@ -145,7 +213,7 @@ class Benchmarks:
             raise Conflict(f"{place} is there already", hint="choose another name or folder")
         templates = sorted((_TEMPLATES / kind).glob("*.tmpl"))
         if dry_run:
-            return [place / each.stem for each in templates]
+            return NewBenchmark(place, [place / each.stem for each in templates], dry_run=True)
         values = {"name": name, "title": name.replace("_", " ").capitalize()}
         aside = place.with_name(f".{name}.{os.getpid()}.part")
         try:
@@ -158,7 +226,7 @@ class Benchmarks:
             if isinstance(error, FairmileError):
                 raise
             raise write_failure(str(place), error) from error
-        return sorted(place.iterdir())
+        return NewBenchmark(place, sorted(place.iterdir()))
 
 
 def _own_folder(card: Card) -> Path | None:

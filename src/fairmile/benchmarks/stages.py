@@ -14,6 +14,7 @@ from fairmile.base.files import safe_join
 from fairmile.base.words import did_you_mean, slug
 from fairmile.benchmarks.harness.settings import read_settings
 from fairmile.benchmarks.program import SETTINGS, folder_of, load
+from fairmile.benchmarks.results import StagePlan, StageRuns
 from fairmile.runs.execute.executor import After, Graph, Task, TaskStatus, Work
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import Input
@@ -35,15 +36,15 @@ class Step(Protocol):
 
 def declared_steps(name: str) -> Mapping[str, Step]:
     """Return the steps that a benchmark, by its name or its folder, declares as `STEPS` in its settings."""
-    found: Mapping[str, Step] | None = getattr(load(folder_of(name), SETTINGS), "STEPS", None)
-    if not found:
+    steps: Mapping[str, Step] | None = getattr(load(folder_of(name), SETTINGS), "STEPS", None)
+    if not steps:
         raise UsageError(
             f"the benchmark {name} has no steps: it is run as a whole", hint=f"`fairmile run {name}` does that"
         )
-    return found
+    return steps
 
 
-def planned_steps(name: str, steps: Sequence[str] = ()) -> list[str]:
+def planned_steps(name: str, steps: Sequence[str] = ()) -> StagePlan:
     """Return the steps that would run, in their order, up to the last that is wanted: each needs those before it."""
     declared = declared_steps(name)
     for step in steps:
@@ -51,7 +52,7 @@ def planned_steps(name: str, steps: Sequence[str] = ()) -> list[str]:
             near = did_you_mean(step, declared)
             raise UsageError(f"{name} has no step {step!r}", hint=near or f"there are {', '.join(declared)}")
     order = list(declared)
-    return order[: max((order.index(step) for step in steps), default=len(order) - 1) + 1]
+    return StagePlan(order[: max((order.index(step) for step in steps), default=len(order) - 1) + 1])
 
 
 def run_stages(
@@ -65,7 +66,7 @@ def run_stages(
     echo: BinaryIO | None = None,
     on_stage: Callable[[str, Run], None] = lambda _, __: None,
     **changes: Any,
-) -> list[Run]:
+) -> StageRuns:
     """Run the steps of a benchmark one after the other, as one group, and return their records.
 
     Each is given the files of those before it, by digest, and the parameters that matter to it. Called again, it goes
@@ -114,7 +115,7 @@ def run_stages(
     ]
     graph = Graph(tasks, runs.executors.place(echo), ended)
     graph.follow()
-    return list(executed.values())
+    return StageRuns(executed.values())
 
 
 def _group(name: str, params: Mapping[str, Value], seed: int | None) -> str:
@@ -147,9 +148,9 @@ def _given(run: Run, patterns: Sequence[str]) -> list[Path]:
 
 def _failed(runs: Runs, name: str, step: str, run: Run) -> RunFailed:
     reason = run.reason or f"it is {run.state}"
-    said = runs.output(run.id).decode(errors="replace").strip().splitlines()
-    told = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
+    lines = runs.output(run.id).decode(errors="replace").strip().splitlines()
+    message = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
     return RunFailed(
-        f"step {step} of {name} did not succeed ({run.id}): {told or reason}",
+        f"step {step} of {name} did not succeed ({run.id}): {message or reason}",
         hint=f"`fairmile runs show {run.id}` tells more; called again, it goes on with this step",
     )

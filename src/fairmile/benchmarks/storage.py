@@ -11,15 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict, cast
 
+from fairmile.base.commands import Here
 from fairmile.base.errors import DiskFailure, NotFound, SystemFailure, UsageError
-from fairmile.base.files import Holder, write_failure
+from fairmile.base.files import Holder, write_atomic, write_failure
+from fairmile.base.html_tables import rows_table
+from fairmile.base.results import Result, Results
 from fairmile.base.units import format_size
 from fairmile.runs.record.spec import MetricSpec
-from fairmile.runs.record.values import Better
+from fairmile.runs.record.values import Better, Value
+from fairmile.runs.runs import Runs
 from fairmile.store import speed
 from fairmile.store.quota import Mount, Quotas, mount_of
+from fairmile.store.store import Store
 
 DEFAULT_BYTES = 1_000_000_000
 LONGEST_S = 75  # about, that one folder takes on a slow file system: the parts of `store.speed` stop by themselves
@@ -47,9 +52,54 @@ _TEMPORARY = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS", "LOCAL_SCRATCH")
 _JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")
 
 
-@dataclass(frozen=True)
-class StorageFolder:
-    """A folder that is to be measured: what it lies on, what room there is and how long files stay."""
+class StorageFolderDict(TypedDict):
+    """A folder, its file system, its free space and how long files stay."""
+
+    label: str
+    path: str
+    kind: str
+    file_system: str
+    device: str
+    free_bytes: int
+    size_bytes: int
+    lifetime: str
+    is_memory: bool
+
+
+class MeasuredDict(TypedDict):
+    """The numbers of a folder, or the problem that prevented them."""
+
+    place: StorageFolderDict
+    values: dict[str, float]
+    read_from: speed.ReadFrom
+    method: str
+    problem: str
+
+
+class AdviceDict(TypedDict):
+    use: str
+    ranking: list[str]
+    why: str
+
+
+class StorageReportDict(TypedDict):
+    host: str
+    measured: list[MeasuredDict]
+    advice: list[AdviceDict]
+
+
+class StorageRunDict(StorageReportDict):
+    run: str
+
+
+class StoragePlanDict(TypedDict):
+    would_measure: list[StorageFolderDict]
+    dry_run: Literal[True]
+
+
+@dataclass(frozen=True, repr=False)
+class StorageFolder(Result):
+    """A folder to measure: its file system, its free space and how long files stay."""
 
     label: str
     path: str  # without links
@@ -67,14 +117,26 @@ class StorageFolder:
         is_one = ("/" in self.device or ":" in self.device) and not speed.is_parallel(self.file_system)
         return is_one and (self.device, self.file_system) == (other.device, other.file_system)
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON can say it."""
-        return asdict(self)
+    def to_dict(self) -> StorageFolderDict:
+        return cast(StorageFolderDict, asdict(self))
+
+    def summary(self) -> str:
+        return f"{self.path}: {self.kind}, {format_size(self.free_bytes)} free"
+
+
+class StoragePlan(Results[StorageFolder]):
+    """The folders that would be measured."""
+
+    def to_dict(self) -> StoragePlanDict:
+        return {"would_measure": [each.to_dict() for each in self], "dry_run": True}
+
+    def summary(self) -> str:
+        return ", ".join(each.path for each in self)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found in a folder; `problem` says why there are no numbers. `method` says how it was measured."""
+    """The numbers of a folder; `problem` says why there are none. `method` says how they were measured."""
 
     place: StorageFolder
     values: Mapping[str, float] = field(default_factory=dict)
@@ -92,9 +154,9 @@ class Advice:
     why: str
 
 
-@dataclass(frozen=True)
-class StorageReport:
-    """The folders that were measured on one host, and what follows for a run."""
+@dataclass(frozen=True, repr=False)
+class StorageReport(Result):
+    """The folders that were measured on one host, and which to use for what."""
 
     host: str
     measured: tuple[Measured, ...]
@@ -104,13 +166,61 @@ class StorageReport:
         """Return every number under `storage.LABEL.NAME`."""
         return {f"storage.{m.place.label}.{name}": value for m in self.measured for name, value in m.values.items()}
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON can say it."""
-        return asdict(self)
+    def to_dict(self) -> StorageReportDict:
+        return cast(StorageReportDict, asdict(self))
+
+    def summary(self) -> str:
+        best = next((each for each in self.advice if each.ranking), None)
+        return f"{len(self.measured)} folders on {self.host}" + (f"; {best.use}: {best.ranking[0]}" if best else "")
+
+    def _repr_html_(self) -> str:
+        return rows_table(["use", "why"], [(each.use, each.why) for each in self.advice])
 
     def text(self) -> str:
-        """Return what is kept beside the record of the run."""
-        return json.dumps(self.document(), indent=1, ensure_ascii=False) + "\n"
+        """Return the file that is kept beside the record of the run."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True, repr=False)
+class StorageRun(Result):
+    """A report on folders, and the id of the run that recorded it."""
+
+    run: str
+    report: StorageReport
+
+    def to_dict(self) -> StorageRunDict:
+        return {"run": self.run, **self.report.to_dict()}
+
+    def summary(self) -> str:
+        return f"{self.run}: {self.report.summary()}"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+def plan_storage(
+    store: Store, paths: Sequence[str | Path], *, size_bytes: int | None = None, environ: Mapping[str, str]
+) -> StoragePlan:
+    """Return which folders would be measured, with what the pools of a store and quotas say of them."""
+    purged = {str(pool.folder): f"purged after {pool.purge_days} days" for pool in store.pools if pool.purge_days}
+    return plan(paths, size_bytes=size_bytes, purged=purged, quotas=Quotas(Here()), environ=environ)
+
+
+def measure_storage(
+    runs: Runs,
+    folders: StoragePlan,
+    *,
+    size_bytes: int | None = None,
+    need_bytes: int = 0,
+    on_step: Callable[[StorageFolder, str], None] = lambda *_: None,
+) -> StorageRun:
+    """Measure folders, record that as a run, and say where `need_bytes` of data should lie."""
+    params: dict[str, Value] = {"paths": " ".join(each.path for each in folders), "size_bytes": size_bytes}
+    with runs.recording("storage", params=params, metrics=metric_specs(folders)) as run:
+        report = evaluate(folders, need_bytes=need_bytes, on_step=on_step)
+        run.log(**report.metrics())
+        write_atomic(run.folder / FILE, report.text())
+    return StorageRun(run.id, report)
 
 
 def plan(
@@ -120,7 +230,7 @@ def plan(
     purged: Mapping[str, str] | None = None,
     quotas: Quotas | None = None,
     environ: Mapping[str, str] | None = None,
-) -> tuple[StorageFolder, ...]:
+) -> StoragePlan:
     """Look at folders without writing; DiskFailure says, with numbers, where there is no room to measure.
 
     `purged` says in words, for a folder and all below it, when files are removed.
@@ -129,12 +239,12 @@ def plan(
         raise UsageError("there is no folder to measure", hint="name one, such as $SCRATCH or /tmp")
     if size_bytes is not None and size_bytes < speed.SMALLEST_BYTES:
         raise UsageError(f"{size_bytes} bytes are too few to measure with", hint=f"at least {speed.SMALLEST_BYTES}")
-    found: dict[str, StorageFolder] = {}
+    folders: dict[str, StorageFolder] = {}
     for path in paths:
         real = _folder(path)
-        if real not in found:
-            found[real] = _place(real, size_bytes, purged or {}, quotas, environ or {})
-    return tuple(_told_apart(list(found.values())))
+        if real not in folders:
+            folders[real] = _place(real, size_bytes, purged or {}, quotas, environ or {})
+    return StoragePlan(_with_own_labels(list(folders.values())))
 
 
 def metric_specs(places: Sequence[StorageFolder]) -> dict[str, MetricSpec]:
@@ -225,18 +335,18 @@ def _free(real: str, mount: Mount, quotas: Quotas | None) -> tuple[int, str]:
 
 def _free_memory() -> list[int]:
     """Return what this host and this job's share of it have left: a RAM disk that takes more gets a program killed."""
-    found = []
+    limits = []
     with suppress(OSError, ValueError):
         text = Path("/proc/meminfo").read_text()
-        if told := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
-            found.append(int(told[1]) * 1024)
+        if available := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
+            limits.append(int(available[1]) * 1024)
     with suppress(OSError, ValueError):
         own = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0]
         group = Path("/sys/fs/cgroup") / own.lstrip("/")
         limit = (group / "memory.max").read_text().strip()
         if limit != "max":
-            found.append(max(int(limit) - int((group / "memory.current").read_text()), 0))
-    return found
+            limits.append(max(int(limit) - int((group / "memory.current").read_text()), 0))
+    return limits
 
 
 def _lifetime(real: str, mount: Mount, purged: Mapping[str, str], environ: Mapping[str, str]) -> str:
@@ -262,7 +372,7 @@ def _is_below(real: str, folder: str) -> bool:
     return real == top or real.startswith(top.rstrip("/") + "/")
 
 
-def _told_apart(places: Sequence[StorageFolder]) -> Iterator[StorageFolder]:
+def _with_own_labels(places: Sequence[StorageFolder]) -> Iterator[StorageFolder]:
     """Give each a label of its own: `/a/b` and `/a-b` would have the same."""
     taken: Counter[str] = Counter()
     for place in places:
@@ -394,7 +504,7 @@ class _Use:
     def is_known(self, measured: Measured) -> bool:
         return not self.reads or measured.place.is_memory or measured.read_from != "memory"
 
-    def standing(self, measured: Measured) -> tuple[bool, bool]:
+    def rank(self, measured: Measured) -> tuple[bool, bool]:
         """Return what goes before speed: memory is short, and what is not known cannot be compared."""
         return measured.place.is_memory, not self.is_known(measured)
 
@@ -427,9 +537,9 @@ def _advice(use: _Use, usable: Sequence[Measured]) -> Advice:
         if not lasting:
             return Advice(use.name, (), "files stay in none of these folders: copy results elsewhere")
         usable = lasting
-    ranked = sorted(usable, key=lambda each: (use.standing(each), -use.score(each)))
+    ranked = sorted(usable, key=lambda each: (use.rank(each), -use.score(each)))
     first = ranked[0]
-    equals = [each for each in ranked if use.standing(each) == use.standing(first) and _is_as_fast(use, each, first)]
+    equals = [each for each in ranked if use.rank(each) == use.rank(first) and _is_as_fast(use, each, first)]
     # Inside what one measurement can tell, other things decide.
     best = max(equals, key=lambda each: (use.stays == "better" and each in lasting, each.place.free_bytes))
     ranked = [best, *(each for each in ranked if each is not best)]

@@ -1,4 +1,4 @@
-"""`fairmile benchmark`: which benchmarks there are, a new one, and measuring what runs depend on."""
+"""`fairmile benchmark`: list and create benchmarks, and measure storage and collectives."""
 
 from __future__ import annotations
 
@@ -12,24 +12,37 @@ from typing import Any
 
 import click
 
-from fairmile.base.commands import Here
 from fairmile.base.errors import UsageError
-from fairmile.base.files import write_atomic
 from fairmile.base.units import format_duration, format_size, parse_duration, parse_size
-from fairmile.benchmarks import storage as storages
-from fairmile.benchmarks.benchmarks import KINDS, Benchmark
+from fairmile.benchmarks.benchmarks import KINDS, BenchmarkDetails, BenchmarkList
+from fairmile.benchmarks.results import NewBenchmark, StagePlan, StageRuns
 from fairmile.benchmarks.stages import planned_steps, run_stages
+from fairmile.benchmarks.storage import (
+    LONGEST_S,
+    StorageFolder,
+    StoragePlan,
+    StorageRun,
+    measure_storage,
+    plan_storage,
+    rate_words,
+)
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, count, json_option, one_line
-from fairmile.costs.collectives.measure import Compared, measure_collectives, plan_collectives, write_measured
+from fairmile.cli.out import Out, count, json_output, one_line
+from fairmile.costs.collectives.measure import (
+    Compared,
+    Measured,
+    measure_collectives,
+    plan_collectives,
+    write_measured,
+)
 from fairmile.costs.collectives.ranks import BACKENDS
+from fairmile.costs.collectives.results import MeasurementPlan
 from fairmile.runs.record.run import Run
 from fairmile.runs.targets import parse_params
-from fairmile.store.quota import Quotas
 from fairmile.workspace import Workspace
 
-_POOR_FIT = 0.2  # of the measured time, from which a model is told to be off
-_SHOWN = {
+_POOR_FIT = 0.2  # of the measured time, from which a warning says that the model is off
+_COLUMNS = {
     "write": "seq_write_bytes_per_s",
     "read": "seq_read_bytes_per_s",
     "4K reads": "random_read_per_s",
@@ -44,72 +57,71 @@ _SHOWN = {
 
 @click.group(cls=LazyGroup)
 def benchmark() -> None:
-    """Know the benchmarks, begin your own, and measure what runs depend on.
+    """List and create benchmarks, and measure storage and collectives.
 
-    `fairmile run NAME` runs one.
+    `fairmile run NAME` runs a benchmark.
     """
 
 
 @benchmark.command("ls")
-@json_option
+@json_output(BenchmarkList)
 def list_benchmarks(out: Out) -> None:
-    """List the benchmarks: those whose program comes along first.
+    """List benchmarks, those included with Fairmile first.
 
     \b
     Examples:
       fairmile benchmark ls
       fairmile benchmark ls --json
     """
-    found = Workspace.open().benchmarks.ls()
-    if out.as_json:
-        out.data({"benchmarks": [_facts(each) for each in found]})
-        return
+    out.show(Workspace.open().benchmarks.ls(), lambda benchmarks: _print_benchmarks(out, benchmarks))
+
+
+def _print_benchmarks(out: Out, benchmarks: BenchmarkList) -> None:
     rows = [
         (
             each.name,
             each.rule.get("domain", ""),
             each.rule.get("metric", ""),
-            _figure(each.rule.get("target")),
+            _number_text(each.rule.get("target")),
             "here" if each.folder else "its own program",
             each.card.text("description").partition(". ")[0].partition(": ")[0],
         )
-        for each in found
+        for each in benchmarks
     ]
     out.table(("name", "domain", "metric", "target", "runs", "about"), rows)
 
 
 @benchmark.command()
 @click.argument("name", metavar="NAME|FOLDER")
-@json_option
+@json_output(BenchmarkDetails)
 def show(out: Out, name: str) -> None:
-    """Tell what a benchmark measures, what is known of it, and what can be set.
+    """Show the metric, known results, data and parameters of a benchmark.
 
     \b
     Examples:
       fairmile benchmark show earthquake
       fairmile benchmark show cosmoflow --json
     """
-    found = Workspace.open().benchmarks.get(name)
-    parameters = found.parameters()
-    schema = found.schema()
-    if out.as_json:
-        data = {what: [vars(field) for field in fields] for what, fields in schema.items()}
-        out.data({**_facts(found), "parameters": [vars(each) for each in parameters], "schema": data})
-        return
-    out.line(f"{found.name}: {found.card.text('name')} {found.card.handle.version}")
+    out.show(Workspace.open().benchmarks.show(name), lambda details: _print_details(out, name, details))
+
+
+def _print_details(out: Out, name: str, details: BenchmarkDetails) -> None:
+    benchmark = details.benchmark
+    out.line(f"{benchmark.name}: {benchmark.card.text('name')} {benchmark.card.handle.version}")
     out.line()
-    out.item("", found.card.text("description"))
+    out.item("", benchmark.card.text("description"))
     out.line()
-    rule = found.rule
+    rule = benchmark.rule
     facts = [
         ("metric", f"{rule.get('metric', '')}, {rule.get('direction', '')} is better"),
         ("rule", rule.get("rule", "")),
+        ("run", f"fairmile run {name}"),
+        ("folder", str(benchmark.folder or "")),
     ]
-    facts += [("run", f"fairmile run {name}"), ("folder", str(found.folder or ""))]
     out.items([(label, str(text)) for label, text in facts if text])
     known = [
         (each.get("name", ""), each.get("metric", ""), each.get("value", ""), each.get("source", ""))
-        for each in found.baselines
+        for each in benchmark.baselines
     ]
     known += [
         (
@@ -118,63 +130,64 @@ def show(out: Out, name: str) -> None:
             each.get("value", ""),
             each.get("citation", ""),
         )
-        for each in found.published
+        for each in benchmark.published
     ]
     if known:
         out.line()
         out.table(("known result", "metric", "value", "source"), [tuple(map(str, row)) for row in known])
-    for what, fields in schema.items():
+    for part, fields in details.schema.items():
         out.line()
-        out.line(f"data: {what}")
+        out.line(f"data: {part}")
         out.table(("field", "form", "unit", "meaning"), [(e.name, e.form, e.unit, e.meaning) for e in fields])
-    if parameters:
+    if details.parameters:
         out.line()
         out.table(
             ("parameter", "default", "meaning"),
-            [(each.name, _shown(each.default), each.meaning) for each in parameters],
+            [(each.name, _default_text(each.default), each.meaning) for each in details.parameters],
         )
 
 
 @benchmark.command()
 @click.argument("name")
-@click.option("--to", "folder", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Below which folder.")
-@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], help="What it runs.  [default: learning]")
-@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
-@json_option
+@click.option("--to", "folder", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Parent folder.")
+@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], help="Kind of benchmark.  [default: learning]")
+@click.option("--dry-run", is_flag=True, help="Show which files would be written, and write nothing.")
+@json_output(NewBenchmark)
 def new(out: Out, name: str, folder: Path, kind: str, dry_run: bool) -> None:
-    """Begin a benchmark of your own: a folder that runs as it is.
+    """Create a benchmark of your own: a folder that runs as it is.
 
-    `learning` is a model in PyTorch that the harness trains; `program` is any program
-    that tells its figures.
+    `learning` is a PyTorch model that the harness trains. `program` is any program
+    that prints its metrics.
 
     \b
     Examples:
       fairmile benchmark new tides
       fairmile benchmark new lake --kind program --dry-run
     """
-    files = Workspace.open().benchmarks.new(name, folder, kind=kind, dry_run=dry_run)
-    if out.as_json:
-        out.data({"folder": str(folder / name), "files": [str(each) for each in files], "dry_run": dry_run})
-        return
-    for each in files:
-        out.line(f"{'would write' if dry_run else 'wrote'}  {each}")
-    if not dry_run:
-        place = folder / name if folder.is_absolute() else f"./{folder / name}"
-        out.hint(f"`fairmile run {place}` runs it; its README tells where to go on")
+
+    def render(files: NewBenchmark) -> None:
+        for each in files:
+            out.line(f"{'would write' if dry_run else 'wrote'}  {each}")
+        if not dry_run:
+            place = folder / name if folder.is_absolute() else f"./{folder / name}"
+            out.hint(f"`fairmile run {place}` runs it; its README describes the next steps")
+
+    out.show(Workspace.open().benchmarks.new(name, folder, kind=kind, dry_run=dry_run), render)
 
 
 @benchmark.command()
 @click.argument("name", metavar="NAME|FOLDER")
 @click.argument("steps", nargs=-1, metavar="[STEP...]")
-@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter of the benchmark.")
-@click.option("--seed", type=int, help="Fills FAIRMILE_SEED of each run.")
-@click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
-@click.option("--dry-run", is_flag=True, help="Say which steps would run; run nothing.")
-@json_option
+@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter of the benchmark.")
+@click.option("--seed", type=int, help="Random seed of each run; fills FAIRMILE_SEED.")
+@click.option("--again", is_flag=True, help="Run even if a run with the same inputs exists.")
+@click.option("--dry-run", is_flag=True, help="Show which steps would run, and run nothing.")
+@json_output(StageRuns, StagePlan)
 def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...], dry_run: bool, **given: Any) -> None:
-    """Run a benchmark step by step: each is a run, given what those before it left.
+    """Run a benchmark step by step. Each step is a run that reads the outputs of the previous steps.
 
-    With STEPs it goes as far as those. Called again it goes on where it stopped.
+    Without STEP all steps run, else those up to the last one named. Finished steps
+    with the same inputs do not run again.
 
     \b
     Examples:
@@ -182,38 +195,28 @@ def stages(out: Out, name: str, steps: tuple[str, ...], params: tuple[str, ...],
       fairmile benchmark stages miniweather simulate -p nx=32 -p nz=16 -p storm_s=60
     """
     if dry_run:
-        planned = planned_steps(name, steps)
-        out.data({"steps": planned, "dry_run": True}) if out.as_json else out.line("\n".join(planned))
+        out.show(planned_steps(name, steps), lambda plan: out.line("\n".join(plan)))
         return
     echo = sys.stderr.buffer if out.as_json else sys.stdout.buffer
     runs = Workspace.open().runs
-    found = run_stages(runs, name, steps, params=parse_params(params), echo=echo, on_stage=_stage(out), **given)
-    if out.as_json:
-        out.data({"group": found[0].group, "runs": [run.to_dict() for run in found]})
-    else:
-        out.hint(f"`fairmile compare {found[0].group}` shows them side by side")
+    stage_runs = run_stages(runs, name, steps, params=parse_params(params), echo=echo, on_stage=_stage(out), **given)
+    out.show(stage_runs, lambda stages: out.hint(f"`fairmile compare {stages.group}` compares them"))
 
 
 def _stage(out: Out) -> Callable[[str, Run], None]:
-    def tell(step: str, run: Run) -> None:
+    def report(step: str, run: Run) -> None:
         took = f" in {format_duration(run.elapsed_s)}" if run.elapsed_s is not None else ""
         out.say(f"{step}: run {run.id} {run.state}{took}")
 
-    return tell
+    return report
 
 
-def _facts(found: Benchmark) -> dict[str, Any]:
-    known = {"baselines": found.baselines, "published": found.published}
-    where = {"handle": str(found.card.handle), "folder": str(found.folder) if found.folder else None}
-    return {**found.rule, "name": found.name, **where, "about": found.card.text("description"), **known}
-
-
-def _figure(value: Any) -> str:
-    """Return a number of a card in a few digits, and anything else as it is said there."""
+def _number_text(value: Any) -> str:
+    """Return a number of a card in a few digits, and anything else as text."""
     return f"{value:g}" if isinstance(value, int | float) else str(value or "")
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     if isinstance(default, tuple):
         return ",".join(map(str, default))
     return str(default).lower() if isinstance(default, bool) else str(default)
@@ -226,16 +229,16 @@ def _size(_: click.Context, __: click.Parameter, value: str | None) -> int | Non
 @benchmark.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @click.option(
-    "--size", callback=_size, metavar="SIZE", help="Of the large file.  [default: 1 GB, less where room is short]"
+    "--size", callback=_size, metavar="SIZE", help="Size of the large file.  [default: 1 GB, less if space is short]"
 )
-@click.option("--need", callback=_size, metavar="SIZE", default="0", help="How much data the run has: must fit.")
-@click.option("--dry-run", is_flag=True, help="Say what would be measured; write nothing.")
-@json_option
+@click.option("--need", callback=_size, metavar="SIZE", default="0", help="Amount of data of the run, which must fit.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured, and write nothing.")
+@json_output(StorageRun, StoragePlan)
 def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_run: bool) -> int:
-    """Measure folders and say which one a run should keep its data in.
+    """Measure the storage of folders and recommend one for the data of a run.
 
-    Large files from end to end and at random, small files, and how long the disk takes
-    to make a write safe. The result is a run; everything that is written is removed.
+    Measures sequential and random access to a large file, operations on small files,
+    and fsync. The result is recorded as a run. All files are removed afterwards.
 
     \b
     Examples:
@@ -243,50 +246,38 @@ def storage(out: Out, paths: tuple[Path, ...], size: int | None, need: int, dry_
       fairmile benchmark storage . --need '1 GB' --dry-run
     """
     workspace = Workspace.open()
-    places = storages.plan(
-        paths,
-        size_bytes=size,
-        purged={
-            str(pool.folder): f"purged after {pool.purge_days} days"
-            for pool in workspace.store.pools
-            if pool.purge_days
-        },
-        quotas=Quotas(Here()),
-        environ=workspace.environ,
-    )
+    folders = plan_storage(workspace.store, paths, size_bytes=size, environ=workspace.environ)
     if dry_run:
-        _tell_plan(out, places)
+        out.show(folders, lambda folders: _print_storage_plan(out, folders))
         return 0
-    params = {"paths": " ".join(place.path for place in places), "size_bytes": size}
-    with (
-        _cleaned_up(),
-        workspace.runs.recording("storage", params=params, metrics=storages.metric_specs(places)) as run,
-    ):
-        report = storages.evaluate(places, need_bytes=need, on_step=_Line().show)
-        run.log(**report.metrics())
-        write_atomic(run.folder / storages.FILE, report.text())
-    _tell(out, report, run.id)
-    return 3 if any(each.problem for each in report.measured) else 0
+    with _cleaned_up():
+        done = measure_storage(workspace.runs, folders, size_bytes=size, need_bytes=need, on_step=_ProgressLine().show)
+    out.show(done, lambda done: _print_storage(out, done))
+    return 3 if any(each.problem for each in done.report.measured) else 0
 
 
 @benchmark.command()
 @click.option(
-    "--backend", type=click.Choice(BACKENDS), default="gloo", show_default=True, help="What the ranks talk by."
+    "--backend", type=click.Choice(BACKENDS), default="gloo", show_default=True, help="Communication library."
 )
-@click.option("--ranks", default="2", show_default=True, metavar="COUNTS", help="Ranks on this machine, as 2,4.")
 @click.option(
-    "--sizes", default="", metavar="SIZES", help="Bytes of each rank, as 1KiB,1MiB.  [default: 4 B to 64 MiB]"
+    "--ranks", default="2", show_default=True, metavar="COUNTS", help="Numbers of ranks on this machine, such as 2,4."
 )
-@click.option("--collectives", "named", default="", metavar="NAMES", help="Only these, as all_reduce,broadcast.")
-@click.option("--for", "lasting", default="300ms", show_default=True, metavar="TIME", help="How long for each size.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Keep points and fits in this file.")
-@click.option("--dry-run", is_flag=True, help="Say which commands would run; measure nothing.")
-@json_option
+@click.option(
+    "--sizes", default="", metavar="SIZES", help="Bytes per rank, such as 1KiB,1MiB.  [default: 4 B to 64 MiB]"
+)
+@click.option(
+    "--collectives", "named", default="", metavar="NAMES", help="Only these collectives, such as all_reduce,broadcast."
+)
+@click.option("--for", "lasting", default="300ms", show_default=True, metavar="TIME", help="Time to measure each size.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write points and fits to this file.")
+@click.option("--dry-run", is_flag=True, help="Show which commands would run, and measure nothing.")
+@json_output(Measured, MeasurementPlan)
 def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_run: bool, **options: Any) -> None:
-    """Measure collectives between ranks and set a model beside them.
+    """Measure collectives between ranks and fit a model to them.
 
-    With torch over gloo or NCCL, or with MPI. The fit tells latency and bandwidth, and which algorithm's
-    formula explains the times best.
+    Uses torch with gloo or NCCL, or MPI. The fit gives latency and bandwidth, and the
+    algorithm whose formula explains the times best.
 
     \b
     Examples:
@@ -294,20 +285,23 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
       fairmile benchmark collectives --backend mpi --ranks 2,4 --dry-run
     """
     counts = _counts(ranks)
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "sizes": _words(sizes),
         "collectives": _words(named),
         "seconds": parse_duration(options["lasting"]),
     }
     if dry_run:
-        out.data({"commands": [" ".join(each) for each in plan_collectives(backend, counts, **asked)]})
+        plan = plan_collectives(backend, counts, **arguments)
+        out.show(plan, lambda plan: out.line("\n".join(plan.to_dict()["commands"])))
         return
-    found = measure_collectives(backend, counts, **asked)
+    measured = measure_collectives(backend, counts, **arguments)
     if options["output"] is not None:
-        write_measured(options["output"], found)
-    if out.as_json:
-        out.data(found.document())
-        return
+        write_measured(options["output"], measured)
+    out.show(measured, lambda measured: _print_collectives(out, measured))
+
+
+def _print_collectives(out: Out, measured: Measured) -> None:
+    compared = measured.compared()
     rows = [
         (
             each.collective.replace("_", " "),
@@ -319,16 +313,16 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
             f"{each.error:+.1%}",
             each.algorithm,
         )
-        for each in found.compared()
+        for each in compared
     ]
     out.table(("collective", "ranks", "size", "measured", "bus", "model", "error", "like"), rows)
-    _tell_poor_fits(out, found.compared())
-    for name, reason in found.left_out.items():
-        out.say(f"note: {name} was left out: {reason}")
+    _warn_of_poor_fits(out, compared)
+    for name, reason in measured.left_out.items():
+        out.say(f"note: {name} was skipped: {reason}")
 
 
-def _tell_poor_fits(out: Out, compared: Sequence[Compared]) -> None:
-    """Say where the model is far from what was measured."""
+def _warn_of_poor_fits(out: Out, compared: Sequence[Compared]) -> None:
+    """Say for which collectives the model is far from the measured times."""
     worst: dict[str, Compared] = {}
     for each in compared:
         known = worst.get(each.collective)
@@ -337,15 +331,15 @@ def _tell_poor_fits(out: Out, compared: Sequence[Compared]) -> None:
     for name, each in worst.items():
         out.say(
             f"note: the model of {name.replace('_', ' ')} is off by up to {each.error:+.0%} "
-            f"({format_size(round(each.size_bytes))}, {count(each.ranks, 'rank')}): there trust the measured times; "
-            "a longer --for on a quiet machine and more sizes make a better fit"
+            f"({format_size(round(each.size_bytes))}, {count(each.ranks, 'rank')}): use the measured times there; "
+            "a longer --for on an idle machine and more sizes improve the fit"
         )
 
 
 def _counts(text: str) -> list[int]:
     for each in _words(text):
         if not each.isdecimal():
-            raise UsageError(f"--ranks: {each!r} is no number", hint="write 2,4")
+            raise UsageError(f"--ranks: {each!r} is not a number", hint="write 2,4")
     return [int(each) for each in _words(text)]
 
 
@@ -353,25 +347,27 @@ def _words(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def _tell_plan(out: Out, places: tuple[storages.StorageFolder, ...]) -> None:
-    if out.as_json:
-        out.data({"would_measure": [place.document() for place in places], "dry_run": True})
-        return
-    rows = [(p.path, p.kind, format_size(p.free_bytes), format_size(p.size_bytes), p.lifetime) for p in places]
+def _print_storage_plan(out: Out, folders: StoragePlan) -> None:
+    rows = [
+        (each.path, each.kind, format_size(each.free_bytes), format_size(each.size_bytes), each.lifetime)
+        for each in folders
+    ]
     out.table(("FOLDER", "KIND", "FREE", "WOULD WRITE", "FILES THERE"), rows)
-    out.say(f"at most {format_duration(storages.LONGEST_S * len(places))}")
+    out.say(f"at most {format_duration(LONGEST_S * len(folders))}")
 
 
-def _tell(out: Out, report: storages.StorageReport, run: str) -> None:
-    if out.as_json:
-        out.data({"run": run, **report.document()})
-        return
+def _print_storage(out: Out, done: StorageRun) -> None:
+    report = done.report
     good = [each for each in report.measured if not each.problem]
     rows = [
-        (each.place.path, each.place.kind, *(storages.rate_words(name, each.values[name]) for name in _SHOWN.values()))
+        (
+            each.place.path,
+            each.place.kind,
+            *(rate_words(name, each.values[name]) for name in _COLUMNS.values()),
+        )
         for each in good
     ]
-    out.table(("FOLDER", "KIND", *(heading.upper() for heading in _SHOWN)), rows)
+    out.table(("FOLDER", "KIND", *(heading.upper() for heading in _COLUMNS)), rows)
     methods: dict[str, list[str]] = {}
     for each in good:
         methods.setdefault(each.method, []).append(each.place.path)
@@ -383,24 +379,24 @@ def _tell(out: Out, report: storages.StorageReport, run: str) -> None:
     for each in report.measured:
         if each.problem:
             out.say(f"error: {each.problem}")
-    out.hint(f"`fairmile runs show {run}` keeps the figures")
+    out.hint(f"`fairmile runs show {done.run}` shows the numbers again")
 
 
-class _Line:
-    """Shows on a terminal what is being done."""
+class _ProgressLine:
+    """Shows the current step on a terminal."""
 
     def __init__(self) -> None:
-        self._sees = sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty()
 
-    def show(self, place: storages.StorageFolder, step: str) -> None:
-        if self._sees:
+    def show(self, place: StorageFolder, step: str) -> None:
+        if self._is_terminal:
             sys.stderr.write(f"\r\033[K{one_line(f'{place.path}: {step}')}" if step else "\r\033[K")
             sys.stderr.flush()
 
 
 @contextmanager
 def _cleaned_up() -> Iterator[None]:
-    """Let a batch system's signal end the block like an interruption, so that its files are removed."""
+    """Treat SIGTERM, as batch systems send it, like an interruption, so that the block removes its files."""
 
     def end(_: int, __: FrameType | None) -> Any:
         raise KeyboardInterrupt

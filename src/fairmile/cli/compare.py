@@ -1,4 +1,4 @@
-"""`fairmile compare`: groups of runs side by side, and whether they keep to a reference."""
+"""`fairmile compare`: compare groups of runs, and check them against reference values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from fairmile.base.errors import UsageError
-from fairmile.cli.out import Out, json_option
+from fairmile.cli.out import Out, json_output
 from fairmile.reports.comparison import Comparison
 from fairmile.reports.references import Check
+from fairmile.reports.reports import Evaluation
 from fairmile.reports.verdicts import Verdict
 from fairmile.workspace import Workspace
 
@@ -21,18 +21,22 @@ _MOST_SIDE_BY_SIDE = 4
 
 @click.command()
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
-@click.option("--metric", "-m", "metrics", multiple=True, help="Compare this metric only; may be repeated.")
-@click.option("--reference", type=click.Path(path_type=Path), help="A file of values with tolerances, per system.")
-@click.option("--confidence", type=click.FloatRange(0, 1, True, True), default=0.95, show_default=True)
-@json_option
+@click.option("--metric", "-m", "metrics", multiple=True, help="Compare only this metric; may be repeated.")
+@click.option(
+    "--reference", type=click.Path(path_type=Path), help="File of reference values with tolerances, per system."
+)
+@click.option(
+    "--confidence", type=click.FloatRange(0, 1, True, True), default=0.95, show_default=True, help="Confidence level."
+)
+@json_output(Evaluation)
 def compare(
     out: Out, references: Sequence[str], metrics: Sequence[str], reference: Path | None, confidence: float
 ) -> int:
     """Compare runs, groups of repeats or all runs of a name with the first one.
 
-    RUN is an id, a group or a name; of one group alone the spread is shown. A verdict
-    is given only where the difference is larger than what noise does. With
-    --reference the exit code is 1 when a metric leaves its tolerance.
+    RUN is an id, a group or a name. A single group shows its spread. A group is called
+    better or worse only if the difference exceeds the noise. With --reference the exit
+    code is 1 if a metric is outside its tolerance.
 
     \b
     Examples:
@@ -41,48 +45,48 @@ def compare(
       fairmile compare tides --reference references.yaml
     """
     reports = Workspace.open().reports
-    several = sum(map(len, reports.groups(*references).values())) > 1
-    if not several and reference is None:
-        raise UsageError("there is nothing to compare it with", hint="name a second run, group or name, or --reference")
-    compared = reports.compare(*references, metrics=metrics, confidence=confidence) if several else None
-    checked = reports.check(*references, file=reference) if reference else None
-    if out.as_json:
-        told = {"comparison": compared and compared.document(), "check": checked and checked.document()}
-        out.data(told)
-        return 0 if checked is None or checked.passed else 1
-    _render(out, compared, checked)
-    if checked:
-        checked.require()
-    return 0
+    evaluation = reports.evaluate(*references, metrics=metrics, confidence=confidence, file=reference)
+    out.show(evaluation, lambda evaluation: _print_evaluation(out, evaluation))
+    if evaluation.check and not out.as_json:
+        evaluation.check.require()
+    return 0 if evaluation.passed else 1
 
 
-def _render(out: Out, compared: Comparison | None, checked: Check | None) -> None:
-    if compared:
-        columns, rows = compared.table()
-        out.table(columns, [_coloured(out, columns, row) for row in rows], shrink=["why"])
-        if compared.differences:
-            out.line()
-            out.table(*_what_went_in(compared), shrink=list(compared.groups))
-        for note in compared.notes:
-            out.say(f"note: {note}")
-    if checked:
-        if compared:
-            out.line()
-        columns, rows = checked.table()
-        shown = [[*row[:2], out.colour(row[2], "green" if row[2] == "pass" else "red"), *row[3:]] for row in rows]
-        out.table(columns, shown, shrink=["why"])
-        for system in checked.unchecked:
-            out.say(f"note: no reference is for {system}")
+def _print_evaluation(out: Out, evaluation: Evaluation) -> None:
+    if evaluation.comparison:
+        _print_comparison(out, evaluation.comparison)
+    if evaluation.comparison and evaluation.check:
+        out.line()
+    if evaluation.check:
+        _print_check(out, evaluation.check)
 
 
-def _what_went_in(compared: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return a column for each group, or a line for each where they are many."""
-    values = [[" | ".join(each.values.get(name, ())) for name in compared.groups] for each in compared.differences]
-    facts = [each.fact for each in compared.differences]
-    if len(compared.groups) <= max(_MOST_SIDE_BY_SIDE, len(facts)):
-        return ["what went in", *compared.groups], [[fact, *each] for fact, each in zip(facts, values, strict=True)]
-    lines = zip(compared.groups, *values, strict=True)
-    return ["what went in", *facts], [list(line) for line in lines]
+def _print_comparison(out: Out, comparison: Comparison) -> None:
+    columns, rows = comparison.table()
+    out.table(columns, [_coloured(out, columns, row) for row in rows], shrink=["why"])
+    if comparison.differences:
+        out.line()
+        out.table(*_inputs_table(comparison), shrink=list(comparison.groups))
+    for note in comparison.notes:
+        out.say(f"note: {note}")
+
+
+def _print_check(out: Out, check: Check) -> None:
+    columns, rows = check.table()
+    shown = [[*row[:2], out.colour(row[2], "green" if row[2] == "pass" else "red"), *row[3:]] for row in rows]
+    out.table(columns, shown, shrink=["why"])
+    for system in check.unchecked:
+        out.say(f"note: no reference for {system}")
+
+
+def _inputs_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Return which inputs differ: a column for each group, or a row for each if there are many."""
+    values = [[" | ".join(each.values.get(name, ())) for name in comparison.groups] for each in comparison.differences]
+    facts = [each.fact for each in comparison.differences]
+    if len(comparison.groups) <= max(_MOST_SIDE_BY_SIDE, len(facts)):
+        return ["input", *comparison.groups], [[fact, *each] for fact, each in zip(facts, values, strict=True)]
+    lines = zip(comparison.groups, *values, strict=True)
+    return ["group", *facts], [list(line) for line in lines]
 
 
 def _coloured(out: Out, columns: Sequence[str], row: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`fairmile report`: one run or several as a page, as figures, or as a leaderboard."""
+"""`fairmile report`: write a page or figures of runs, or print a leaderboard."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from fairmile.base.errors import UsageError
-from fairmile.cli.out import Out, json_option
+from fairmile.cli.out import Out, json_output
 from fairmile.reports.leaderboard import Leaderboard
-from fairmile.reports.page import FORMATS, Format, Report
+from fairmile.reports.page import FORMATS, Format, Report, ReportFiles
 from fairmile.workspace import Workspace
 
 _OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "figures", "png": "figures"}
@@ -18,19 +18,26 @@ _OUTPUT: dict[Format, str] = {"html": "report.html", "md": "report.md", "svg": "
 
 @click.command()
 @click.argument("references", metavar="[RUN]...", nargs=-1)
-@click.option("--output", "-o", type=click.Path(path_type=Path, allow_dash=True), help="Where to; `-` is stdout.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="html, md, or the figures alone.  [default: html]")
-@click.option("--metric", "-m", "metrics", multiple=True, help="Report this metric of several runs; may be repeated.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, allow_dash=True), help="Output file or folder; `-` is stdout."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="html, md, or figures only.  [default: html]")
+@click.option("--metric", "-m", "metrics", multiple=True, help="Metric to report of several runs; may be repeated.")
 @click.option("--over", metavar="PARAM,PARAM", help="Draw the heat map of a sweep over these two parameters.")
-@click.option("--top", metavar="METRIC", help="Print a leaderboard by that metric instead.")
+@click.option("--top", metavar="METRIC", help="Print a leaderboard by this metric instead.")
 @click.option(
-    "-n", "places", type=click.IntRange(min=1), default=10, show_default=True, help="Places of the leaderboard."
+    "-n",
+    "places",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of places of the leaderboard.",
 )
 @click.option(
-    "--where", multiple=True, metavar="KEY=VALUE", help="Only runs with that name, system, tag, state or param."
+    "--where", multiple=True, metavar="KEY=VALUE", help="Only runs with this name, system, tag, state or parameter."
 )
-@click.option("--dry-run", is_flag=True, help="Say which files would be written; write nothing.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Show which files would be written, and write nothing.")
+@json_output(ReportFiles, Leaderboard)
 def report(
     out: Out,
     references: Sequence[str],
@@ -43,13 +50,13 @@ def report(
     where: Sequence[str],
     dry_run: bool,
 ) -> None:
-    """Report runs as one file that opens anywhere; without RUN, what ran last.
+    """Write a report of runs as one file; without RUN, of the latest ones.
 
     RUN is an id, a group or a name, or `last`: the last run with all others of its
-    sweep, study or repeats. With --where alone all runs that fit are meant.
-    Several runs are compared, and ranked. The runs of a sweep become a page of what
-    its parameters do, the trials of a tuning study one of the way to the best; with
-    two metrics also of what one costs the other.
+    sweep, study or repeats. With --where alone, all matching runs are reported.
+    Several runs are compared and ranked. The report of a sweep shows the effect of
+    its parameters, that of a study its progress, and with two metrics the trade-off
+    between them.
 
     \b
     Examples:
@@ -61,7 +68,8 @@ def report(
     """
     reports = Workspace.open().reports
     if top:
-        _print_leaderboard(out, reports.leaderboard(top, *references, n=places, where=where))
+        board = reports.leaderboard(top, *references, n=places, where=where)
+        out.show(board, lambda board: _print_leaderboard(out, board))
         return
     axes = [name.strip() for name in over.split(",")] if over else []
     made = reports.page(*references, metrics=metrics, where=where, over=axes)
@@ -69,9 +77,6 @@ def report(
 
 
 def _print_leaderboard(out: Out, board: Leaderboard) -> None:
-    if out.as_json:
-        out.data(board.document())
-        return
     out.table(*board.table(), shrink=["what"])
     for note in board.notes:
         out.say(f"note: {note}")
@@ -87,12 +92,13 @@ def _form_of(output: Path | None) -> Format:
 def _write(out: Out, made: Report, output: Path | None, form: Format, dry_run: bool) -> None:
     if output is not None and str(output) == "-":
         if form not in ("html", "md"):
-            raise UsageError("several figures cannot go to one stream", hint="name a folder with -o")
+            raise UsageError("figures cannot be written to stdout", hint="name a folder with -o")
         out.document(made.html() if form == "html" else made.markdown())
         return
-    files = made.write(output or Path(_OUTPUT[form]), form, dry_run=dry_run)
-    if out.as_json:
-        out.data({"files": [str(file) for file in files], **made.document()})
-        return
-    for file in files:
-        out.line(f"{'would write' if dry_run else 'wrote'}  {file}")
+    verb = "would write" if dry_run else "wrote"
+
+    def render(files: ReportFiles) -> None:
+        for file in files:
+            out.line(f"{verb}  {file}")
+
+    out.show(made.write(output or Path(_OUTPUT[form]), form, dry_run=dry_run), render)

@@ -1,4 +1,4 @@
-"""`fairmile run` and `fairmile rerun`: from a name or a command to a record that can be trusted."""
+"""`fairmile run` and `fairmile rerun`: run a program and record it, or repeat a recorded run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from click.core import ParameterSource
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options
-from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import ANYWAY, WithCommand, changes_from, command_of, pairs, run_options
 from fairmile.runs.execute.isolation import isolating_runtime
 from fairmile.runs.prediction import Fit, unfit
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.rerun import Rerun
+from fairmile.runs.results import RunList
 from fairmile.runs.review import Review
 from fairmile.runs.runs import RunPlan, Runs, Step
 from fairmile.runs.targets import parse_params
@@ -31,23 +32,23 @@ _COLOURS = {RunState.DONE: "green", RunState.RUNNING: "yellow", RunState.QUEUED:
 @click.command(cls=WithCommand)
 @click.argument("what", metavar="[NAME]", required=False)
 @click.argument("dataset", required=False)
-@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter; fills {KEY}.")
+@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter; fills {KEY}.")
 @run_options
-@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Number of runs, as one group.")
-@click.option("--again", is_flag=True, help="Run even where the same inputs gave a result before.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Number of repeats, as one group.")
+@click.option("--again", is_flag=True, help="Run even if a run with the same inputs exists.")
 @click.option("--resume", metavar="RUN", help="Resume a run that failed or was interrupted.")
-@click.option("--set", "command_set", default="", metavar="NAME", help="Which set of a SABATH model's commands.")
-@click.option("--wait/--leave", default=True, help="Follow a run on a system to its end.  [default: wait]")
+@click.option("--set", "command_set", default="", metavar="NAME", help="Command set of a SABATH model.")
+@click.option("--wait/--leave", default=True, help="Wait for a run on a system to end, or leave it.  [default: wait]")
 @job_options(program=False)
-@click.option("--dry-run", is_flag=True, help="Show what would be fetched, built and run; do nothing.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Show what would be fetched, built and run, and do nothing.")
+@json_output(Run, RunList, RunPlan)
 @click.pass_context
 def run(context: click.Context, /, out: Out, what: str | None, dataset: str | None, **options: Any) -> int:
-    """Run an asset, a file or a command, and keep a record of it.
+    """Run an asset, a file or a command, and record it.
 
-    NAME is a benchmark, a model or a program whose card says how it is run, the path of
-    a YAML file, or a SABATH model, with its DATASET. It runs here, or on a system with
-    --on.
+    NAME is a benchmark, a model or a program whose card says how to run it, the path
+    of a YAML file, or a SABATH model, with its DATASET. It runs on this machine, or on
+    a system with --on.
 
     \b
     Examples:
@@ -58,15 +59,15 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     runs = Workspace.open().runs
     if options["resume"]:
         if options["dry_run"]:
-            _show_plan(out, _going_on(runs.resumable(options["resume"])))
+            out.show(runs.resume_plan(options["resume"]), lambda plan: _print_plan(out, plan))
             return 0
-        found = [runs.resume(options["resume"], echo=_echo(out))]
-        return _told(out, runs, _waited(out, runs, found, options["wait"]))
+        resumed = RunList([runs.resume(options["resume"], echo=_echo(out))])
+        return _show_runs(out, runs, _wait_for(out, runs, resumed, options["wait"]))
     command = command_of(context)
     changes = changes_from(options, parse_params(options["params"])) | ({"argv": command} if what and command else {})
-    plan = runs.plan(_what(what, command), dataset or "", options={"set": options["command_set"]}, **changes)
+    plan = runs.plan(_target(what, command), dataset or "", options={"set": options["command_set"]}, **changes)
     if options["dry_run"]:
-        _show_plan(out, plan)
+        out.show(plan, lambda plan: _print_plan(out, plan))
         if out.as_json:  # the plan itself has the verdict
             return _UNFIT if plan.fit is Fit.DOES_NOT and not options["anyway"] else 0
         plan.refuse_unfit()
@@ -74,31 +75,34 @@ def run(context: click.Context, /, out: Out, what: str | None, dataset: str | No
     for note in plan.notes:
         out.say(f"note: {note}")
     if options["repeat"] > 1:
-        found = runs.repeat(options["repeat"], plan, echo=_echo(out))
+        executed = runs.repeat(options["repeat"], plan, echo=_echo(out))
     else:
-        again = options["again"] or _asks_anew(context, options)
-        found = [runs.execute(plan, again=again, echo=_echo(out), on_step=lambda step: _step(out, step))]
-    return _told(out, runs, _waited(out, runs, found, options["wait"]))
+        again = options["again"] or _wants_new_run(context, options)
+        executed = RunList([runs.execute(plan, again=again, echo=_echo(out), on_step=lambda step: _say(out, step))])
+    return _show_runs(out, runs, _wait_for(out, runs, executed, options["wait"]))
 
 
 @click.command()
 @click.argument("reference", metavar="RUN|CRATE")
 @click.option(
-    "--tolerance", type=click.FloatRange(min=0), help="How far a metric may be off.  [default: as declared, or 0.05]"
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="Relative tolerance for metrics.  [default: as declared, or 0.05]",
 )
-@click.option("--on", default="", metavar="SYSTEM", help="Where it runs.  [default: as before]")
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable for the program.")
-@click.option("--environment", default="", metavar="ENV", help="Run in this environment.  [default: as before]")
-@click.option("--in-container", "container", default="", metavar="IMAGE", help="Run it in this image, without network.")
+@click.option("--on", default="", metavar="SYSTEM", help="System to run on.  [default: as before]")
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set an environment variable.")
+@click.option("--environment", default="", metavar="ENV", help="Environment to run in.  [default: as before]")
+@click.option("--in-container", "container", default="", metavar="IMAGE", help="Run in this image, without network.")
 @ANYWAY
-@click.option("--yes", is_flag=True, help="Run what somebody else recorded without asking.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")
-@json_option
+@click.option("--yes", is_flag=True, help="Run a record from elsewhere without asking.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@json_output(Rerun, RunPlan)
 def rerun(out: Out, reference: str, **options: Any) -> int:
-    """Do a run again from its record alone, in a fresh folder, and tell what differs.
+    """Repeat a run from its record in a fresh folder, and show what differs.
 
-    A run that somebody else recorded (a crate, an imported run) is shown first: its
-    command, variables, system, files and what it builds. Fairmile asks before it runs it.
+    If somebody else recorded the run (a crate, an imported run), its command,
+    variables, system, files and builds are listed first, and Fairmile asks before
+    running it.
 
     \b
     Examples:
@@ -117,25 +121,25 @@ def rerun(out: Out, reference: str, **options: Any) -> int:
         changes["anyway"] = True
     plan = runs.rerun_plan(reference, container=options["container"], **changes)
     if options["dry_run"]:
-        _show_plan(out, plan)
+        out.show(plan, lambda plan: _print_plan(out, plan))
         return 0
-    if plan.review is not None and not options["yes"] and not _agreed(out, plan.review, options["container"]):
+    if plan.review is not None and not options["yes"] and not _has_consent(out, plan.review, options["container"]):
         out.say("nothing was run")
         return 2
     done = runs.rerun(plan, tolerance=options["tolerance"], echo=_echo(out), trust=True)
-    _show_rerun(out, done)
+    out.show(done, lambda done: _print_rerun(out, done))
     if done.again.state is RunState.CANCELLED:
         return _INTERRUPTED
     return 0 if done.reproduced else 1
 
 
-def _agreed(out: Out, review: Review, container: str) -> bool:
-    """Show what somebody else recorded, and ask; where no terminal is there to answer, refuse."""
-    out.say(f"run {review.run} was recorded by somebody else. Running it means:")
+def _has_consent(out: Out, review: Review, container: str) -> bool:
+    """List what a record from elsewhere would do, and ask; without a terminal, refuse."""
+    out.say(f"run {review.run} was recorded by somebody else. Running it does the following:")
     for what, line in review.lines():
         out.say(f"  {what:<9} {line}")
     if not container:
-        out.say("The program can read your files and use the network, but not see your other environment variables.")
+        out.say("The program can read your files and use the network. It cannot see your other environment variables.")
         if runtime := isolating_runtime():
             out.hint(f"--in-container IMAGE runs it with {runtime}: no network, only its own folder")
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -146,22 +150,18 @@ def _agreed(out: Out, review: Review, container: str) -> bool:
     return click.confirm("Run it?", default=False, err=True)
 
 
-def _asks_anew(context: click.Context, options: Mapping[str, Any]) -> bool:
-    """Tell whether somebody asks for a run of its own, by a name, a number of repeats or by not waiting for it."""
+def _wants_new_run(context: click.Context, options: Mapping[str, Any]) -> bool:
+    """Tell whether the options ask for a new run: a name, a number of repeats, or --leave."""
     is_counted = context.get_parameter_source("repeat") is not ParameterSource.DEFAULT
     return bool(options.get("name")) or is_counted or not options["wait"]
 
 
-def _going_on(run: Run) -> RunPlan:
-    return RunPlan(run.spec, (Step("run", " ".join(run.argv)),))
+def _wait_for(out: Out, runs: Runs, executed: RunList, wait: bool) -> RunList:
+    """Wait for runs on systems to end, if asked to."""
+    return RunList(runs.wait(run.id, echo=_echo(out)) if wait and run.job is not None else run for run in executed)
 
 
-def _waited(out: Out, runs: Runs, found: Sequence[Run], wait: bool) -> list[Run]:
-    """Follow runs on systems to their end, where that is wanted."""
-    return [runs.wait(run.id, echo=_echo(out)) if wait and run.job is not None else run for run in found]
-
-
-def _what(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
+def _target(name: str | None, command: Sequence[str]) -> str | Sequence[str]:
     if name:
         return name
     if not command:
@@ -174,20 +174,12 @@ def _echo(out: Out) -> BinaryIO:
     return sys.stderr.buffer if out.as_json else sys.stdout.buffer
 
 
-def _step(out: Out, step: Step) -> None:
+def _say(out: Out, step: Step) -> None:
     out.say(f"{step.verb}: {step.what}")
 
 
-def _show_plan(out: Out, plan: RunPlan) -> None:
+def _print_plan(out: Out, plan: RunPlan) -> None:
     fit, why = unfit(plan.prediction)
-    verdict = str(fit) if why else None
-    if out.as_json:
-        spec = plan.spec.model_dump(mode="json", exclude_defaults=True)
-        steps = [vars(step) for step in plan.steps]
-        facts = {"notes": plan.notes, "prediction": plan.prediction, "fit": verdict, "script": plan.script}
-        reviewed = {"review": plan.review.to_dict()} if plan.review is not None else {}
-        out.data({"spec": spec, "steps": steps, **facts, **reviewed})
-        return
     if plan.review is not None:
         for what, line in plan.review.lines():
             out.line(f"{what:<9} {line}")
@@ -196,10 +188,12 @@ def _show_plan(out: Out, plan: RunPlan) -> None:
         size = f"  ({format_size(step.size_bytes)})" if step.size_bytes else ""
         out.line(f"{step.verb:<7} {step.what}{size}")
     for name, each in plan.prediction.items():
-        band = f"{_shown(name, each['low'])} to {_shown(name, each['high'])}; " if each.get("low") is not None else ""
-        out.line(f"predict {name}: {_shown(name, each['value'])} ({band}{each['source']})")
-    if verdict is not None:
-        out.line(f"fit     {verdict}: {why}" if fit is not Fit.MAY_NOT else f"fit     {verdict}")
+        interval = ""
+        if each.get("low") is not None:
+            interval = f"{_number_text(name, each['low'])} to {_number_text(name, each['high'])}; "
+        out.line(f"predict {name}: {_number_text(name, each['value'])} ({interval}{each['source']})")
+    if why:
+        out.line(f"fit     {fit}: {why}" if fit is not Fit.MAY_NOT else f"fit     {fit}")
     if plan.unpredicted:
         out.line(f"predict no numbers: {plan.unpredicted}")
     for note in plan.notes:
@@ -209,29 +203,31 @@ def _show_plan(out: Out, plan: RunPlan) -> None:
         out.document(plan.script)
 
 
-def _shown(name: str, value: float) -> str:
+def _number_text(name: str, value: float) -> str:
     if name.endswith("_s") and not name.endswith("_per_s"):
         return format_duration(value)
     return format_size(int(value)) if name.endswith("_bytes") else f"{value:.4g}"
 
 
-def _told(out: Out, runs: Runs, found: Sequence[Run]) -> int:
-    """Tell how runs ended and return the exit code."""
-    if out.as_json:
-        documents = [run.to_dict() for run in found]
-        out.data(documents[0] if len(documents) == 1 else {"runs": documents})
+def _show_runs(out: Out, runs: Runs, executed: RunList) -> int:
+    """Print how runs ended and return the exit code."""
+    if len(executed) == 1:
+        out.show(executed[0], lambda run: _print_run(out, runs, run))
     else:
-        for run in found:
-            _tell(out, runs, run)
-        if len(found) > 1:
-            out.hint(f"`fairmile compare {found[0].group}` shows {count(len(found), 'run')} with their spread")
-    states = {run.state for run in found}
+        out.show(executed, lambda executed: _print_repeats(out, runs, executed))
+    states = {run.state for run in executed}
     if RunState.CANCELLED in states:
         return _INTERRUPTED
     return 0 if states <= {RunState.DONE, RunState.QUEUED, RunState.RUNNING} else 1
 
 
-def _tell(out: Out, runs: Runs, run: Run) -> None:
+def _print_repeats(out: Out, runs: Runs, repeats: RunList) -> None:
+    for run in repeats:
+        _print_run(out, runs, run)
+    out.hint(f"`fairmile compare {repeats[0].group}` shows {count(len(repeats), 'run')} with their spread")
+
+
+def _print_run(out: Out, runs: Runs, run: Run) -> None:
     took = f" in {format_duration(run.elapsed_s)}" if run.elapsed_s is not None else ""
     out.say(f"run {run.id}: {out.colour(str(run.state), _COLOURS.get(run.state, 'red'))}{took}")
     for name, metric in run.metrics.items():
@@ -244,17 +240,12 @@ def _tell(out: Out, runs: Runs, run: Run) -> None:
     if why is not None:
         out.say(f"  {run.reason or why.what}" + (f": {why.line}" if why.line else ""))
         out.hint(run.hint or why.advice)
-        out.hint(f"`fairmile run --resume {run.id}` goes on with it")
+        out.hint(f"`fairmile run --resume {run.id}` resumes it")
     elif not run.state.is_end:
-        out.hint(f"`fairmile runs show {run.id}` tells how it goes")
+        out.hint(f"`fairmile runs show {run.id}` shows its progress")
 
 
-def _show_rerun(out: Out, done: Rerun) -> None:
-    if out.as_json:
-        facts = [vars(each) for each in done.verdicts]
-        ids = {"original": done.original.id, "again": done.again.id}
-        out.data({**ids, "reproduced": done.reproduced, "verdicts": facts})
-        return
+def _print_rerun(out: Out, done: Rerun) -> None:
     words = {True: out.colour("same", "green"), False: out.colour("differs", "red"), None: "unknown"}
     out.table(["what", "verdict", ""], [[each.what, words[each.same], each.detail] for each in done.verdicts])
     verdict = "reproduced" if done.reproduced else "not reproduced"

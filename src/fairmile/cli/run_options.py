@@ -18,29 +18,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _COMMAND = "fairmile.command"
 ANYWAY = click.option(
-    "--anyway", is_flag=True, help="Run even if it is predicted not to fit, or something it needs is missing."
+    "--anyway", is_flag=True, help="Run even if it is predicted not to fit, or a requirement is missing."
 )
 _OPTIONS = (
     click.option(
-        "--reads-params", is_flag=True, help="The program reads FAIRMILE_PARAMS, although its files do not show it."
+        "--reads-params",
+        is_flag=True,
+        help="The program reads FAIRMILE_PARAMS, even if its files do not show it.",
     ),
-    click.option("--seed", type=int, help="Fills {seed} and FAIRMILE_SEED."),
-    click.option("--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="What goes in; fills {inputs.KEY}."),
-    click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Files that come out, kept by digest."),
-    click.option("--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Find a metric in the output."),
-    click.option("--code", multiple=True, metavar="PATH", help="More files or folders that are the program."),
-    click.option("--tag", "tags", multiple=True, help="A word to find it by."),
+    click.option("--seed", type=int, help="Random seed; fills {seed} and FAIRMILE_SEED."),
     click.option(
-        "--environment", default="", metavar="ENV", help="An environment, its file, or the asset that has it."
+        "--data", "inputs", multiple=True, metavar="KEY=PATH|ASSET", help="Input file or asset; fills {inputs.KEY}."
     ),
+    click.option("--out", "outputs", multiple=True, metavar="PATTERN", help="Output files to record by digest."),
+    click.option("--metric", "metrics", multiple=True, metavar="NAME=REGEX", help="Read a metric from the output."),
+    click.option("--code", multiple=True, metavar="PATH", help="Additional files or folders of the program."),
+    click.option("--tag", "tags", multiple=True, help="Tag to find the run by."),
+    click.option("--environment", default="", metavar="ENV", help="Environment, its file, or an asset that has one."),
     ANYWAY,
-    click.option("--timeout", metavar="TIME", help="End it after so long."),
-    click.option("--every", default="1s", metavar="TIME", help="Period of the measurements; 0 measures none."),
+    click.option("--timeout", metavar="TIME", help="Stop the run after this time."),
+    click.option("--every", default="1s", metavar="TIME", help="Sampling period of power and usage; 0 disables it."),
 )
 
 
 class WithCommand(click.Command):
-    """Keeps apart what stands before `--` and what stands behind it."""
+    """Separates the options before `--` from the command behind it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -53,7 +55,7 @@ class WithCommand(click.Command):
 
 
 def command_of(context: click.Context) -> tuple[str, ...]:
-    """Return what stands behind `--`."""
+    """Return the command behind `--`."""
     return tuple(context.meta.get(_COMMAND, ()))
 
 
@@ -67,7 +69,7 @@ def run_options(command: F) -> F:
 def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the fields of a run that the options state."""
     job = spec_from({**options, "argv": ("true",), "name": options.get("name") or ""})
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "params": params,
         "reads_params": options["reads_params"],
         "seed": options["seed"],
@@ -86,10 +88,10 @@ def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = 
         "launch": job.launch,
         "name": options.get("name"),
     }
-    kept = {name: value for name, value in found.items() if value and value != Resources()}
+    kept = {name: value for name, value in fields.items() if value and value != Resources()}
     useless = [name for name in ("resources", "software", "launch") if name in kept and "system" not in kept]
     if useless:
-        raise UsageError("nodes, time and software are asked of a system", hint="name one with --on, or leave them out")
+        raise UsageError("options for nodes, time and software need a system", hint="name one with --on, or omit them")
     if options["seed"] is not None:
         kept["seed"] = options["seed"]
     if (period_s := parse_duration(options["every"])) != 1.0:
@@ -98,8 +100,8 @@ def changes_from(options: Mapping[str, Any], params: Mapping[str, Any] | None = 
 
 
 def pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
-    found = [text.partition("=") for text in texts]
-    for text, (key, equals, value) in zip(texts, found, strict=True):
+    split = [text.partition("=") for text in texts]
+    for text, (key, equals, value) in zip(texts, split, strict=True):
         if not (key and equals and value):
             raise UsageError(f"{option} {text!r} has no NAME=VALUE", hint=f"write {option} NAME=VALUE")
-    return [(key, value) for key, _, value in found]
+    return [(key, value) for key, _, value in split]

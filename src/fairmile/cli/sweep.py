@@ -1,8 +1,7 @@
-"""`fairmile sweep`: thousands of runs from one small file, or from a line."""
+"""`fairmile sweep`: run a program over a parameter space, from a file or from the command line."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,17 +16,18 @@ from fairmile.base.errors import NotFound, UsageError
 from fairmile.base.units import format_duration, format_size
 from fairmile.cli.job_options import job_options, spec_from
 from fairmile.cli.lazy import LazyGroup
-from fairmile.cli.out import Out, count, json_option
+from fairmile.cli.out import Out, count, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
-from fairmile.meter.lines import number_text
-from fairmile.reports.sweep import best as best_of
+from fairmile.runs.execute.crew import Ended
 from fairmile.runs.record.run import RunState
 from fairmile.runs.runs import Runs
 from fairmile.sweeps.files import is_definition
 from fairmile.sweeps.folder import Sweep
-from fairmile.sweeps.generate import GenerationPlan, generate, plan_generation
-from fairmile.sweeps.model import Definition, Point
-from fairmile.sweeps.sweeps import PointStatus, SweepPlan, Sweeps
+from fairmile.sweeps.generate import Generated, GenerationPlan
+from fairmile.sweeps.model import Definition
+from fairmile.sweeps.results import ChangedSweep, PointStatus, SweepList, SweepPoints, SweepStatus
+from fairmile.sweeps.status import states_text
+from fairmile.sweeps.sweeps import SweepPlan, Sweeps
 from fairmile.workspace import Workspace
 
 _SHOWN = 20
@@ -39,32 +39,40 @@ _STATES = ("left", *map(str, RunState))
 _OF_SYSTEMS = ("pack", "slots", "at_once", "queued", "wait")
 _OF_ANY = ("failed", "best", "dry_run", "as_json")
 _SWEEP = click.argument("reference", metavar="SWEEP")
-_NAME = click.option("--name", default="", help="What it is called, and the manifest that is written.")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+_NAME = click.option("--name", default="", help="Name of the sweep, and of the manifest.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+_BEST = click.option("--best", default="", metavar="METRIC", help="Show the best point by this metric.")
 
 
-class GroupOrWhat(LazyGroup):
-    """A word that is no command is what is run: `fairmile sweep bench -p lr=0.1,0.01`."""
+class GroupOrTarget(LazyGroup):
+    """Takes a word that is not a command as the target: `fairmile sweep bench -p lr=0.1,0.01`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.list_commands(ctx) and _says_what(args):
+        if args and args[0] not in self.list_commands(ctx) and _names_target(args):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
-def _says_what(args: Sequence[str]) -> bool:
-    """Tell whether words that name no command say what to run, and are no misspelt command."""
+def _names_target(args: Sequence[str]) -> bool:
+    """Tell whether words that are not a command name a target, and not a misspelt command."""
     return args[0].endswith(_FILES) or any(word.startswith(("-p", "--param")) or word == "--" for word in args)
 
 
 def space_options(command: Any) -> Any:
-    """Give a command the options that say what is executed over which values; `read_definition` reads them."""
+    """Give a command the options that define its program and its axes; `read_definition` reads them."""
     for option in reversed(
         (
             click.argument("words", metavar="[CONFIG]...", nargs=-1),
-            click.option("-p", "--param", "axes", multiple=True, metavar="KEY=VALUES", help="An axis: lr=0.1,0.01."),
-            click.option("--template", type=click.Path(path_type=Path), help="A script with {placeholders}."),
-            click.option("--allow-code", is_flag=True, help="Execute configurations that are Python or notebooks."),
+            click.option(
+                "-p",
+                "--param",
+                "axes",
+                multiple=True,
+                metavar="KEY=VALUES",
+                help="Axis and its values, such as lr=0.1,0.01.",
+            ),
+            click.option("--template", type=click.Path(path_type=Path), help="Script with {placeholders}."),
+            click.option("--allow-code", is_flag=True, help="Allow configurations that are Python files or notebooks."),
         )
     ):
         command = option(command)
@@ -74,29 +82,30 @@ def space_options(command: Any) -> Any:
 def definition_options(command: Any) -> Any:
     for option in (
         click.option("--repeats", type=click.IntRange(min=1), help="Repeats per point."),
-        click.option("--select", default="", metavar="FILTER", help="Only points for which it holds: 'lr > 0.01'."),
+        click.option("--select", default="", metavar="FILTER", help="Only points that satisfy this: 'lr > 0.01'."),
         space_options,
     ):
         command = option(command)
     return command
 
 
-@click.group(cls=GroupOrWhat)
+@click.group(cls=GroupOrTarget)
 def sweep() -> None:
-    """Run a program over all combinations of values.
+    """Run a program over all combinations of parameter values.
 
-    CONFIG are YAML or JSON files, also those of cloudmesh-ee, or the name of an
-    asset; SWEEP is an id that `fairmile sweep ls` shows, its start or end, or `last`.
+    CONFIG are YAML or JSON files, including those of cloudmesh-ee, or the name of an
+    asset. SWEEP is an id that `fairmile sweep ls` lists, its unique start or end, or
+    `last`.
     """
 
 
 @sweep.command(cls=WithCommand)
 @definition_options
 @_NAME
-@json_option
+@json_output(SweepPoints)
 @click.pass_context
 def plan(context: click.Context, /, out: Out, **options: Any) -> None:
-    """Show the points of a sweep; nothing is written.
+    """Show the points of a sweep. Writes nothing.
 
     \b
     Examples:
@@ -105,55 +114,37 @@ def plan(context: click.Context, /, out: Out, **options: Any) -> None:
     """
     workspace = Workspace.open()
     definition, _ = _read_points(workspace, options, command_of(context))
-    points = list(definition.points)
-    workspace.sweeps.check(definition, points, catalog=lambda: workspace.catalog, template=options["template"])
-    if out.as_json:
-        out.data(
-            {
-                "count": len(points),
-                "axes": {name: list(values) for name, values in definition.points.axes.items()},
-                "points": [{"id": point.id, "values": _values(point)} for point in points],
-            }
-        )
-        return
-    _matrix(out, definition)
-    out.line(count(len(points), "point"))
-    out.table(["point", *definition.points.axes], [[each.id, *each.values.values()] for each in points[:_SHOWN]])
-    if len(points) > _SHOWN:
-        out.hint(f"{len(points) - _SHOWN:,} more: --json lists all of them")
+    points = workspace.sweeps.list_points(definition, catalog=lambda: workspace.catalog, template=options["template"])
+    out.show(points, lambda points: _print_points(out, points))
 
 
 @sweep.command(name="generate")
 @definition_options
 @_NAME
-@click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Where the folders go.")
-@click.option("--code", "copy", multiple=True, metavar="PATH", help="Files or folders that each point needs.")
+@click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Output folder.")
+@click.option("--code", "copy", multiple=True, metavar="PATH", help="File or folder that each point needs.")
 @click.option(
     "--split-among", type=click.IntRange(min=1), default=1, help="Number of people to write submit scripts for."
 )
 @_DRY_RUN
-@json_option
-def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry_run: bool, **options: Any) -> None:
-    """Write a folder per point, with script and configuration, for those who submit by hand.
+@json_output(Generated, GenerationPlan)
+def generate_(out: Out, folder: Path, dry_run: bool, **options: Any) -> None:
+    """Write a folder per point, with script and configuration, to submit by hand.
 
     \b
     Examples:
       fairmile sweep generate tide-sweep.yaml --template tide.in.slurm --out rates
       fairmile sweep generate tide-sweep.yaml --out by-two --split-among 2
     """
-    definition, _ = _read_points(Workspace.open(), options, ())
-    given: dict[str, Any] = {"name": options["name"], "copy": copy, "split_among": split_among, "environ": os.environ}
+    workspace = Workspace.open()
+    sweeps = workspace.sweeps
+    definition, _ = _read_points(workspace, options, ())
+    changes = {name: options[name] for name in ("template", "name", "copy", "split_among")}
     if dry_run:
-        _show_generation(out, plan_generation(definition, options["template"], folder, **given))
+        out.show(sweeps.plan_generation(definition, folder, **changes), lambda plan: _print_generation_plan(out, plan))
         return
-    made = generate(definition, options["template"], folder, on_progress=out.progress, **given)
-    if out.as_json:
-        submit = [str(file) for file in made.submit]
-        out.data({"count": made.count, "kept": made.kept, "manifest": str(made.manifest), "submit": submit})
-        return
-    kept = f", {made.kept:,} of them as before" if made.kept else ""
-    out.line(f"{count(made.count, 'folder')} in {made.folder}{kept}")
-    out.hint(f"`sh {made.submit[0]}` submits them")
+    generated = sweeps.generate(definition, folder, on_progress=out.progress, **changes)
+    out.show(generated, lambda generated: _print_generated(out, generated))
 
 
 @sweep.command(cls=WithCommand)
@@ -164,25 +155,26 @@ def generate_(out: Out, folder: Path, copy: Sequence[str], split_among: int, dry
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of points to run concurrently here.",
+    help="Number of points to run concurrently on this machine.",
 )
-@click.option("--failed", is_flag=True, help="Also those points of SWEEP again that failed.")
-@click.option("--pack", type=click.IntRange(min=1), help="Points per job.  [default: what fills ten minutes]")
-@click.option("--slots", type=click.IntRange(min=1), help="Points that run concurrently in a job.")
+@click.option("--failed", is_flag=True, help="Also retry the failed points of SWEEP.")
+@click.option("--pack", type=click.IntRange(min=1), help="Points per job.  [default: as many as fill ten minutes]")
+@click.option("--slots", type=click.IntRange(min=1), help="Number of points to run concurrently in a job.")
 @click.option("--at-once", type=click.IntRange(min=1), help="Maximum number of running jobs.")
 @click.option("--queued", type=click.IntRange(min=1), help="Maximum number of queued jobs.")
-@click.option("--best", default="", metavar="METRIC", help="Show the point that is best by this metric.")
-@click.option("--wait/--leave", default=True, help="Follow a sweep on a system to its end.  [default: wait]")
+@_BEST
+@click.option("--wait/--leave", default=True, help="Wait for a sweep on a system to end, or leave it.  [default: wait]")
 @run_options
 @job_options(program=False)
 @_DRY_RUN
-@json_option
+@json_output(SweepStatus, SweepPlan)
 @click.pass_context
 def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
-    """Execute a sweep, or with SWEEP what of one is missing.
+    """Run a sweep, or the missing points of SWEEP.
 
-    It runs here, -j points at once, or as job arrays on a system with --on. What was
-    interrupted goes on with `fairmile sweep run SWEEP`; nothing is done twice.
+    It runs on this machine, -j points concurrently, or as job arrays on a system with
+    --on. `fairmile sweep run SWEEP` resumes an interrupted sweep; finished points do
+    not run again.
 
     \b
     Examples:
@@ -192,8 +184,8 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     """
     workspace = Workspace.open()
     sweeps = workspace.sweeps
-    found = known_sweep(workspace, words) if not options["axes"] else None
-    if found is None:
+    known = known_sweep(workspace, words) if not options["axes"] else None
+    if known is None:
         options["words"] = words
         definition, source = _read_points(workspace, options, command_of(context))
         options["name"] = definition.name
@@ -203,31 +195,35 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
         first, template = list(islice(definition.points, 1)), options["template"]
         sweeps.check(definition, first, catalog=lambda: workspace.catalog, template=template, **changes)
         if options["dry_run"]:
-            _show_plan(out, sweeps.plan(definition, template=template, **changes))
+            out.show(sweeps.plan(definition, template=template, **changes), lambda plan: _print_plan(out, plan))
             return 0
-        found = sweeps.create(definition, source, template=template, **changes)
-        print_notes(out, found)
-        out.say(f"sweep {found.id}: {count(found.count, 'point')}")
+        known = sweeps.create(definition, source, template=template, **changes)
+        print_notes(out, known)
+        out.say(f"sweep {known.id}: {count(known.count, 'point')}")
     else:
-        _no_study(found, "tune run")
-        check_only(context, found, *_OF_ANY, "jobs", *_OF_SYSTEMS)
-        _check_where(context, found.system)
+        _refuse_study(known, "tune run")
+        check_only(context, known, *_OF_ANY, "jobs", *_OF_SYSTEMS)
+        _check_where(context, known.system)
         if options["dry_run"]:
-            _show_standing(out, found, sweeps.points(found))
+            out.show(sweeps.points(known), lambda status: _print_status(out, status))
             return 0
     try:
-        points = _executed(out, sweeps, found, options)
-        return _told(out, workspace, found, points, options)
+        points = _execute(out, sweeps, known, options)
+        metric = options["best"] or str(known.document.get("best") or "")
+        status = SweepStatus(known, points, sweeps.best(known, metric))
+        out.show(status, lambda status: _print_outcome(out, workspace, status))
+        return _exit_code(status, is_over=options["wait"] or not known.system)
     except KeyboardInterrupt:
-        where = f"its jobs on {found.system} go on; `fairmile sweep run {found.id}` follows them again"
-        here = f"`fairmile sweep run {found.id}` goes on with what is missing"
-        out.hint(where if found.system else here)
+        there = f"its jobs on {known.system} continue; `fairmile sweep run {known.id}` follows them again"
+        out.hint(there if known.system else f"`fairmile sweep run {known.id}` runs the missing points")
         return _INTERRUPTED
 
 
 @sweep.command()
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="How many.")
-@json_option
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="Maximum number of sweeps."
+)
+@json_output(SweepList)
 def ls(out: Out, limit: int) -> None:
     """List sweeps and studies, the newest first.
 
@@ -235,32 +231,16 @@ def ls(out: Out, limit: int) -> None:
     Examples:
       fairmile sweep ls
     """
-    workspace = Workspace.open()
-    found = workspace.sweeps.ls()[:limit]
-    states = {each.id: Counter(str(row.state) for row in workspace.ledger.rows(group=each.id)) for each in found}
-    if out.as_json:
-        out.data({"sweeps": [_facts(each) | {"runs": dict(states[each.id])} for each in found]})
-        return
-    rows = [
-        [
-            each.id,
-            "study" if each.is_study else count(each.count, "point"),
-            ", ".join(f"{number:,} {state}" for state, number in states[each.id].items()),
-            each.system or "here",
-            f"{datetime.fromtimestamp(each.created, UTC):%Y-%m-%d %H:%M}",
-        ]
-        for each in found
-    ]
-    out.table(["sweep", "size", "runs", "where", "created (UTC)"], rows)
+    out.show(Workspace.open().sweeps.ls(limit=limit), lambda sweeps: _print_sweeps(out, sweeps))
 
 
 @sweep.command()
 @_SWEEP
-@click.option("--best", default="", metavar="METRIC", help="Show the point that is best by this metric.")
-@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only points in that state.")
-@json_option
+@_BEST
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only points in this state.")
+@json_output(SweepStatus)
 def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
-    """Show where each point of a sweep stands, and what came out.
+    """Show the status and metrics of each point of a sweep.
 
     \b
     Examples:
@@ -268,48 +248,40 @@ def show(out: Out, reference: str, best: str, states: Sequence[str]) -> None:
       fairmile sweep show last --state failed
     """
     sweeps = Workspace.open().sweeps
-    found = sweeps.get(reference)
-    _no_study(found, "tune show")
-    points = [each for each in sweeps.points(found) if not states or each.state in states]
-    _show_standing(out, found, points, **_best(sweeps, found, best))
+    sweep = sweeps.get(reference)
+    _refuse_study(sweep, "tune show")
+    out.show(sweeps.status(sweep, states=states, best=best), lambda status: _print_status(out, status))
 
 
 @sweep.command()
 @_SWEEP
 @_DRY_RUN
-@json_option
+@json_output(ChangedSweep)
 def cancel(out: Out, reference: str, dry_run: bool) -> None:
-    """End the jobs of a sweep; what they have done stays.
+    """Cancel the jobs of a sweep. Finished points stay.
 
     \b
     Examples:
       fairmile sweep cancel last --dry-run
     """
     sweeps = Workspace.open().sweeps
-    found = sweeps.get(reference)
-    _no_study(found, "tune stop")
-    if not found.system:
-        _done(out, found, "has no jobs, since it runs here")
-        return
-    if not dry_run:
-        sweeps.cancel(found)
-    _done(out, found, "would be cancelled" if dry_run else "cancelled")
+    sweep = sweeps.get(reference)
+    _refuse_study(sweep, "tune stop")
+    _show_change(out, sweeps.cancel(sweep, dry_run=dry_run))
 
 
 @sweep.command()
 @_SWEEP
 @_DRY_RUN
-@json_option
+@json_output(ChangedSweep)
 def rm(out: Out, reference: str, dry_run: bool) -> None:
-    """Forget a sweep; its runs stay.
+    """Remove a sweep. Its runs stay.
 
     \b
     Examples:
       fairmile sweep rm last --dry-run
     """
-    sweeps = Workspace.open().sweeps
-    found = sweeps.get(reference) if dry_run else sweeps.remove(reference)
-    _done(out, found, "would be removed" if dry_run else "removed")
+    _show_change(out, Workspace.open().sweeps.remove(reference, dry_run=dry_run))
 
 
 def print_notes(out: Out, sweep: Sweep) -> None:
@@ -318,20 +290,17 @@ def print_notes(out: Out, sweep: Sweep) -> None:
         out.say(f"note: {note}")
 
 
-def _done(out: Out, sweep: Sweep, what: str) -> None:
-    if out.as_json:
-        out.data(_facts(sweep) | {"done": what})
-    else:
-        out.line(f"sweep {sweep.id}: {what}")
+def _show_change(out: Out, sweep: ChangedSweep) -> None:
+    out.show(sweep, lambda sweep: out.line(f"sweep {sweep.id}: {sweep.done}"))
 
 
-def _no_study(sweep: Sweep, instead: str) -> None:
+def _refuse_study(sweep: Sweep, instead: str) -> None:
     if sweep.is_study:
-        raise UsageError(f"{sweep.id} is a study and no sweep", hint=f"`fairmile {instead} {sweep.id}`")
+        raise UsageError(f"{sweep.id} is a study, not a sweep", hint=f"`fairmile {instead} {sweep.id}`")
 
 
 def check_only(context: click.Context, sweep: Sweep, *allowed: str) -> None:
-    """Raise UsageError for an option that says of a sweep what was decided when it was made."""
+    """Raise UsageError for an option that was fixed when the sweep was created."""
     given = [
         parameter.opts[-1]
         for parameter in context.command.params
@@ -341,8 +310,8 @@ def check_only(context: click.Context, sweep: Sweep, *allowed: str) -> None:
         given.append("a command")
     if given:
         raise UsageError(
-            f"{given[0]} cannot be given for {sweep.id}, whose runs are decided",
-            hint="give the file again for a new one",
+            f"{given[0]} cannot change {sweep.id}, which exists already",
+            hint="pass the file again to create a new sweep",
         )
 
 
@@ -351,28 +320,28 @@ def _is_given(context: click.Context, parameter: click.Parameter) -> bool:
 
 
 def _check_where(context: click.Context, system: str) -> None:
-    """Raise UsageError for an option that only sweeps elsewhere have."""
+    """Raise UsageError for an option that does not apply where the sweep runs."""
     wrong = ("jobs",) if system else _OF_SYSTEMS
     for parameter in context.command.params:
         if parameter.name in wrong and _is_given(context, parameter):
             name, hint = (
                 "/".join([parameter.opts[-1], *parameter.secondary_opts]),
-                "-j says how many points run at once here; --on names a system",
+                "-j sets how many points run concurrently here; --on names a system",
             )
             where = f"on {system}" if system else "here"
-            hint = "--at-once says how many jobs run at once there" if system else hint
-            raise UsageError(f"{name} means nothing for a sweep that runs {where}", hint=hint)
+            hint = "--at-once limits the number of running jobs there" if system else hint
+            raise UsageError(f"{name} does not apply to a sweep that runs {where}", hint=hint)
 
 
 def _read_points(
     workspace: Workspace, options: Mapping[str, Any], command: Sequence[str]
 ) -> tuple[Definition, dict[str, Any]]:
-    """Return the sweep that is defined; of a space without values UsageError."""
+    """Return the sweep that is defined; UsageError if an axis is a distribution."""
     definition, source = read_definition(workspace, options, command)
     for name in definition.distributions:
         raise UsageError(
             f"{definition.origin('axes', name)} axes.{name} is a distribution, and a sweep needs values",
-            hint=f"`fairmile tune` searches it; here -p {name}=VALUES gives it values",
+            hint=f"`fairmile tune` searches it; -p {name}=VALUES sets values for a sweep",
         )
     return definition, source
 
@@ -385,15 +354,15 @@ def read_definition(
     files = [word for word in words if is_definition(workspace.resolve(word, for_=verb, without=("sweep",)))]
     names = [word for word in words if word not in files]
     if len(names) > 1 or (names and files):
-        raise UsageError(f"{names[0]!r} is no file", hint="give configuration files, or the name of one asset")
+        raise UsageError(f"{names[0]!r} is not a file", hint="pass configuration files, or the name of one asset")
     if not words and not command:
-        raise UsageError("nothing to sweep over", hint="give a file, a name, or -p AXIS=VALUES -- COMMAND…")
-    spec_from({"name": options["name"]})  # a name that no job can have is told as that of the option
+        raise UsageError("nothing to sweep over", hint="pass a file, a name, or -p AXIS=VALUES -- COMMAND…")
+    spec_from({"name": options["name"]})  # an invalid name is reported as that of the option
     changes = {name: options[name] for name in ("select", "repeats", "name") if options.get(name)}
     axes: dict[str, str] = {}
     for name, values in map(_axis, options["axes"]):
         if name in axes:
-            raise UsageError(f"-p {name} is given twice", hint=f"write all values at once: -p {name}={axes[name]},…")
+            raise UsageError(f"-p {name} is given twice", hint=f"list all values in one: -p {name}={axes[name]},…")
         axes[name] = values
     return workspace.sweeps.read(
         files,
@@ -408,7 +377,7 @@ def read_definition(
 def _axis(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals or not name or not values:
-        raise UsageError(f"-p {text!r} gives no axis", hint="write -p NAME=VALUES, as -p lr=0.1,0.01")
+        raise UsageError(f"-p {text!r} is not an axis", hint="write -p NAME=VALUES, such as -p lr=0.1,0.01")
     return name, values
 
 
@@ -418,112 +387,99 @@ def known_sweep(workspace: Workspace, words: Sequence[str], verb: str = "sweep")
     return target.content if target is not None and target.kind == "sweep" else None
 
 
-def _executed(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> list[PointStatus]:
+def _execute(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> SweepStatus:
+    """Run the missing points of a sweep here, or submit them and wait for them if asked to."""
     if not sweep.system:
-        done = Counter[str]()
-
-        def tell(ended: Any) -> None:
-            done[ended.state] += 1
-            out.progress(done.total(), sweep.count)
-            if ended.state not in ("done", "cancelled"):
-                out.say(f"{ended.id}: {ended.state}: {ended.reason}")
-
-        return sweeps.run(sweep, at_once=options["jobs"], failed=options["failed"], on_end=tell)
+        return _run_here(out, sweeps, sweep, options)
     submitting = {name: options[name] for name in ("pack", "slots", "at_once", "queued")}
     for job in sweeps.submit(sweep, failed=options["failed"], **submitting):
         out.say(f"job {job.job} on {sweep.system}")
     if not options["wait"]:
         return sweeps.points(sweep)
-    return sweeps.wait(sweep, on_look=lambda found: _look(out, found))
+    return sweeps.wait(sweep, on_look=lambda points: _print_progress(out, points))
 
 
-def _look(out: Out, found: Sequence[PointStatus]) -> None:
-    out.progress(sum(each.state not in ("queued", "running", "left") for each in found), len(found))
+def _run_here(out: Out, sweeps: Sweeps, sweep: Sweep, options: Mapping[str, Any]) -> SweepStatus:
+    ended_points = Counter[str]()
+
+    def report(ended: Ended) -> None:
+        ended_points[ended.state] += 1
+        out.progress(ended_points.total(), sweep.count)
+        if ended.state not in ("done", "cancelled"):
+            out.say(f"{ended.id}: {ended.state}: {ended.reason}")
+
+    return sweeps.run(sweep, at_once=options["jobs"], failed=options["failed"], on_end=report)
 
 
-def _told(
-    out: Out, workspace: Workspace, sweep: Sweep, found: Sequence[PointStatus], options: Mapping[str, Any]
-) -> int:
-    """Tell how a sweep stands and return the exit code."""
-    states = Counter(each.state for each in found)
-    metric = options["best"] or str(sweep.document.get("best") or "")
-    if out.as_json:
-        _show_standing(out, sweep, found, **_best(workspace.sweeps, sweep, metric))
-    else:
-        shown = [out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items()]
-        out.line(f"sweep {sweep.id}: {', '.join(shown)}")
-        bad = [each for each in found if each.state in _BAD]
-        for each in bad[:_SHOWN]:
-            reason = why_it_failed(workspace.runs, each.run, each.reason)
-            out.line(f"{each.id}: {each.state}: {reason}  → fairmile run --resume {each.run}")
-        if len(bad) > _SHOWN:
-            out.hint(f"{len(bad) - _SHOWN:,} more: `fairmile sweep show {sweep.id} --state failed` lists them")
-        combined = workspace.sweeps.combined(sweep)
-        if combined is not None:
-            out.line(f"combined by run {combined.id}: {combined.state}")
-        for text in _best(workspace.sweeps, sweep, metric).values():
-            out.paragraph(text)
-        if states["failed"] or states["timeout"]:
-            out.hint(f"`fairmile sweep run {sweep.id} --failed` does the failed ones again")
-        if states["queued"] or states["running"]:
-            out.hint(f"`fairmile sweep run {sweep.id}` follows it, `fairmile status` tells how far it is")
-        elif states["left"] or states["interrupted"] or states["cancelled"]:
-            out.hint(f"`fairmile sweep run {sweep.id}` goes on with what is missing")
-        elif states.keys() == {"done"}:
-            out.hint(f"`fairmile report {sweep.id}` draws the results")
-    waited = options["wait"] or not sweep.system
-    return 1 if states["failed"] or states["timeout"] or (waited and states["done"] < len(found)) else 0
+def _print_progress(out: Out, points: Sequence[PointStatus]) -> None:
+    out.progress(sum(each.state not in ("queued", "running", "left") for each in points), len(points))
 
 
-def why_it_failed(runs: Runs, run: str, reason: str) -> str:
-    """Return the reason of a failure with the line of its output that tells most."""
+def _exit_code(status: SweepStatus, *, is_over: bool) -> int:
+    """Return 1 if a point failed, or if not all are done when the sweep is over."""
+    states = Counter(each.state for each in status)
+    return 1 if states["failed"] or states["timeout"] or (is_over and states["done"] < len(status)) else 0
+
+
+def _print_outcome(out: Out, workspace: Workspace, status: SweepStatus) -> None:
+    """Print how many points are in which state, why points failed, and what to do next."""
+    sweep = status.sweep
+    states = Counter(each.state for each in status)
+    shown = [out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items()]
+    out.line(f"sweep {sweep.id}: {', '.join(shown)}")
+    bad = [each for each in status if each.state in _BAD]
+    for each in bad[:_SHOWN]:
+        reason = failure_text(workspace.runs, each.run, each.reason)
+        out.line(f"{each.id}: {each.state}: {reason}  → fairmile run --resume {each.run}")
+    if len(bad) > _SHOWN:
+        out.hint(f"{len(bad) - _SHOWN:,} more: `fairmile sweep show {sweep.id} --state failed` lists them")
+    combined = workspace.sweeps.combined(sweep)
+    if combined is not None:
+        out.line(f"combined by run {combined.id}: {combined.state}")
+    if status.best:
+        out.paragraph(status.best)
+    if states["failed"] or states["timeout"]:
+        out.hint(f"`fairmile sweep run {sweep.id} --failed` retries the failed points")
+    if states["queued"] or states["running"]:
+        out.hint(f"`fairmile sweep run {sweep.id}` follows it, `fairmile status` shows its progress")
+    elif states["left"] or states["interrupted"] or states["cancelled"]:
+        out.hint(f"`fairmile sweep run {sweep.id}` runs the missing points")
+    elif states.keys() == {"done"}:
+        out.hint(f"`fairmile report {sweep.id}` plots the results")
+
+
+def failure_text(runs: Runs, run: str, reason: str) -> str:
+    """Return the reason of a failure with the most telling line of its output."""
     try:
-        found = runs.explain(runs.get(run)) if run else None
+        diagnosis = runs.explain(runs.get(run)) if run else None
     except NotFound:  # it never began, or was removed
         return reason
-    return f"{reason}: {found.line}" if found is not None and found.line and found.line not in reason else reason
+    line = diagnosis.line if diagnosis is not None else ""
+    return f"{reason}: {line}" if line and line not in reason else reason
 
 
-def _best(sweeps: Sweeps, sweep: Sweep, metric: str) -> dict[str, str]:
-    """Return which point is best by a metric, where one is asked for."""
-    if not metric:
-        return {}
-    done = [run for run in sweeps.results(sweep) if run.state is RunState.DONE]
-    return {"best": best_of(done, metric).text} if done else {}
-
-
-def _values(point: Point) -> dict[str, Any]:
-    return {**point.values, **({"repeat": point.repeat} if point.repeat is not None else {})}
-
-
-def _matrix(out: Out, definition: Definition) -> None:
-    for name, values in definition.points.axes.items():
+def _print_axes(out: Out, axes: Mapping[str, Sequence[Any]]) -> None:
+    for name, values in axes.items():
         shown = ", ".join(map(str, values[:_SHOWN])) + (" …" if len(values) > _SHOWN else "")
         out.line(f"{name}: {count(len(values), 'value')}: {shown}")
 
 
-def _show_plan(out: Out, plan: SweepPlan) -> None:
-    facts = {
-        "count": plan.count,
-        "axes": {name: list(values) for name, values in plan.definition.points.axes.items()},
-        "first": {"id": plan.first.id, "values": _values(plan.first)},
-        "last": {"id": plan.last.id, "values": _values(plan.last)},
-        "disk_bytes": plan.disk_bytes,
-        "point_s": plan.point_s,
-        "node_hours": plan.node_hours,
-        "notes": list(plan.notes),
-        "script": plan.run.script if plan.run else "",
-    }
-    if out.as_json:
-        out.data(facts)
-        return
-    _matrix(out, plan.definition)
+def _print_points(out: Out, points: SweepPoints) -> None:
+    _print_axes(out, points.axes)
+    out.line(count(len(points), "point"))
+    out.table(["point", *points.axes], [[each.id, *each.values.values()] for each in points[:_SHOWN]])
+    if len(points) > _SHOWN:
+        out.hint(f"{len(points) - _SHOWN:,} more: --json lists all of them")
+
+
+def _print_plan(out: Out, plan: SweepPlan) -> None:
+    _print_axes(out, plan.definition.points.axes)
     out.line(f"{count(plan.count, 'point')}: first {plan.first.id}, last {plan.last.id}")
     out.line(f"disk: about {format_size(plan.disk_bytes)} of records")
     if plan.point_s is None:
-        out.line("time: not known, since no earlier run of it has ended well")
+        out.line("time: unknown (no successful earlier run)")
     else:
-        out.line(f"time: {format_duration(plan.point_s)} a point ({plan.point_s_from})")
+        out.line(f"time: {format_duration(plan.point_s)} per point ({plan.point_s_from})")
         out.line(f"node-hours: {plan.node_hours:.3g}")
     if plan.run is not None:
         out.line(f"runs: {' '.join(plan.run.spec.argv)}")
@@ -531,45 +487,36 @@ def _show_plan(out: Out, plan: SweepPlan) -> None:
         out.say(f"note: {note}")
 
 
-def _show_generation(out: Out, plan: GenerationPlan) -> None:
-    ends = {"first": plan.first.id if plan.first else "", "last": plan.last.id if plan.last else ""}
-    facts = {"count": plan.count, **ends, "files": plan.files, "size_bytes": plan.size_bytes, "submit": plan.submit}
-    if out.as_json:
-        out.data(facts | {"axes": {name: list(values) for name, values in plan.axes.items()}})
-        return
-    out.line(f"{count(plan.count, 'folder')} in {plan.folder}: first {ends['first']}, last {ends['last']}")
+def _print_generation_plan(out: Out, plan: GenerationPlan) -> None:
+    first, last = (point.id if point else "" for point in (plan.first, plan.last))
+    out.line(f"{count(plan.count, 'folder')} in {plan.folder}: first {first}, last {last}")
     out.line(f"{count(plan.files, 'file')}, about {format_size(plan.size_bytes)}")
-    out.line(f"each is submitted by {plan.submit.strip()}")
+    out.line(f"submit command: {plan.submit.strip()}")
 
 
-def _facts(sweep: Sweep) -> dict[str, Any]:
-    found = {"id": sweep.id, "name": sweep.name, "count": sweep.count, "created": sweep.created}
-    return found | {"system": sweep.system, "study": sweep.is_study, "axes": sweep.document["axes"]}
+def _print_generated(out: Out, generated: Generated) -> None:
+    kept = f", {generated.kept:,} of them unchanged" if generated.kept else ""
+    out.line(f"{count(generated.count, 'folder')} in {generated.folder}{kept}")
+    out.hint(f"`sh {generated.submit[0]}` submits them")
 
 
-def _standing_facts(standing: PointStatus) -> dict[str, Any]:
-    metrics = {name: number_text(value) for name, value in standing.metrics.items()}
-    return vars(standing) | {"values": dict(standing.values), "metrics": metrics}
-
-
-def _show_standing(out: Out, sweep: Sweep, found: Sequence[PointStatus], **more: str) -> None:
-    if out.as_json:
-        out.data(_facts(sweep) | more | {"points": [_standing_facts(each) for each in found]})
-        return
-    metrics = list(dict.fromkeys(name for each in found for name in each.metrics))[:3]
-    axes = [name for name, values in sweep.document["axes"].items() if len(values) > 1]
-    repeated = ["repeat"] if any(each.repeat is not None for each in found) else []
+def _print_sweeps(out: Out, sweeps: SweepList) -> None:
     rows = [
         [
-            each.run,
-            out.colour(each.state, _COLOURS.get(each.state, "red")),
-            *(each.values.get(name) for name in axes),
-            *([each.repeat] if repeated else []),
-            *(f"{each.metrics[name]:.5g}" if name in each.metrics else "" for name in metrics),
-            each.reason,
+            each.id,
+            "study" if each.is_study else count(each.count, "point"),
+            states_text(sweeps.counts[each.id]),
+            each.system or "here",
+            f"{datetime.fromtimestamp(each.created, UTC):%Y-%m-%d %H:%M}",
         ]
-        for each in found
+        for each in sweeps
     ]
-    out.table(["run", "state", *axes, *repeated, *metrics, "reason"], rows, shrink=["reason"])
-    for text in more.values():
-        out.paragraph(text)
+    out.table(["sweep", "size", "runs", "where", "created (UTC)"], rows)
+
+
+def _print_status(out: Out, status: SweepStatus) -> None:
+    columns, rows = status.table()
+    coloured = [[run, out.colour(str(state), _COLOURS.get(str(state), "red")), *rest] for run, state, *rest in rows]
+    out.table(columns, coloured, shrink=["reason"])
+    if status.best:
+        out.paragraph(status.best)

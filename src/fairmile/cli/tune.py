@@ -1,4 +1,4 @@
-"""`fairmile tune`: search for the best values, stopping early what will not win."""
+"""`fairmile tune`: search for the best parameter values, and stop poor trials early."""
 
 from __future__ import annotations
 
@@ -11,59 +11,66 @@ import click
 from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration
 from fairmile.cli.job_options import job_options
-from fairmile.cli.out import Out, json_option
+from fairmile.cli.out import Out, json_output
 from fairmile.cli.run_options import WithCommand, changes_from, command_of, run_options
 from fairmile.cli.sweep import (
-    GroupOrWhat,
+    GroupOrTarget,
     check_only,
+    failure_text,
     known_sweep,
     print_notes,
     read_definition,
     space_options,
-    why_it_failed,
 )
 from fairmile.sweeps.folder import Sweep
-from fairmile.sweeps.model import Definition
 from fairmile.sweeps.sweeps import Sweeps
-from fairmile.sweeps.tuning.engine import TrialRecord
+from fairmile.sweeps.tuning.engine import Settings, TrialRecord
+from fairmile.sweeps.tuning.results import ChangedStudy, StudyStatus
 from fairmile.sweeps.tuning.study import Studies, StudyPlan
 from fairmile.workspace import Workspace
 
 _SHOWN = 20
 _INTERRUPTED = 130
 _COLOURS = {"done": "green", "running": "yellow", "pruned": "dim"}
-_TOLD = ("engine", "sampler", "pruner", "extrapolate", "trials", "steps", "seed")
+_PRINTED_SETTINGS = ("engine", "sampler", "pruner", "extrapolate", "trials", "steps", "seed")
 _STUDY = click.argument("reference", metavar="STUDY")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 
 
-@click.group(cls=GroupOrWhat)
+@click.group(cls=GroupOrTarget)
 def tune() -> None:
-    """Search for the best values of a space, as one YAML file says.
+    """Search a parameter space for the best values.
 
-    Trials are runs; STUDY is an id that `fairmile sweep ls` shows, its start or end,
-    or `last`.
+    Each trial is a run. STUDY is an id that `fairmile sweep ls` lists, its unique
+    start or end, or `last`.
     """
 
 
 @tune.command(cls=WithCommand)
 @space_options
-@click.option("-j", "workers", type=click.IntRange(min=1), default=1, show_default=True, help="Trials at once.")
-@click.option("--trials", type=click.IntRange(min=1), help="So many trials.")
-@click.option("--within", metavar="TIME", help="Begin no trial after so long.")
+@click.option(
+    "-j",
+    "workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of trials to run concurrently.",
+)
+@click.option("--trials", type=click.IntRange(min=1), help="Number of trials.")
+@click.option("--within", metavar="TIME", help="Start no trial after this time.")
 @click.option("--engine", help="optuna, ray or deephyper.")
 @click.option("--sampler", help="random, grid, tpe, gp, cma-es, nsga-ii, bohb or pbt.")
 @click.option("--pruner", help="asha, hyperband, median or none.")
-@click.option("--extrapolate", help="Stop by the curve so far: least-squares or svr.")
-@click.option("--tuning-seed", type=int, help="The seed of the sampler.")
-@click.option("--wait/--leave", default=True, help="Follow a study on a system to its end.  [default: wait]")
+@click.option("--extrapolate", help="Stop trials by extrapolating their curve: least-squares or svr.")
+@click.option("--tuning-seed", type=int, help="Seed of the sampler.")
+@click.option("--wait/--leave", default=True, help="Wait for a study on a system to end, or leave it.  [default: wait]")
 @run_options
 @job_options(program=False)
 @_DRY_RUN
-@json_option
+@json_output(StudyStatus, StudyPlan)
 @click.pass_context
 def run(context: click.Context, /, out: Out, words: Sequence[str], **options: Any) -> int:
-    """Tune as a file says, or with STUDY go on until its budget is spent.
+    """Run the study that a file defines, or resume STUDY until its budget is spent.
 
     \b
     Examples:
@@ -73,37 +80,37 @@ def run(context: click.Context, /, out: Out, words: Sequence[str], **options: An
     """
     workspace = Workspace.open()
     studies = workspace.studies
-    found = known_sweep(workspace, words, "tune") if not options["axes"] else None
-    if found is None:
+    known = known_sweep(workspace, words, "tune") if not options["axes"] else None
+    if known is None:
         options["words"] = words
         definition, source = read_definition(workspace, options, command_of(context), "tune")
         options["name"] = definition.name
         changes = changes_from(options) | _settings(options)
         if options["dry_run"]:
-            _show_plan(out, definition, studies.plan(definition, template=options["template"], **changes))
+            plan = studies.plan(definition, template=options["template"], **changes)
+            out.show(plan, lambda plan: _print_plan(out, plan))
             return 0
-        found = studies.create(definition, source, template=options["template"], **changes)
-        print_notes(out, found)
-        out.say(f"study {found.id}")
+        known = studies.create(definition, source, template=options["template"], **changes)
+        print_notes(out, known)
+        out.say(f"study {known.id}")
     else:
-        _check_study(found)
-        check_only(context, found, "workers", "trials", "wait", "dry_run", "as_json")
+        _check_study(known)
+        check_only(context, known, "workers", "trials", "wait", "dry_run", "as_json")
         if options["dry_run"]:
-            _show(out, workspace, found)
-            return 0
+            return _show_status(out, workspace, known)
         if options["trials"]:
-            found = studies.extend(found, trials=options["trials"])
+            known = studies.extend(known, trials=options["trials"])
     try:
-        _work(out, studies, found, options)
+        _work(out, studies, known, options)
     except KeyboardInterrupt:
-        out.hint(f"`fairmile tune run {found.id}` goes on with it")
+        out.hint(f"`fairmile tune run {known.id}` resumes it")
         return _INTERRUPTED
-    return _show(out, workspace, found)
+    return _show_status(out, workspace, known)
 
 
 @tune.command()
 @_STUDY
-@json_option
+@json_output(StudyStatus)
 def show(out: Out, reference: str) -> None:
     """Show the trials of a study and the best of them.
 
@@ -112,52 +119,48 @@ def show(out: Out, reference: str) -> None:
       fairmile tune show last
     """
     workspace = Workspace.open()
-    found = _study(workspace.sweeps, reference)
-    workspace.studies.settle(found)
-    _show(out, workspace, found)
+    study = _study(workspace.sweeps, reference)
+    workspace.studies.settle(study)
+    _show_status(out, workspace, study)
 
 
 @tune.command()
 @_STUDY
 @_DRY_RUN
-@json_option
+@json_output(ChangedStudy)
 def stop(out: Out, reference: str, dry_run: bool) -> None:
-    """Have a study end: begin no trial any more, and cancel its jobs.
+    """Stop a study: start no further trial, and cancel its jobs.
 
     \b
     Examples:
       fairmile tune stop last --dry-run
     """
     workspace = Workspace.open()
-    found = _study(workspace.sweeps, reference)
-    if not dry_run:
-        workspace.studies.stop(found)
-    said = "would be stopped" if dry_run else "stopped"
-    if out.as_json:
-        out.data({"id": found.id, "done": said})
-    else:
-        out.line(f"study {found.id}: {said}")
+    stopped = workspace.studies.stop(_study(workspace.sweeps, reference), dry_run=dry_run)
+    out.show(stopped, lambda stopped: out.line(f"study {stopped.id}: {stopped.done}"))
 
 
 def _study(sweeps: Sweeps, reference: str) -> Sweep:
-    found = sweeps.get(reference)
-    _check_study(found)
-    return found
+    study = sweeps.get(reference)
+    _check_study(study)
+    return study
 
 
 def _check_study(sweep: Sweep) -> None:
     if not sweep.is_study:
-        raise UsageError(f"{sweep.id} is a sweep and no study", hint=f"`fairmile sweep show {sweep.id}`")
+        raise UsageError(f"{sweep.id} is a sweep, not a study", hint=f"`fairmile sweep show {sweep.id}`")
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the options say of the tuning itself."""
-    found = {name: options[name] for name in ("trials", "engine", "sampler", "pruner", "extrapolate") if options[name]}
+    """Return the settings of the study that the options state."""
+    settings = {
+        name: options[name] for name in ("trials", "engine", "sampler", "pruner", "extrapolate") if options[name]
+    }
     if options["tuning_seed"] is not None:
-        found["tuning_seed"] = options["tuning_seed"]
+        settings["tuning_seed"] = options["tuning_seed"]
     if options["within"]:
-        found["time"] = options["within"]
-    return found
+        settings["time"] = options["within"]
+    return settings
 
 
 def _work(out: Out, studies: Studies, study: Sweep, options: Mapping[str, Any]) -> None:
@@ -175,92 +178,78 @@ def _work(out: Out, studies: Studies, study: Sweep, options: Mapping[str, Any]) 
         studies.wait(study, on_look=look)
 
 
-def _show_plan(out: Out, definition: Definition, plan: StudyPlan) -> None:
-    settings = vars(plan.settings)
-    if out.as_json:
-        facts = {
-            "space": plan.space,
-            "settings": settings,
-            "objectives": [vars(each) for each in definition.objectives],
-        }
-        more = {"trial_s": plan.trial_s, "node_hours": plan.node_hours, "notes": list(plan.run.notes)}
-        out.data(facts | more | {"script": plan.run.script})
-        return
+def _print_plan(out: Out, plan: StudyPlan) -> None:
+    settings = plan.settings
     for name, space in plan.space.items():
-        out.line(f"{name}: {_distribution(space)}")
-    for each in definition.objectives:
+        out.line(f"{name}: {_distribution_text(space)}")
+    for each in plan.objectives:
         out.line(f"objective: {each.metric}, {each.better} is better")
-    said = {name: settings[name] for name in _TOLD} | {
-        "within": format_duration(settings["time_s"]) if settings["time_s"] else None,
-        "node-hours": settings["node_hours"],
-        "joules": settings["energy_j"],
+    values = {name: getattr(settings, name) for name in _PRINTED_SETTINGS} | {
+        "within": format_duration(settings.time_s) if settings.time_s else None,
+        "node-hours": settings.node_hours,
+        "joules": settings.energy_j,
     }
-    out.line(", ".join(f"{name} {value}" for name, value in said.items() if value not in (None, "")))
+    out.line(", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, "")))
     if plan.trial_s is not None:
-        out.line(f"time: {format_duration(plan.trial_s)} a trial ({plan.trial_s_from})")
+        out.line(f"time: {format_duration(plan.trial_s)} per trial ({plan.trial_s_from})")
     if plan.node_hours is not None:
-        out.line(f"node-hours: {plan.node_hours:.3g}{', less what is stopped early' if _stops(settings) else ''}")
+        out.line(f"node-hours: {plan.node_hours:.3g}{', minus trials stopped early' if _stops(settings) else ''}")
     for note in plan.run.notes:
         out.say(f"note: {note}")
 
 
-def _stops(settings: Mapping[str, Any]) -> bool:
-    return bool(settings["pruner"] or settings["extrapolate"])
+def _stops(settings: Settings) -> bool:
+    return bool(settings.pruner or settings.extrapolate)
 
 
-def _distribution(said: Mapping[str, Any]) -> str:
-    """Return in words what values a parameter may have."""
-    if said["kind"] == "choice":
-        found = f"one of {', '.join(map(str, said['choices']))}"
+def _distribution_text(space: Mapping[str, Any]) -> str:
+    """Return in words which values a parameter may have."""
+    if space["kind"] == "choice":
+        text = f"one of {', '.join(map(str, space['choices']))}"
     else:
-        whole = "a whole number" if said["kind"] == "integer" else "a number"
-        found = f"{whole} from {said['low']:g} to {said['high']:g}"
-        found += ", logarithmic" if said.get("log") else ""
-        found += f", in steps of {said['step']:g}" if said.get("step") is not None else ""
-    return found + (f", when {said['when']}" if said.get("when") else "")
+        kind = "an integer" if space["kind"] == "integer" else "a number"
+        text = f"{kind} from {space['low']:g} to {space['high']:g}"
+        text += ", logarithmic" if space.get("log") else ""
+        text += f", in steps of {space['step']:g}" if space.get("step") is not None else ""
+    return text + (f", when {space['when']}" if space.get("when") else "")
 
 
-def _show(out: Out, workspace: Workspace, study: Sweep) -> int:
-    """Show the trials of a study and return the exit code."""
-    studies = workspace.studies
-    trials, best = studies.trials(study), studies.best(study)
-    spent = studies.spent(study)
-    objectives = study.document["study"]["objectives"]
-    if out.as_json:
-        out.data(
-            {
-                "id": study.id,
-                "objectives": objectives,
-                "spent": spent,
-                "best": [each.number for each in best],
-                "trials": [_facts(each) for each in trials],
-            }
-        )
-        return 0 if best or not trials else 1
-    states = Counter(each.state for each in trials)
-    shown = ", ".join(out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items())
-    out.line(f"study {study.id}: {shown or 'no trial yet'}; {spent['node_hours']:.3g} node-hours")
+def _show_status(out: Out, workspace: Workspace, study: Sweep) -> int:
+    """Print the trials of a study and return the exit code."""
+    status = workspace.studies.status(study)
+    out.show(status, lambda status: _print_status(out, workspace, status))
+    return 0 if status.best or not status else 1
+
+
+def _print_status(out: Out, workspace: Workspace, status: StudyStatus) -> None:
+    study, best = status.study, status.best
+    metrics = [each["metric"] for each in status.objectives]
     names = list(study.document["study"]["distributions"])
+    states = Counter(each.state for each in status)
+    shown = ", ".join(out.colour(f"{number:,} {state}", _COLOURS.get(state, "red")) for state, number in states.items())
+    out.line(f"study {study.id}: {shown or 'no trial yet'}; {status.spent['node_hours']:.3g} node-hours")
     rows = []
     for each in best[:_SHOWN]:
         values = [f"{value:.6g}" for value in each.values]
-        rows.append([each.number, *values, *(_short(each.params.get(name, "")) for name in names), each.run])
-    out.table(["best trial", *(each["metric"] for each in objectives), *names, "run"], rows)
-    if any(each.state != "done" for each in trials) or len(trials) > len(best):
-        columns = ["trial", "state", *(each["metric"] for each in objectives), *names, "run"]
-        out.table(columns, _rows(trials, names, len(objectives), out))
-        if len(trials) > _SHOWN:
-            out.hint(f"{len(trials) - _SHOWN:,} earlier ones: --json has all")
-    reasons = studies.engine(study).reasons()
-    for each in [each for each in trials if each.state == "failed"][:_SHOWN]:
-        reason = why_it_failed(workspace.runs, each.run, reasons.get(each.number, ""))
-        out.line(f"trial {each.number}: failed: {reason}" + (f"  → fairmile runs log {each.run}" if each.run else ""))
-    for row in studies.hindsight(study):
-        rightly = f"stopped {row['stopped']} of {row['trials']} trials early, {row['rightly']} of them rightly"
-        out.line(f"{row['method']} would have {rightly}, and saved {row['steps saved']:g} of {row['steps']:g} steps")
+        rows.append([each.number, *values, *(_value_text(each.params.get(name, "")) for name in names), each.run])
+    out.table(["best trial", *metrics, *names, "run"], rows)
+    if any(each.state != "done" for each in status) or len(status) > len(best):
+        out.table(["trial", "state", *metrics, *names, "run"], _rows(status, names, len(metrics), out))
+        if len(status) > _SHOWN:
+            out.hint(f"{len(status) - _SHOWN:,} earlier trials: --json lists all")
+    _print_failures(out, workspace, status)
+    for row in workspace.studies.hindsight(study):
+        stopped = f"stopped {row['stopped']} of {row['trials']} trials early, {row['rightly']} of them correctly"
+        out.line(f"{row['method']} would have {stopped}, and saved {row['steps saved']:g} of {row['steps']:g} steps")
     if best:
-        out.hint(f"`fairmile report {study.id}` draws it; `fairmile rerun {best[0].run}` does the best again")
-    return 0 if best or not trials else 1
+        out.hint(f"`fairmile report {study.id}` plots it; `fairmile rerun {best[0].run}` repeats the best trial")
+
+
+def _print_failures(out: Out, workspace: Workspace, status: StudyStatus) -> None:
+    reasons = workspace.studies.engine(status.study).reasons()
+    for each in [each for each in status if each.state == "failed"][:_SHOWN]:
+        reason = failure_text(workspace.runs, each.run, reasons.get(each.number, ""))
+        out.line(f"trial {each.number}: failed: {reason}" + (f"  → fairmile runs log {each.run}" if each.run else ""))
 
 
 def _rows(trials: Sequence[TrialRecord], names: Sequence[str], objectives: int, out: Out) -> list[list[Any]]:
@@ -268,14 +257,10 @@ def _rows(trials: Sequence[TrialRecord], names: Sequence[str], objectives: int, 
     for each in trials[-_SHOWN:]:
         values = [f"{value:.6g}" for value in each.values] + [""] * (objectives - len(each.values))
         state = out.colour(each.state, _COLOURS.get(each.state, "red"))
-        rows.append([each.number, state, *values, *(_short(each.params.get(name, "")) for name in names), each.run])
+        params = (_value_text(each.params.get(name, "")) for name in names)
+        rows.append([each.number, state, *values, *params, each.run])
     return rows
 
 
-def _short(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _facts(trial: TrialRecord) -> dict[str, Any]:
-    found = vars(trial) | {"params": dict(trial.params), "values": list(trial.values)}
-    return found | {"curve": [list(each) for each in trial.curve]}

@@ -6,9 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.html_tables import rows_table
+from fairmile.base.results import Result
 from fairmile.meter.lines import number_text
 from fairmile.reports.differences import Difference, differences, inner_differences
 from fairmile.reports.inference import CONFIDENCE, Effect, Estimate
@@ -26,6 +28,7 @@ from fairmile.reports.measures import (
     unknown_metric,
     value_text,
 )
+from fairmile.reports.shapes import ComparisonDict
 from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.values import Better, better_of, bounds_of
@@ -55,9 +58,9 @@ class MetricRow:
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Groups of runs against the first of them."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """Groups of runs compared with the first of them."""
 
     groups: Mapping[str, tuple[str, ...]]  # the ids of the runs that count
     rows: tuple[MetricRow, ...]
@@ -84,14 +87,22 @@ class Comparison:
             return columns[:-1], [row[:-1] for row in rows]
         return columns, rows
 
-    def document(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        found: dict[str, Any] = json_value(asdict(replace(self, chances={})))
-        del found["chances"]
-        for row in found["rows"]:
+    def to_dict(self) -> ComparisonDict:
+        document: dict[str, Any] = json_value(asdict(replace(self, chances={})))
+        del document["chances"]
+        for row in document["rows"]:
             for cell in row["cells"]:
                 cell["verdict"] = cell["verdict"] or ""
-        return found
+        return cast(ComparisonDict, document)
+
+    def summary(self) -> str:
+        verdicts = [
+            f"{row.metric} of {cell.group} {cell.verdict}" for row in self.rows for cell in row.cells if cell.verdict
+        ]
+        return "; ".join([", ".join(self.groups), *verdicts])
+
+    def _repr_html_(self) -> str:
+        return rows_table(*self.table())
 
     def __str__(self) -> str:
         columns, rows = self.table()
@@ -108,11 +119,11 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
     Repeats share group, name, parameters and system; a run without a group stands with those of its identity.
     """
-    found: dict[str, list[Run]] = {}
+    by_key: dict[str, list[Run]] = {}
     for run in runs:
         key = json.dumps([run.group, run.name, dict(run.params), run.system], sort_keys=True, default=str)
-        found.setdefault(key if run.group else f"{run.name} {run.identity or run.id}", []).append(run)
-    groups = list(found.values())
+        by_key.setdefault(key if run.group else f"{run.name} {run.identity or run.id}", []).append(run)
+    groups = list(by_key.values())
     return dict(zip(_labels([each[0] for each in groups]), groups, strict=True))
 
 
@@ -155,15 +166,15 @@ def compare(
     )
 
 
-def effect_text(found: Effect | None) -> str:
+def effect_text(effect: Effect | None) -> str:
     """Return a difference as a percentage with its interval, or as it is where no percentage makes sense."""
-    if found is None:
+    if effect is None:
         return ""
-    if found.relative is None:
-        return f"{found.difference:+.4g}"
-    if found.relative_low is None or found.relative_high is None or found.relative_low == found.relative_high:
-        return percent(found.relative)
-    return f"{percent(found.relative)} ({percent(found.relative_low)} … {percent(found.relative_high)})"
+    if effect.relative is None:
+        return f"{effect.difference:+.4g}"
+    if effect.relative_low is None or effect.relative_high is None or effect.relative_low == effect.relative_high:
+        return percent(effect.relative)
+    return f"{percent(effect.relative)} ({percent(effect.relative_low)} … {percent(effect.relative_high)})"
 
 
 def _to_first(base: Estimate | None, cell: Cell) -> str:
@@ -186,14 +197,14 @@ def json_value(value: Any) -> Any:
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """Return a name for each run that no other has: its own, what differs in the parameters, the system, the id."""
-    said: dict[tuple[str, str], set[str]] = {}
+    known_values: dict[tuple[str, str], set[str]] = {}
     of_name = Counter(run.name for run in runs)
     given = Counter((run.name, name) for run in runs for name in run.params)
     for run in runs:
         for name, value in run.params.items():
-            said.setdefault((run.name, name), set()).add(str(value))
+            known_values.setdefault((run.name, name), set()).add(str(value))
     # A parameter tells runs apart when it has several values, or when only some of them have it.
-    varying = {key for key, values in said.items() if len(values) > 1 or given[key] < of_name[key[0]]}
+    varying = {key for key, values in known_values.items() if len(values) > 1 or given[key] < of_name[key[0]]}
     names = [run.name for run in runs]
     for tried in (
         [_with_params(run, varying) for run in runs],
@@ -207,26 +218,26 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _with_params(run: Run, varying: set[tuple[str, str]]) -> str:
-    said = [f"{name}={value_text(value)}" for name, value in run.params.items() if (run.name, name) in varying]
-    return " ".join([run.name, *said])
+    settings = [f"{name}={value_text(value)}" for name, value in run.params.items() if (run.name, name) in varying]
+    return " ".join([run.name, *settings])
 
 
 def _row(metric: str, groups: Mapping[str, Sequence[Run]], confidence: float) -> _Row:
-    found = {name: [each.get(metric) for each in map(measures, runs)] for name, runs in groups.items()}
-    first = next((each for values in found.values() for each in values if each), Measure(0.0))
-    units = {each.unit for values in found.values() for each in values if each}
-    directions = {each.better for values in found.values() for each in values if each} - {""}
+    measured = {name: [each.get(metric) for each in map(measures, runs)] for name, runs in groups.items()}
+    first = next((each for values in measured.values() for each in values if each), Measure(0.0))
+    units = {each.unit for values in measured.values() for each in values if each}
+    directions = {each.better for values in measured.values() for each in values if each} - {""}
     better = next(iter(directions)) if len(directions) == 1 else better_of(metric) if not directions else ""
     trouble = ""
     if len(units) > 1:
         trouble = f"the units differ: {', '.join(sorted(unit or 'none' for unit in units))}"
     elif len(directions) > 1:
         trouble = "the runs do not agree on which direction is better"
-    values = {name: [each.value for each in present if each] for name, present in found.items()}
+    values = {name: [each.value for each in present if each] for name, present in measured.items()}
     cells = []
     for name, present in values.items():
         cell = Cell(name, estimate_of(metric, first.unit, present, confidence=confidence) if present else None)
-        cells.append(replace(cell, why=_trouble(cell, len(found[name]), len(present))))
+        cells.append(replace(cell, why=_trouble(cell, len(measured[name]), len(present))))
     cells[0] = replace(cells[0], why=cells[0].why or trouble)
     everything = [value for present in values.values() for value in present]
     row = _Row(metric, first.unit, better, tuple(cells), {}, [None] * len(cells))
@@ -293,8 +304,8 @@ def _notes(groups: Mapping[str, Sequence[Run]], counting: Mapping[str, Sequence[
     return notes
 
 
-def _mean(found: Estimate | None, unit: str) -> str:
-    return "" if found is None else estimate_text(found, unit)
+def _mean(estimate: Estimate | None, unit: str) -> str:
+    return "" if estimate is None else estimate_text(estimate, unit)
 
 
 def _arrow(better: Better) -> str:

@@ -65,8 +65,8 @@ class Timeline:
 
 def main_writer(log: Log) -> Writer | None:
     """Return the process that speaks for all: rank 0, or the first that wrote a metric or a span."""
-    said = [each.writer for each in log.metrics[:1]] + [each.writer for each in log.spans] + log.writers
-    return next((writer for writer in said if writer.rank == 0), said[0] if said else None)
+    writers = [each.writer for each in log.metrics[:1]] + [each.writer for each in log.spans] + log.writers
+    return next((writer for writer in writers if writer.rank == 0), writers[0] if writers else None)
 
 
 def curves(log: Log) -> dict[str, Curve]:
@@ -78,12 +78,12 @@ def curves(log: Log) -> dict[str, Curve]:
             continue
         known = points.setdefault(each.name, {})
         known[float(len(known)) if each.step is None else float(each.step)] = (each.value, each.at_ns * _NS)
-    found = {}
+    curves_by_name = {}
     for name, known in points.items():
         steps = sorted(known)
         values, times = [known[step][0] for step in steps], [known[step][1] for step in steps]
-        found[name] = Curve(name, tuple(steps), tuple(values), tuple(times))
-    return found
+        curves_by_name[name] = Curve(name, tuple(steps), tuple(values), tuple(times))
+    return curves_by_name
 
 
 def epochs(log: Log) -> Curve | None:
@@ -157,13 +157,13 @@ def timeline(log: Log) -> Timeline | None:
 
 def merged(intervals: Sequence[tuple[float, float]], gap_s: float) -> tuple[tuple[float, float], ...]:
     """Return intervals in order, those that are no more than a gap apart as one."""
-    found: list[tuple[float, float]] = []
+    merged: list[tuple[float, float]] = []
     for start, end in sorted(intervals):
-        if found and start - found[-1][1] <= gap_s:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and start - merged[-1][1] <= gap_s:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((start, end))
-    return tuple(found)
+            merged.append((start, end))
+    return tuple(merged)
 
 
 def _number(attributes: Mapping[str, Any]) -> float | None:
@@ -175,15 +175,15 @@ def _number(attributes: Mapping[str, Any]) -> float | None:
 
 
 def _phases(spans: Sequence[Spans], start_s: float) -> list[Phase]:
-    found: dict[str, list[tuple[float, float]]] = {}
+    calls_by_name: dict[str, list[tuple[float, float]]] = {}
     for each in spans:
-        calls = found.setdefault(each.name, [])
+        calls = calls_by_name.setdefault(each.name, [])
         for start, duration in zip(each.starts_ns, each.durations_ns, strict=True):
             begin = start * _NS - start_s
             calls.append((begin, begin + duration * _NS))
     return [
         Phase(name, tuple(sorted(calls)), len(calls), sum(end - start for start, end in calls))
-        for name, calls in found.items()
+        for name, calls in calls_by_name.items()
     ]
 
 
@@ -193,27 +193,27 @@ def _segments(phases: Sequence[Phase]) -> tuple[tuple[float, float, str], ...]:
         [(start, 1, -end, phase.name) for phase in phases for start, end in phase.intervals if end > start]
         + [(end, 0, start, phase.name) for phase in phases for start, end in phase.intervals if end > start]
     )
-    found: list[tuple[float, float, str]] = []
+    pieces: list[tuple[float, float, str]] = []
     stack: list[str] = []
     since = 0.0
     for moment, opens, _, name in moments:
         if stack and moment > since:
-            if found and found[-1][2] == stack[-1] and found[-1][1] == since:
-                found[-1] = (found[-1][0], moment, stack[-1])
+            if pieces and pieces[-1][2] == stack[-1] and pieces[-1][1] == since:
+                pieces[-1] = (pieces[-1][0], moment, stack[-1])
             else:
-                found.append((since, moment, stack[-1]))
+                pieces.append((since, moment, stack[-1]))
         since = moment
         if opens:
             stack.append(name)
         else:
             # The call that ends is the one of its name that began last.
             del stack[len(stack) - 1 - stack[::-1].index(name)]
-    return tuple(found)
+    return tuple(pieces)
 
 
 def _traces(samples: Samples) -> list[Trace]:
     """Return one trace for each scope of each source: a power where it is measured, else what a counter tells."""
-    found: dict[tuple[str, str], Trace] = {}
+    traces: dict[tuple[str, str], Trace] = {}
     # A reading of the moment goes before a running mean, which shows a phase a second too late.
     ranked = sorted(
         zip(samples.channels, samples.columns, strict=True),
@@ -226,13 +226,13 @@ def _traces(samples: Samples) -> list[Trace]:
             for at, value in zip(samples.at_ns, column, strict=True)
             if value is not None and math.isfinite(value)
         ]
-        if scope in found or len(points) < 2:
+        if scope in traces or len(points) < 2:
             continue
         if channel.unit == "W":
-            found[scope] = Trace(channel, tuple(at for at, _ in points), tuple(value for _, value in points))
+            traces[scope] = Trace(channel, tuple(at for at, _ in points), tuple(value for _, value in points))
         elif channel.unit == "J" and channel.kind == "counter":
-            found[scope] = _power_of(channel, points)
-    return [trace for trace in found.values() if trace.at_s]
+            traces[scope] = _power_of(channel, points)
+    return [trace for trace in traces.values() if trace.at_s]
 
 
 def _power_of(channel: Channel, points: Sequence[tuple[float, float]]) -> Trace:

@@ -30,38 +30,42 @@ class Difference:
 def facts(run: Run) -> dict[str, str]:
     """Return what went into a run: command, parameters, code, inputs, environment, machine, variables."""
     asked, captured = run.record.spec, run.captured
-    found = {"command": shlex.join(asked.argv)}
-    found |= {f"param {name}": _value(value) for name, value in run.params.items()}
+    inputs = {"command": shlex.join(asked.argv)}
+    inputs |= {f"param {name}": _value(value) for name, value in run.params.items()}
     stated = {"seed": asked.seed, "asset": asked.asset, "dataset": asked.dataset, "system": asked.system}
-    found |= {name: _value(value) for name, value in stated.items() if value}
-    found |= _code(captured.code)
+    inputs |= {name: _value(value) for name, value in stated.items() if value}
+    inputs |= _code(captured.code)
     for name, each in captured.inputs.items():
-        found[f"input {name}"] = _short(each.sha256) or each.asset or each.path
-    found |= _environment(captured.environment)
-    found |= _machine(run.hardware)
-    found |= {name: str(value) for name, value in captured.software.items()}
-    found |= {f"scheduler {name}": str(value) for name, value in _lasting(captured.scheduler).items()}
-    found |= {f"variable {name}": value for name, value in captured.variables.items()}
-    return {name: value for name, value in found.items() if value}
+        inputs[f"input {name}"] = _short(each.sha256) or each.asset or each.path
+    inputs |= _environment(captured.environment)
+    inputs |= _machine(run.hardware)
+    inputs |= {name: str(value) for name, value in captured.software.items()}
+    inputs |= {f"scheduler {name}": str(value) for name, value in _lasting(captured.scheduler).items()}
+    inputs |= {f"variable {name}": value for name, value in captured.variables.items()}
+    return {name: value for name, value in inputs.items() if value}
 
 
 def differences(groups: Mapping[str, Sequence[Run]]) -> list[Difference]:
     """Return the facts in which groups differ, in the order in which a run states them."""
     known = {name: [facts(run) for run in runs] for name, runs in groups.items()}
-    names = dict.fromkeys(fact for each in known.values() for said in each for fact in said)
-    found = []
+    names = dict.fromkeys(fact for each in known.values() for facts_of_run in each for fact in facts_of_run)
+    differing = []
     for fact in names:
-        values = {name: _distinct([said.get(fact, "") for said in each]) for name, each in known.items()}
+        values = {
+            name: _distinct([facts_of_run.get(fact, "") for facts_of_run in each]) for name, each in known.items()
+        }
         if len({frozenset(each) for each in values.values()}) > 1:
-            found.append(Difference(fact, values))
-    return found
+            differing.append(Difference(fact, values))
+    return differing
 
 
 def inner_differences(runs: Sequence[Run]) -> list[str]:
     """Return the names of facts that vary among runs which count as repeats; a seed may."""
     known = [facts(run) for run in runs]
-    names = dict.fromkeys(fact for said in known for fact in said)
-    return [fact for fact in names if fact != "seed" and len({said.get(fact, "") for said in known}) > 1]
+    names = dict.fromkeys(fact for facts_of_run in known for fact in facts_of_run)
+    return [
+        fact for fact in names if fact != "seed" and len({facts_of_run.get(fact, "") for facts_of_run in known}) > 1
+    ]
 
 
 def hardware_lines(hardware: Mapping[str, Any]) -> dict[str, str]:
@@ -100,20 +104,20 @@ def storage_lines(hardware: Mapping[str, Any]) -> list[str]:
 
 
 def _code(code: CapturedCode) -> dict[str, str]:
-    found = {"code commit": _short(code.commit)}
+    lines = {"code commit": _short(code.commit)}
     if code.git is not None and code.git.dirty:
-        found["code changes"] = f"uncommitted, {_short(code.git.diff_sha256) or 'not kept'}"
+        lines["code changes"] = f"uncommitted, {_short(code.git.diff_sha256) or 'not kept'}"
     if code.snapshot:
-        found["code snapshot"] = _short(code.snapshot)
-    return found | {f"file {each.name}": _short(each.sha256) for each in code.files}
+        lines["code snapshot"] = _short(code.snapshot)
+    return lines | {f"file {each.name}": _short(each.sha256) for each in code.files}
 
 
 def _environment(environment: CapturedEnvironment) -> dict[str, str]:
-    found = {"environment": environment.name, "python": environment.python}
+    versions = {"environment": environment.name, "python": environment.python}
     for line in environment.lock:
         name, _, version = line.partition("==")
-        found[f"package {name.strip()}"] = version.strip() or line
-    return found
+        versions[f"package {name.strip()}"] = version.strip() or line
+    return versions
 
 
 def _machine(hardware: Mapping[str, Any]) -> dict[str, str]:

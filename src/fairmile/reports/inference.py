@@ -134,7 +134,7 @@ def effect(first: Estimate, second: Estimate, *, noise: Noise | None = None, is_
         p = min(1.0, 2 * t_cdf(-abs(b - a) / math.sqrt(variance), degrees))
     half = t * math.sqrt(variance)
     relative, low, high = _relative(a, b, variance_a, variance_b, t)
-    found = Effect(
+    made = Effect(
         (b - a) * scale,
         (b - a - half) * scale,
         (b - a + half) * scale,
@@ -147,8 +147,8 @@ def effect(first: Estimate, second: Estimate, *, noise: Noise | None = None, is_
         confidence,
     )
     if not variance or degrees >= _FEWEST_DEGREES:
-        return found
-    return replace(found, low=None, high=None, relative_low=None, relative_high=None, g_low=None, g_high=None)
+        return made
+    return replace(made, low=None, high=None, relative_low=None, relative_high=None, g_low=None, g_high=None)
 
 
 def holm(chances: Sequence[float]) -> list[float]:

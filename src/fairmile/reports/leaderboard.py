@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import NotFound, RunFailed, UsageError
+from fairmile.base.html_tables import rows_table
+from fairmile.base.results import Result
 from fairmile.reports.comparison import group_runs, json_value
 from fairmile.reports.inference import Estimate
 from fairmile.reports.measures import (
@@ -21,6 +23,7 @@ from fairmile.reports.measures import (
     title,
     unknown_metric,
 )
+from fairmile.reports.shapes import LeaderboardDict
 from fairmile.reports.verdicts import Judgement, Pair, Verdict, chances, judge, pair_of, settle, shared_noise
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.values import Better, bounds_of
@@ -50,8 +53,8 @@ class Entry:
     verdict: Verdict | None  # against the first place, which has none itself
 
 
-@dataclass(frozen=True)
-class Leaderboard:
+@dataclass(frozen=True, repr=False)
+class Leaderboard(Result):
     """The best by one metric."""
 
     metric: str
@@ -72,11 +75,18 @@ class Leaderboard:
             rows.append([str(each.rank), each.label, mean, str(len(each.runs)), best, each.system, each.verdict or ""])
         return ["rank", "what", title(self.metric), "runs", "best", "system", "to the first"], rows
 
-    def document(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        found: dict[str, Any] = json_value(asdict(replace(self, chances={})))
-        del found["chances"]
-        return found
+    def to_dict(self) -> LeaderboardDict:
+        document: dict[str, Any] = json_value(asdict(replace(self, chances={})))
+        del document["chances"]
+        return cast(LeaderboardDict, document)
+
+    def summary(self) -> str:
+        first = self.places[0] if self.places else None
+        best = f", best {first.label} {estimate_text(first.estimate, self.unit)}" if first else ""
+        return f"{self.of} ranked by {self.metric}{best}"
+
+    def _repr_html_(self) -> str:
+        return rows_table(*self.table())
 
 
 @dataclass(frozen=True)
@@ -259,20 +269,20 @@ def _holds(run: Run, key: str, value: str) -> bool:
         return own[key] == value
     if key == "tag":
         return value in run.tags
-    said = run.params.get(key.removeprefix("param."), _holds)  # a function is no parameter: none was given
-    if isinstance(said, bool) or said is None:
-        return str(said).lower() == value.lower()
-    if isinstance(said, (int, float)):
+    param = run.params.get(key.removeprefix("param."), _holds)  # a function is no parameter: none was given
+    if isinstance(param, bool) or param is None:
+        return str(param).lower() == value.lower()
+    if isinstance(param, (int, float)):
         try:
-            return float(value) == said
+            return float(value) == param
         except ValueError:
             return False
-    return said == value
+    return param == value
 
 
-def _one_kind(metric: str, found: Sequence[Measure], better: Better = "") -> tuple[str, Better]:
-    units = {each.unit for each in found}
-    directions = {better} if better else {each.better for each in found} - {""}
+def _one_kind(metric: str, measured: Sequence[Measure], better: Better = "") -> tuple[str, Better]:
+    units = {each.unit for each in measured}
+    directions = {better} if better else {each.better for each in measured} - {""}
     if len(units) > 1:
         raise UsageError(
             f"{metric} cannot be ranked: its runs use the units {', '.join(sorted(unit or 'none' for unit in units))}",
@@ -287,9 +297,9 @@ def _one_kind(metric: str, found: Sequence[Measure], better: Better = "") -> tup
     return next(iter(units)), next(iter(directions))
 
 
-def _key(found: Estimate, better: Better) -> tuple[bool, float]:
-    broken = found.not_finite > 0 or found.count == 0
-    mean = 0.0 if math.isnan(found.mean) else found.mean
+def _key(estimate: Estimate, better: Better) -> tuple[bool, float]:
+    broken = estimate.not_finite > 0 or estimate.count == 0
+    mean = 0.0 if math.isnan(estimate.mean) else estimate.mean
     return broken, -mean if better == "higher" else mean
 
 

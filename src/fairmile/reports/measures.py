@@ -43,15 +43,15 @@ class Measure:
 
 def measures(run: Run) -> dict[str, Measure]:
     """Return the numbers of a run: its metrics by their last value, then elapsed time, energy and memory if known."""
-    found = {
+    known = {
         name: Measure(metric.value, metric.unit, metric.better or better_of(name), metric.tolerance)
         for name, metric in run.metrics.items()
     }
     own = {"elapsed_s": run.elapsed_s, "energy_j": run.energy_j, "max_rss_bytes": run.usage.get("max_rss_bytes")}
     for name, value in own.items():
-        if value is not None and name not in found:
-            found[name] = Measure(float(value), *ALWAYS[name])
-    return found
+        if value is not None and name not in known:
+            known[name] = Measure(float(value), *ALWAYS[name])
+    return known
 
 
 def ending(run: Run) -> str:
@@ -132,15 +132,15 @@ def estimate_of(name: str, unit: str, values: Sequence[float], *, confidence: fl
     return estimate(values, confidence=confidence, bounds=bounds)
 
 
-def estimate_text(found: Estimate, unit: str = "") -> str:
+def estimate_text(estimate: Estimate, unit: str = "") -> str:
     """Return a mean with its interval; where a bound cuts that with both ends, and of two values with these."""
-    half = found.half_width if found.sd else found.sd
-    if half is not None or found.ends is None or not math.isfinite(found.mean):
-        return interval(found.mean, half, unit)
-    if found.low is None:
-        low, high = (number(each, unit) for each in found.ends)
-        return f"{number(found.mean, unit)} ({low} and {high})"
-    return f"{number(found.mean, unit)} ({between(*found.ends, unit)})"
+    half = estimate.half_width if estimate.sd else estimate.sd
+    if half is not None or estimate.ends is None or not math.isfinite(estimate.mean):
+        return interval(estimate.mean, half, unit)
+    if estimate.low is None:
+        low, high = (number(each, unit) for each in estimate.ends)
+        return f"{number(estimate.mean, unit)} ({low} and {high})"
+    return f"{number(estimate.mean, unit)} ({between(*estimate.ends, unit)})"
 
 
 def between(low: float | None, high: float | None, unit: str = "") -> str:

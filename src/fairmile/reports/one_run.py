@@ -77,19 +77,21 @@ def one_run(run: Run, supply: Supply) -> Iterator[Block]:
 
 def document_of(run: Run, supply: Supply) -> dict[str, Any]:
     """Return what the report of a run says as plain data."""
-    found = {name: vars(each) for name, each in measures(run).items()}
-    meant = supply.footprint(run.energy_j)
+    numbers = {name: vars(each) for name, each in measures(run).items()}
+    footprint = supply.footprint(run.energy_j)
     return {
         "runs": [run.id],
         "name": run.name,
         "state": str(run.state),
         "reason": run.reason,
-        "measures": found,
+        "measures": numbers,
         **({"results": dict(results)} if (results := results_of(run)) is not None else {}),
         "phases": dict(run.spans),
         "energy": run.energy.to_dict() if run.result is not None else {},
-        **({"footprint": asdict(meant)} if meant is not None else {}),
-        "prediction": {name: {**said, "measured": _measured(run, name)} for name, said in run.prediction.items()},
+        **({"footprint": asdict(footprint)} if footprint is not None else {}),
+        "prediction": {
+            name: {**predicted, "measured": _measured(run, name)} for name, predicted in run.prediction.items()
+        },
         "rerun": rerun_line(run),
     }
 
@@ -117,9 +119,9 @@ def drawn(make: Callable[[], Picture]) -> Iterator[Block]:
 
 
 def _about(run: Run) -> str:
-    said = [f"on {run.system}" if run.system else "", when(run.created)]
-    said.append(f"executes {run.record.spec.asset}" if run.record.spec.asset else "")
-    return " · ".join(filter(None, said))
+    parts = [f"on {run.system}" if run.system else "", when(run.created)]
+    parts.append(f"executes {run.record.spec.asset}" if run.record.spec.asset else "")
+    return " · ".join(filter(None, parts))
 
 
 def _tiles(run: Run) -> Iterator[Tile]:
@@ -138,9 +140,9 @@ def _tiles(run: Run) -> Iterator[Tile]:
 
 
 def _tile_note(run: Run, name: str) -> str:
-    said = run.prediction.get(next((key for key, own in MEASURED_AS.items() if own == name), name))
-    if said:
-        return f"predicted {number(float(said['value']), unit_of(name))}"
+    prediction = run.prediction.get(next((key for key, own in MEASURED_AS.items() if own == name), name))
+    if prediction:
+        return f"predicted {number(float(prediction['value']), unit_of(name))}"
     if name == "energy_j" and run.elapsed_s:
         return f"{number((run.energy_j or 0) / run.elapsed_s, 'W', digits=3)} on average"
     return ""
@@ -213,13 +215,13 @@ def _energy_by_span(log: Log) -> tuple[dict[str, float], list[str]]:
     """Return the energy of each phase over what was measured, counted once, and what makes it poor."""
     watches = [samples for samples in log.samples if len(samples.at_ns)]
     counted = {(each.host, each.channel) for each in total(e for samples in watches for e in energies(samples)).parts}
-    found: dict[str, float] = {}
+    joules: dict[str, float] = {}
     warnings: dict[str, None] = {}
     for each in energy_by_span(log, watches):
         if (each.host, each.channel) in counted:
-            found[each.name] = found.get(each.name, 0.0) + each.joules
+            joules[each.name] = joules.get(each.name, 0.0) + each.joules
             warnings |= dict.fromkeys(f"{each.name}: {warning}." for warning in each.warnings)
-    return found, list(warnings)[:5]
+    return joules, list(warnings)[:5]
 
 
 def _prediction(run: Run) -> Iterator[Block]:
@@ -227,24 +229,24 @@ def _prediction(run: Run) -> Iterator[Block]:
         return
     yield Heading("Prediction beside measurement")
     rows: list[Row] = []
-    for name, said in run.prediction.items():
-        unit, value, measured = unit_of(name), float(said["value"]), _measured(run, name)
-        low, high = said.get("low"), said.get("high")
+    for name, prediction in run.prediction.items():
+        unit, value, measured = unit_of(name), float(prediction["value"]), _measured(run, name)
+        low, high = prediction.get("low"), prediction.get("high")
         span = between(float(low), float(high), unit) if low is not None and high is not None else ""
         off = percent((measured - value) / value) if measured is not None and value else ""
         tone: Tone = ""
         if measured is not None and low is not None and high is not None:
             tone = "good" if float(low) <= measured <= float(high) else "warn"
         shown = Cell("not measured" if measured is None else number(measured, unit), tone=tone)
-        rows.append([title(name), number(value, unit), span, shown, off, str(said.get("source") or "")])
+        rows.append([title(name), number(value, unit), span, shown, off, str(prediction.get("source") or "")])
     columns = ["quantity", "predicted", "range", "measured", "off by", "predicted from"]
     yield table(columns, rows, numbers=["predicted", "range", "measured", "off by"])
     yield from drawn(lambda: figures.prediction(run))
 
 
 def _measured(run: Run, name: str) -> float | None:
-    found: Measure | None = measures(run).get(MEASURED_AS.get(name, name))
-    return None if found is None else found.value
+    measure: Measure | None = measures(run).get(MEASURED_AS.get(name, name))
+    return None if measure is None else measure.value
 
 
 def _energy(run: Run, supply: Supply) -> Iterator[Block]:
@@ -254,13 +256,13 @@ def _energy(run: Run, supply: Supply) -> Iterator[Block]:
     columns = ["what", "energy", "how", "counter", "source", "error"]
     rows: list[Row] = []
     for part in run.energy.parts:
-        said = [str(part.get(key) or "") for key in ("method", "channel", "source", "error")]
-        rows.append([str(part.get("scope") or ""), _joules(part.get("joules")), *said])
+        origin = [str(part.get(key) or "") for key in ("method", "channel", "source", "error")]
+        rows.append([str(part.get("scope") or ""), _joules(part.get("joules")), *origin])
     if rows:
         yield table(columns, rows, numbers=["energy"])
-        meant = supply.footprint(run.energy_j)
-        if meant is not None:
-            yield Facts(tuple(meant.sentences()))
+        footprint = supply.footprint(run.energy_j)
+        if footprint is not None:
+            yield Facts(tuple(footprint.sentences()))
     else:
         yield Text("Nothing measured the energy of this run.")
     if missing := run.energy.missing:

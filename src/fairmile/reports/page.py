@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from fairmile.base.errors import FairmileError, NotFound, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.html_tables import fields_table
+from fairmile.base.results import Result, Results
 from fairmile.meter.footprint import Supply
 from fairmile.reports import figures, html, markdown
 from fairmile.reports.blocks import Block, Cell, Facts, Fold, Heading, Image, Note, Row, Text, Title, Tone, table
@@ -31,6 +33,7 @@ from fairmile.reports.measures import (
     title,
 )
 from fairmile.reports.one_run import document_of, drawn, one_run, rerun_line, state_tone, when
+from fairmile.reports.shapes import ReportDict, ReportFilesDict
 from fairmile.reports.sweep import Goal, main_metric
 from fairmile.reports.sweep_page import SweepReport, is_sweep, sweep_blocks
 from fairmile.reports.verdicts import Verdict
@@ -46,8 +49,25 @@ _HISTOGRAM_FROM = 10
 _TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NOT_COMPARABLE: "warn"}
 
 
-@dataclass(frozen=True)
-class Report:
+class ReportFiles(Results[Path]):
+    """The files of a report, and the report."""
+
+    def __init__(self, report: Report, files: Iterable[Path]) -> None:
+        super().__init__(files)
+        self.report = report
+
+    def to_dict(self) -> ReportFilesDict:
+        return cast(ReportFilesDict, {"files": [str(file) for file in self], **self.report.to_dict()})
+
+    def summary(self) -> str:
+        return f"{self.report.title}: {', '.join(map(str, self))}"
+
+    def _repr_html_(self) -> str:
+        return fields_table({"report": self.report.title, "files": ", ".join(map(str, self))})
+
+
+@dataclass(frozen=True, repr=False)
+class Report(Result):
     """A report that can be written in several formats; `data` is what it says as plain data."""
 
     title: str
@@ -69,13 +89,18 @@ class Report:
             return markdown.render(self.blocks)
         return markdown.render(self.blocks, lambda picture: f"{folder}/{picture.name}.svg")
 
-    def document(self) -> dict[str, Any]:
-        """Return what the report says as JSON can hold it."""
-        found: dict[str, Any] = json_value(self.data)
-        return found
+    def to_dict(self) -> ReportDict:
+        return cast(ReportDict, json_value(self.data))
 
-    def write(self, path: Path, form: Format = "html", *, dry_run: bool = False) -> list[Path]:
-        """Write the report and return its files: one of HTML, or Markdown and a folder of figures, or such a folder."""
+    def summary(self) -> str:
+        return f"{self.title}, {len(self.data['runs'])} runs, {len(self.pictures)} figures"
+
+    def _repr_html_(self) -> str:
+        figures = ", ".join(each.name for each in self.pictures)
+        return fields_table({"report": self.title, "runs": len(self.data["runs"]), "figures": figures})
+
+    def write(self, path: Path, form: Format = "html", *, dry_run: bool = False) -> ReportFiles:
+        """Write the report and return its files: an HTML file, or Markdown and a folder of figures, or the folder."""
         if form in ("svg", "png"):
             if not self.pictures:
                 raise _no_figures()
@@ -89,7 +114,7 @@ class Report:
         if not dry_run:
             for file, content in wanted:
                 write_atomic(file, content())
-        return [file for file, _ in wanted]
+        return ReportFiles(self, (file for file, _ in wanted))
 
 
 def report(
@@ -148,10 +173,10 @@ def _several(runs: Sequence[Run], metrics: Sequence[str] | None, about: str) -> 
         # Each is judged among all comparisons of the page, so that no pair has two verdicts.
         comparison = compare(groups, metrics, also=board.chances if board else {})
         board = board and leaderboard(runs, main, n=_TOP, also=comparison.chances)
-        data["comparison"] = comparison.document()
+        data["comparison"] = comparison.to_dict()
         blocks += _compared(comparison) if len(groups) > 1 else _repeated(comparison)
     if board:
-        data["leaderboard"] = board.document()
+        data["leaderboard"] = board.to_dict()
         blocks += _ranked(board)
         # Where not all can be drawn, the best are.
         groups = {each.label: groups[each.label] for each in board.places if each.label in groups} | groups
@@ -171,11 +196,11 @@ def _swept(part: SweepReport, metrics: Sequence[str] | None, about: str) -> tupl
     what = "trials" if "study" in data else "points"
     blocks: list[Block] = [_title(about, runs, f"{len(groups):,} {what}"), *part.blocks]
     if part.comparison is not None:
-        data["comparison"] = part.comparison.document()
+        data["comparison"] = part.comparison.to_dict()
         blocks += _compared(part.comparison)
     if part.best:
         board = replace(part.best.board, places=part.best.board.places[:_TOP])
-        data["leaderboard"] = board.document()
+        data["leaderboard"] = board.to_dict()
         blocks += _ranked(board)
         groups = {each.label: groups[each.label] for each in board.places if each.label in groups} | groups
     blocks += _curves(groups, done, main, metrics, bands=what == "points")
@@ -237,26 +262,28 @@ def _repeated(comparison: Comparison) -> Iterator[Block]:
     yield Heading("Over the repeats")
     rows: list[Row] = []
     for row in comparison.rows:
-        found, why = row.cells[0].estimate, row.cells[0].why
-        if found is None:
+        estimate, why = row.cells[0].estimate, row.cells[0].why
+        if estimate is None:
             continue
-        spread = percent(found.sd / abs(found.mean), signed=False) if found.sd is not None and found.mean else ""
+        spread = (
+            percent(estimate.sd / abs(estimate.mean), signed=False) if estimate.sd is not None and estimate.mean else ""
+        )
         shown = [
-            number(found.mean, row.unit),
-            deviation(found.sd, found.mean, row.unit),
+            number(estimate.mean, row.unit),
+            deviation(estimate.sd, estimate.mean, row.unit),
             spread,
-            between(found.low, found.high, row.unit) or _both(found, row.unit),
+            between(estimate.low, estimate.high, row.unit) or _both(estimate, row.unit),
         ]
-        rows.append([title(row.metric), *shown, str(found.count), Cell(why, tone="warn")])
+        rows.append([title(row.metric), *shown, str(estimate.count), Cell(why, tone="warn")])
     interval = f"{comparison.confidence * 100:g} % interval of the mean"
     columns = ["metric", "mean", "standard deviation", "of the mean", interval, "runs", ""]
     yield table(columns, rows, numbers=columns[1:-1])
     yield from (Note(note) for note in comparison.notes)
 
 
-def _both(found: Estimate, unit: str) -> str:
+def _both(estimate: Estimate, unit: str) -> str:
     """Return the two values of which no interval can be told."""
-    return "" if found.count < 2 else f"{number(found.least, unit)} and {number(found.largest, unit)}"
+    return "" if estimate.count < 2 else f"{number(estimate.least, unit)} and {number(estimate.largest, unit)}"
 
 
 def _ranked(board: Leaderboard) -> Iterator[Block]:
@@ -296,8 +323,8 @@ def _curves(
     if bands and 1 < len(few) <= 4:
         images += drawn(lambda: figures.learning_curve(few, metrics))
     if main and len(done) >= _HISTOGRAM_FROM:
-        found = [each for run in done if (each := measures(run).get(main))]
-        images += drawn(lambda: figures.histogram([each.value for each in found], main, found[0].unit))
+        measured = [each for run in done if (each := measures(run).get(main))]
+        images += drawn(lambda: figures.histogram([each.value for each in measured], main, measured[0].unit))
     if images:
         yield Heading("Curves" if bands else "Distribution")
         yield from images
@@ -330,21 +357,21 @@ def _listed(runs: Sequence[Run]) -> Iterator[Block]:
         state = Cell(str(run.state), tone=state_tone(run.state) if run.state is not RunState.DONE else "")
         rows.append([run.id, state, run.system, params, *cells, Cell(when(run.created)[:16], run.created)])
     columns = ["run", "state", "system", "parameters", *map(title, names), "created (UTC)"]
-    said = [at for at in range(len(columns)) if any(_said(row[at]) for row in rows)]
-    shown: list[Row] = [[row[at] for at in said] for row in rows]
-    yield table([columns[at] for at in said], shown, numbers=[title(name) for name in names])
+    filled = [at for at in range(len(columns)) if any(_cell_text(row[at]) for row in rows)]
+    shown: list[Row] = [[row[at] for at in filled] for row in rows]
+    yield table([columns[at] for at in filled], shown, numbers=[title(name) for name in names])
     if len(runs) > _MOST_RUNS:
         yield Text(f"The first {_MOST_RUNS} of {len(runs):,}.")
     yield Text("fairmile rerun RUN does one of them again from its record alone.")
 
 
-def _said(cell: str | Cell) -> str:
+def _cell_text(cell: str | Cell) -> str:
     return cell.text if isinstance(cell, Cell) else cell
 
 
 def _machines(runs: Sequence[Run]) -> Iterator[Block]:
-    found = {run.system: hardware_lines(run.hardware) for run in runs}
-    folds = [Fold(name or "this machine", (Facts(tuple(lines.items())),)) for name, lines in found.items() if lines]
+    machines = {run.system: hardware_lines(run.hardware) for run in runs}
+    folds = [Fold(name or "this machine", (Facts(tuple(lines.items())),)) for name, lines in machines.items() if lines]
     if folds:
         yield Heading("Machines")
         yield from folds[:_TOP]

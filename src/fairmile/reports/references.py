@@ -17,14 +17,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import InvalidDocument, NotFound, Problem, RunFailed, SystemFailure
+from fairmile.base.html_tables import rows_table
+from fairmile.base.results import Result
 from fairmile.base.words import did_you_mean
 from fairmile.base.yaml import Located, load_located
 from fairmile.reports.comparison import json_value
 from fairmile.reports.inference import Estimate
 from fairmile.reports.measures import Measure, between, estimate_of, estimate_text, measures, number, percent, title
+from fairmile.reports.shapes import CheckDict
 from fairmile.runs.record.run import Run, RunState
 
 ANY = "*"
@@ -64,8 +67,8 @@ class Finding:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, repr=False)
+class Check(Result):
     """The verdicts of all references that apply, and which systems had none."""
 
     findings: tuple[Finding, ...]
@@ -85,9 +88,15 @@ class Check:
             rows.append([title(each.metric), each.system, verdict, mean, _bounds(each.reference), each.why])
         return ["metric", "system", "verdict", "measured", "allowed", "why"], rows
 
-    def document(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        return {"passed": self.passed, **json_value(asdict(self))}
+    def to_dict(self) -> CheckDict:
+        return cast(CheckDict, {"passed": self.passed, **json_value(asdict(self))})
+
+    def summary(self) -> str:
+        failed = [f"{each.metric} on {each.system}" for each in self.findings if not each.passed]
+        return f"{len(self.findings)} checked, " + (f"failed: {', '.join(failed)}" if failed else "all passed")
+
+    def _repr_html_(self) -> str:
+        return rows_table(*self.table())
 
     def require(self) -> None:
         """Raise RunFailed unless every metric keeps to its reference."""
@@ -108,20 +117,20 @@ def check(runs: Sequence[Run], references: Sequence[Reference]) -> Check:
     A run that is not done fails every metric of its system, and so does a metric that was not measured, is not
     finite or has another unit. When no reference applies at all, NotFound is raised: nothing checked is no pass.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     unchecked = []
     for system in dict.fromkeys(run.system for run in runs):
         here = [run for run in runs if run.system == system]
         applying = _applying(system, references)
-        found += [_finding(reference, system, here) for reference in applying.values()]
+        findings += [_finding(reference, system, here) for reference in applying.values()]
         if not applying:
             unchecked.append(system)
-    if not found:
+    if not findings:
         raise NotFound(
             f"no reference is for {', '.join(unchecked) or 'these runs'}",
             hint=f"there are some for {', '.join(dict.fromkeys(each.system for each in references)) or 'no system'}",
         )
-    return Check(tuple(found), tuple(unchecked))
+    return Check(tuple(findings), tuple(unchecked))
 
 
 def read_references(file: Path) -> list[Reference]:
@@ -146,10 +155,10 @@ def _applying(system: str, references: Sequence[Reference]) -> dict[str, Referen
 def _finding(reference: Reference, system: str, runs: Sequence[Run]) -> Finding:
     name = reference.metric
     bad = [run for run in runs if run.state is not RunState.DONE]
-    found = [measures(run).get(name) for run in runs if run.state is RunState.DONE]
-    present = [each for each in found if each is not None]
+    measured_values = [measures(run).get(name) for run in runs if run.state is RunState.DONE]
+    present = [each for each in measured_values if each is not None]
     measured = estimate_of(name, present[0].unit, [each.value for each in present]) if present else None
-    why = _obstacle(reference, bad, found, present) or _miss(reference, measured)
+    why = _obstacle(reference, bad, measured_values, present) or _miss(reference, measured)
     passed = not why
     if passed and measured and measured.ends is not None:
         outside = measured.ends[0] < reference.low or measured.ends[1] > reference.high
@@ -159,13 +168,13 @@ def _finding(reference: Reference, system: str, runs: Sequence[Run]) -> Finding:
 
 
 def _obstacle(
-    reference: Reference, bad: Sequence[Run], found: Sequence[Measure | None], present: Sequence[Measure]
+    reference: Reference, bad: Sequence[Run], measured_values: Sequence[Measure | None], present: Sequence[Measure]
 ) -> str:
     """Return what keeps the metric from being judged, if anything."""
     if bad:
         return f"run {bad[0].id} is {bad[0].state}" + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
-    if len(present) < len(found) or not present:
-        return f"{len(found) - len(present)} of {len(found)} runs did not measure it"
+    if len(present) < len(measured_values) or not present:
+        return f"{len(measured_values) - len(present)} of {len(measured_values)} runs did not measure it"
     others = {each.unit for each in present} - {"", reference.unit}
     if reference.unit and others:
         return f"it is measured in {', '.join(sorted(others))}, not {reference.unit}"
@@ -201,7 +210,7 @@ class _Reading:
         self._problems: list[Problem] = []
 
     def references(self) -> list[Reference]:
-        data, found = self._located.data, []
+        data, references = self._located.data, []
         if not isinstance(data, Mapping) or not data:
             self._wrong("expected systems, each with its metrics", ())
             data = {}
@@ -209,38 +218,38 @@ class _Reading:
             if not isinstance(metrics, Mapping):
                 self._wrong("expected metrics, each with its reference", (system,))
                 continue
-            found += [self._reference(str(system), str(name), said) for name, said in metrics.items()]
+            references += [self._reference(str(system), str(name), stated) for name, stated in metrics.items()]
         if self._problems:
             raise InvalidDocument(self._problems)
-        return found
+        return references
 
-    def _reference(self, system: str, metric: str, said: Any) -> Reference:
+    def _reference(self, system: str, metric: str, stated: Any) -> Reference:
         path = (system, metric)
-        if not isinstance(said, Mapping):
+        if not isinstance(stated, Mapping):
             self._wrong("expected {value: …, lower_tolerance: …, upper_tolerance: …, unit: …}", path)
             return Reference(metric, math.nan, system=system)
-        for key in said:
+        for key in stated:
             if key not in _KEYS:
                 hint = did_you_mean(str(key), _KEYS) or f"known are {', '.join(_KEYS)}"
                 self._wrong(f"no field {key!r} is known", (*path, str(key)), hint=hint)
-        value = said.get("value")
+        value = stated.get("value")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             self._wrong("expected a finite number", (*path, "value"))
             value = math.nan
-        lower = self._tolerance(said.get("lower_tolerance"), (*path, "lower_tolerance"))
-        upper = self._tolerance(said.get("upper_tolerance"), (*path, "upper_tolerance"))
-        if said.get("lower_tolerance") is None and said.get("upper_tolerance") is None:
+        lower = self._tolerance(stated.get("lower_tolerance"), (*path, "lower_tolerance"))
+        upper = self._tolerance(stated.get("upper_tolerance"), (*path, "upper_tolerance"))
+        if stated.get("lower_tolerance") is None and stated.get("upper_tolerance") is None:
             self._wrong("expected a lower_tolerance, an upper_tolerance or both", path, hint="5% or 0.05")
-        return Reference(metric, float(value), lower, upper, str(said.get("unit") or ""), system)
+        return Reference(metric, float(value), lower, upper, str(stated.get("unit") or ""), system)
 
-    def _tolerance(self, said: Any, path: tuple[str, ...]) -> float | None:
-        if said is None:
+    def _tolerance(self, stated: Any, path: tuple[str, ...]) -> float | None:
+        if stated is None:
             return None
-        if isinstance(said, str) and (match := _PERCENT.fullmatch(said.strip())):
+        if isinstance(stated, str) and (match := _PERCENT.fullmatch(stated.strip())):
             return float(match[1]) / 100
-        if isinstance(said, (int, float)) and not isinstance(said, bool) and 0 <= said < math.inf:
-            return float(said)
-        self._wrong(f"expected a share such as 5% or 0.05, found {said!r}", path)
+        if isinstance(stated, (int, float)) and not isinstance(stated, bool) and 0 <= stated < math.inf:
+            return float(stated)
+        self._wrong(f"expected a share such as 5% or 0.05, found {stated!r}", path)
         return None
 
     def _wrong(self, message: str, path: tuple[str, ...], hint: str = "") -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairmile.base.errors import NotFound
+from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.results import Result
 from fairmile.meter.footprint import Supply
 from fairmile.reports.comparison import Comparison, compare, group_runs
 from fairmile.reports.inference import CONFIDENCE
@@ -14,6 +15,7 @@ from fairmile.reports.leaderboard import Leaderboard, leaderboard, parse_where
 from fairmile.reports.measures import ALWAYS
 from fairmile.reports.page import Report, report
 from fairmile.reports.references import Check, check, read_references
+from fairmile.reports.shapes import EvaluationDict
 from fairmile.reports.sweep import Goal
 from fairmile.runs.record.ledger import Ledger
 from fairmile.runs.record.run import Run
@@ -28,6 +30,31 @@ class About:
 
     objectives: Sequence[Goal] = ()
     hindsight: Sequence[Mapping[str, object]] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
+    """Runs compared with one another, and checked against reference values; None where there was no such question."""
+
+    comparison: Comparison | None
+    check: Check | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every metric is within the tolerance of its reference; also where nothing was checked."""
+        return self.check is None or self.check.passed
+
+    def to_dict(self) -> EvaluationDict:
+        return {
+            "comparison": self.comparison.to_dict() if self.comparison else None,
+            "check": self.check.to_dict() if self.check else None,
+        }
+
+    def summary(self) -> str:
+        return "; ".join(each.summary() for each in (self.check, self.comparison) if each)
+
+    def _repr_html_(self) -> str:
+        return "".join(each._repr_html_() for each in (self.comparison, self.check) if each)
 
 
 class Reports:
@@ -67,6 +94,25 @@ class Reports:
         """Compare groups of repeats with the first one; those of a single word by what they are repeats of."""
         return compare(self.groups(*references), metrics, confidence=confidence)
 
+    def evaluate(
+        self,
+        *references: str,
+        metrics: Sequence[str] | None = None,
+        confidence: float = CONFIDENCE,
+        file: Path | None = None,
+    ) -> Evaluation:
+        """Compare runs, where there are several, and check them against the reference values of a file, if given."""
+        several = sum(map(len, self.groups(*references).values())) > 1
+        if not several and file is None:
+            raise UsageError(
+                "there is only one run, and nothing to compare it with",
+                hint="name a second run, group or name, or a file with --reference",
+            )
+        return Evaluation(
+            self.compare(*references, metrics=metrics, confidence=confidence) if several else None,
+            self.check(*references, file=file) if file else None,
+        )
+
     def check(self, *references: str, file: Path) -> Check:
         """Compare runs with the reference values of a file."""
         return check([run for each in self.groups(*references).values() for run in each], read_references(file))
@@ -77,8 +123,8 @@ class Reports:
 
     def groups(self, *references: str) -> Mapping[str, Sequence[Run]]:
         """Return the runs that each word means; those of a single word in groups of repeats."""
-        found = {reference: self._ledger().select(reference) for reference in references}
-        return group_runs(next(iter(found.values()))) if len(found) == 1 else found
+        selected = {reference: self._ledger().select(reference) for reference in references}
+        return group_runs(next(iter(selected.values()))) if len(selected) == 1 else selected
 
     def _filtered(self, references: Sequence[str], where: Sequence[str]) -> list[Run]:
         holds, ledger = parse_where(where), self._ledger()

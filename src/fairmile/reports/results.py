@@ -23,31 +23,31 @@ def results_of(run: Run) -> Mapping[str, Any] | None:
     if data is None:
         return None
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("scores"), list) else None
+    return document if isinstance(document, dict) and isinstance(document.get("scores"), list) else None
 
 
 def result_blocks(run: Run) -> Iterator[Block]:
     """Return the scores of a benchmark and the figures that it drew, where the run is one."""
-    found = results_of(run)
-    if found is None:
+    results = results_of(run)
+    if results is None:
         return
     yield Heading("Scores")
-    yield Text(f"{found.get('benchmark', '')} on {found.get('data', '')}, seed {found.get('seed', '')}.")
-    yield from _scores(found)
-    for note in _items(found, "notes"):
+    yield Text(f"{results.get('benchmark', '')} on {results.get('data', '')}, seed {results.get('seed', '')}.")
+    yield from _scores(results)
+    for note in _items(results, "notes"):
         yield Note(str(note), "dim")
-    yield from _published([each for each in _items(found, "published") if isinstance(each, dict)])
-    drawings = [each for name in _items(found, "figures") if (each := _drawing(run, str(name))) is not None]
+    yield from _published([each for each in _items(results, "published") if isinstance(each, dict)])
+    drawings = [each for name in _items(results, "figures") if (each := _drawing(run, str(name))) is not None]
     if drawings:
         yield Heading("Figures of the benchmark")
         yield from drawings
 
 
-def _scores(found: Mapping[str, Any]) -> Iterator[Block]:
-    scores = [each for each in found["scores"] if isinstance(each, dict) and isinstance(each.get("values"), dict)]
+def _scores(results: Mapping[str, Any]) -> Iterator[Block]:
+    scores = [each for each in results["scores"] if isinstance(each, dict) and isinstance(each.get("values"), dict)]
     names = list(dict.fromkeys(str(name) for each in scores for name in each["values"]))
     rows: list[Row] = []
     for each in scores:
@@ -59,7 +59,7 @@ def _scores(found: Mapping[str, Any]) -> Iterator[Block]:
     if not any(each.get("note") for each in scores):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     yield table(columns, rows, numbers=names)
-    metric = found.get("metric")
+    metric = results.get("metric")
     if isinstance(metric, dict) and metric.get("better"):
         target = _value(metric.get("target")).text
         aim = f"; the target of the benchmark is {target}" if target else ""
@@ -81,10 +81,10 @@ def _published(known: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
         yield table(["result", "metric", "value", "source"], rows, numbers=["value"])
 
 
-def _items(found: Mapping[str, Any], name: str) -> list[Any]:
+def _items(results: Mapping[str, Any], name: str) -> list[Any]:
     """Return what a program wrote as a list, and nothing where it wrote something else."""
-    said = found.get(name)
-    return said if isinstance(said, list) else []
+    items = results.get(name)
+    return items if isinstance(items, list) else []
 
 
 def _value(value: Any) -> Cell:

@@ -77,8 +77,8 @@ class Importance:
     explained: float | None = None
 
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json_value(asdict(self))
-        return found
+        document: dict[str, Any] = json_value(asdict(self))
+        return document
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def goals_of(runs: Sequence[Run]) -> list[Goal]:
 
 def history(runs: Sequence[Run], metric: str, *, better: Better) -> list[Step]:
     """Return the trials in the order of their numbers, each with its value and the best so far."""
-    found: list[Step] = []
+    steps: list[Step] = []
     best: float | None = None
     for run in sorted(runs, key=_order):
         trial = run.trial or TrialReference()
@@ -121,9 +121,9 @@ def history(runs: Sequence[Run], metric: str, *, better: Better) -> list[Step]:
         value = measured.value if measured and math.isfinite(measured.value) else None
         is_best = counts(run) and value is not None and (best is None or _beats(value, best, better))
         best = value if is_best else best
-        number, generation = len(found) if trial.number is None else trial.number, trial.generation or 0
-        found.append(Step(run, number, generation, ending(run), value, best, is_best))
-    return found
+        number, generation = len(steps) if trial.number is None else trial.number, trial.generation or 0
+        steps.append(Step(run, number, generation, ending(run), value, best, is_best))
+    return steps
 
 
 def trial_curves(steps: Sequence[Step], metric: str, *, better: Better, most: int = MOST_CURVES) -> TrialCurves:
@@ -135,16 +135,16 @@ def trial_curves(steps: Sequence[Step], metric: str, *, better: Better, most: in
     rest = [each for each in readable if each.run.id not in chosen]
     room = max(0, most - len(first))
     others = [rest[at * len(rest) // room] for at in range(room)] if len(rest) > room else rest
-    found: list[TrialCurve] = []
+    read: list[TrialCurve] = []
     size = 0
     for step in [*first, *others]:
         size += sum(file.stat().st_size for file in event_files(step.run.folder))
-        if found and size > _MOST_BYTES:
+        if read and size > _MOST_BYTES:
             break
         curve = curves(step.run.log()).get(metric)
         if curve is not None and len(curve.xs) > 1:
-            found.append(TrialCurve(step, curve))
-    return TrialCurves(tuple(found), len(readable))
+            read.append(TrialCurve(step, curve))
+    return TrialCurves(tuple(read), len(readable))
 
 
 def importance(sweep: Sweep, *, use_forest: bool = True) -> Importance | None:
@@ -157,11 +157,11 @@ def importance(sweep: Sweep, *, use_forest: bool = True) -> Importance | None:
     has_forest = use_forest and find_spec("sklearn") is not None
     if has_forest and len(sweep.values) >= _FEWEST_FOR_TREES:
         return _by_forest(sweep)
-    found = [(each.axis.name, each.share or 0.0) for each in effects(sweep)]
-    named = {name for name, _ in found}
-    found += [(axis.name, 0.0) for axis in sweep.axes if axis.name not in named]
-    whole = math.fsum(share for _, share in found)
-    shares = tuple(Share(name, share / whole if whole else 0.0, None) for name, share in found)
+    variances = [(each.axis.name, each.share or 0.0) for each in effects(sweep)]
+    named = {name for name, _ in variances}
+    variances += [(axis.name, 0.0) for axis in sweep.axes if axis.name not in named]
+    whole = math.fsum(share for _, share in variances)
+    shares = tuple(Share(name, share / whole if whole else 0.0, None) for name, share in variances)
     why = f"fewer than {_FEWEST_FOR_TREES} values are too few for a forest" if has_forest else "without scikit-learn"
     method = f"variance between the values of each parameter alone ({why})"
     return Importance(sweep.metric, method, shares, len(sweep.values))
@@ -212,7 +212,7 @@ def total(parts: Iterable[Spent]) -> Spent:
     )
 
 
-def study_document(steps: Sequence[Step], found: Importance | None, best: Front | None, runs: Sequence[Run]) -> Any:
+def study_document(steps: Sequence[Step], weights: Importance | None, best: Front | None, runs: Sequence[Run]) -> Any:
     """Return what a study tells as JSON can hold it."""
     trials = [
         {"number": each.number, "generation": each.generation, "state": each.ending, "value": each.value,
@@ -227,7 +227,7 @@ def study_document(steps: Sequence[Step], found: Importance | None, best: Front 
     return json_value(
         {
             "trials": trials,
-            "importance": found and found.document(),
+            "importance": weights and weights.document(),
             "front": pareto,
             "spent": [asdict(each) for each in spent(runs)],
         }
@@ -250,8 +250,8 @@ def _by_forest(sweep: Sweep) -> Importance:
     for train, test in KFold(_FOLDS, shuffle=True, random_state=0).split(table):
         forest = RandomForestRegressor(_TREES, min_samples_leaf=2, random_state=0).fit(table[train], ranks[train])
         scores.append(float(forest.score(table[test], ranks[test])))
-        found = permutation_importance(forest, table[test], ranks[test], n_repeats=_SHUFFLES, random_state=0)
-        drops.append(found.importances_mean)
+        permuted = permutation_importance(forest, table[test], ranks[test], n_repeats=_SHUFFLES, random_state=0)
+        drops.append(permuted.importances_mean)
     means, spreads = np.mean(drops, axis=0), np.std(drops, axis=0, ddof=1) / math.sqrt(_FOLDS)
     kept = np.maximum(means, 0.0)
     whole = float(kept.sum())
@@ -317,5 +317,5 @@ def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _mean(point: Point, name: str) -> float | None:
-    found = point.estimates.get(name)
-    return found.mean if found is not None and found.count and math.isfinite(found.mean) else None
+    estimate = point.estimates.get(name)
+    return estimate.mean if estimate is not None and estimate.count and math.isfinite(estimate.mean) else None

@@ -107,12 +107,12 @@ class Sweep:
 
     def axis(self, name: str) -> Axis:
         """Return the axis of that name; NotFound where that parameter does not vary."""
-        found = next((axis for axis in self.axes if axis.name == name), None)
-        if found is None:
+        match = next((axis for axis in self.axes if axis.name == name), None)
+        if match is None:
             known = [axis.name for axis in self.axes]
             hint = did_you_mean(name, known) or f"these vary: {', '.join(known) or 'none'}"
             raise NotFound(f"no parameter {name!r} varies over these runs", hint=hint)
-        return found
+        return match
 
     def document(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""
@@ -127,10 +127,10 @@ class Sweep:
             for point in self.points
         ]
         axes = {axis.name: list(axis.values) for axis in self.axes}
-        found: dict[str, Any] = json_value(
+        document: dict[str, Any] = json_value(
             {"metric": self.metric, "better": self.better, "axes": axes, "points": points}
         )
-        return found
+        return document
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,20 @@ class Best:
     @property
     def text(self) -> str:
         """All of it in one sentence or two."""
-        found = estimate_text(self.first.estimate, self.board.unit)
+        mean = estimate_text(self.first.estimate, self.board.unit)
         runs = f", {len(self.first.runs)} runs" if len(self.first.runs) > 1 else ""
-        said = f"Best by {title(self.board.metric)}: {self._name(self.first)} with {found}{runs}."
+        sentence = f"Best by {title(self.board.metric)}: {self._name(self.first)} with {mean}{runs}."
         if self.level:
             names = "; ".join(map(self._name, self.level[:3])) + ("; …" if len(self.level) > 3 else ".")
             how = "cannot be told from it by these repeats" if self.noise_known else "exactly as good"
             others = "1 other" if len(self.level) == 1 else f"{len(self.level)} others"
             verb = "" if self.noise_known else "is " if len(self.level) == 1 else "are "
-            return f"{said} {others} {verb}{how}: {names}"
-        return said if self.noise_known else f"{said} Nothing ran twice: repeats would tell how much of that is chance."
+            return f"{sentence} {others} {verb}{how}: {names}"
+        return (
+            sentence
+            if self.noise_known
+            else f"{sentence} Nothing ran twice: repeats would tell how much of that is chance."
+        )
 
     def _name(self, place: Entry) -> str:
         return self.names.get(place.runs[0]) or place.label
@@ -195,13 +199,13 @@ class AxisEffect:
 
 def axes(runs: Sequence[Run]) -> list[Axis]:
     """Return the parameters that vary over runs, or that only some of them have."""
-    found: dict[str, dict[Any, Value]] = {}
+    values: dict[str, dict[Any, Value]] = {}
     having: Counter[str] = Counter()
     for run in runs:
         for name, value in run.params.items():
-            found.setdefault(name, {}).setdefault(_key(value), value)
+            values.setdefault(name, {}).setdefault(_key(value), value)
             having[name] += 1
-    varying = {name: each for name, each in found.items() if len(each) > 1 or having[name] < len(runs)}
+    varying = {name: each for name, each in values.items() if len(each) > 1 or having[name] < len(runs)}
     return [_axis(name, list(each.values()), len(runs) - having[name]) for name, each in varying.items()]
 
 
@@ -246,8 +250,8 @@ def best(runs: Sequence[Run], metric: str, *, better: Better = "", also: Mapping
 
 def point_name(run: Run, varying: Sequence[Axis]) -> str:
     """Return the values of a run that tell it from others, in one line."""
-    said = [f"{axis.name}={value_text(run.params[axis.name])}" for axis in varying if axis.name in run.params]
-    return ", ".join(said)
+    settings = [f"{axis.name}={value_text(run.params[axis.name])}" for axis in varying if axis.name in run.params]
+    return ", ".join(settings)
 
 
 def levels(axis: Axis, most: int = _MOST_LEVELS, *, ranges: int = _MOST_RANGES) -> Levels:
@@ -286,7 +290,7 @@ def heat_map(sweep: Sweep, x: str, y: str) -> HeatMap:
 
 def effects(sweep: Sweep) -> list[AxisEffect]:
     """Return what each axis does to the metric, the one that explains most first."""
-    found = []
+    axis_effects = []
     for axis in sweep.axes:
         known = levels(axis, ranges=_how_many(len(sweep.values) / 5))
         values: list[list[float]] = [[] for _ in known.labels]
@@ -296,8 +300,8 @@ def effects(sweep: Sweep) -> list[AxisEffect]:
                 values[at].append(value)
         if sum(map(bool, values)) > 1:
             estimates = tuple(estimate_of(sweep.metric, sweep.unit, each) for each in values)
-            found.append(AxisEffect(axis, known, estimates, _share(values)))
-    return sorted(found, key=lambda each: -(each.share or 0.0))
+            axis_effects.append(AxisEffect(axis, known, estimates, _share(values)))
+    return sorted(axis_effects, key=lambda each: -(each.share or 0.0))
 
 
 def metric_names(sweep: Sweep, goals: Sequence[Goal] = (), *, most: int = 4) -> list[str]:
@@ -332,8 +336,8 @@ def is_log(numbers: Sequence[float]) -> bool:
 
 
 def _axis(name: str, values: Sequence[Value], absent: int) -> Axis:
-    found = [as_number(value) for value in values]
-    numbers = [each for each in found if each is not None]
+    parsed = [as_number(value) for value in values]
+    numbers = [each for each in parsed if each is not None]
     if len(numbers) < len(values):
         return Axis(name, tuple(values), None, absent=absent)
     order = sorted(range(len(values)), key=lambda at: numbers[at])

@@ -106,27 +106,27 @@ def sweep_blocks(
     name = metric or (goals[0][0] if goals else None)
     known = survey(runs, name, better=dict(goals).get(name or "", ""))
     trials = any(map(is_trial, runs))
-    found, comparison = _best(known), None
+    best, comparison = _best(known), None
     if not trials and any(map(counts, runs)) and 1 < len(known.points) <= _MOST_COMPARED:
         # Each is judged among all comparisons of the page, so that no pair has two verdicts.
         groups = {point.label: point.runs for point in known.points}
         names = compared or sorted(known_names(filter(counts, runs)), key=lambda name: name != known.metric)
-        comparison = compare(groups, names, also=found.board.chances if found else {})
-        found = _best(known, comparison.chances)
+        comparison = compare(groups, names, also=best.board.chances if best else {})
+        best = _best(known, comparison.chances)
     steps = history(runs, known.metric, better=known.better) if trials and known.metric else []
     weights = importance(known) if trials and known.metric else None
     edge = _front(known, goals)
-    blocks: list[Block] = [_tiles(known, found), *(Note(note, "dim") for note in notes), *_troubles(known)]
-    blocks += [Text(found.text)] if found else []
+    blocks: list[Block] = [_tiles(known, best), *(Note(note, "dim") for note in notes), *_troubles(known)]
+    blocks += [Text(best.text)] if best else []
     blocks += _influence(known, over)
     blocks += _study(known, steps, weights) if trials else ()
     blocks += _fronts(known, edge)
     blocks += _hindsight(hindsight)
     blocks += _budget(runs) if trials else ()
-    data: dict[str, Any] = {"sweep": known.document() | {"best": found and _best_document(found)}}
+    data: dict[str, Any] = {"sweep": known.document() | {"best": best and _best_document(best)}}
     if trials:
         data["study"] = study_document(steps, weights, edge, runs)
-    return SweepReport(known, found, comparison, tuple(blocks), tuple(_all_points(known, goals, found)), data)
+    return SweepReport(known, best, comparison, tuple(blocks), tuple(_all_points(known, goals, best)), data)
 
 
 def _numbered(runs: Sequence[Run]) -> Sequence[Run]:
@@ -151,26 +151,26 @@ def _front(sweep: Sweep, goals: Sequence[Goal]) -> Front | None:
     return front(sweep, goals)
 
 
-def _best_document(found: Best) -> dict[str, Any]:
+def _best_document(best: Best) -> dict[str, Any]:
     return {
-        "what": found.first.label,
-        "value": found.first.estimate.mean,
-        "runs": list(found.first.runs),
-        "level": [{"what": each.label, "runs": list(each.runs)} for each in found.level],
-        "noise_known": found.noise_known,
+        "what": best.first.label,
+        "value": best.first.estimate.mean,
+        "runs": list(best.first.runs),
+        "level": [{"what": each.label, "runs": list(each.runs)} for each in best.level],
+        "noise_known": best.noise_known,
     }
 
 
-def _tiles(sweep: Sweep, found: Best | None) -> Tiles:
+def _tiles(sweep: Sweep, best: Best | None) -> Tiles:
     tiles = []
-    if found:
-        mean = number(found.first.estimate.mean, found.board.unit)
-        tiles.append(Tile(f"best {title(sweep.metric)}", mean, found.names[found.first.runs[0]]))
+    if best:
+        mean = number(best.first.estimate.mean, best.board.unit)
+        tiles.append(Tile(f"best {title(sweep.metric)}", mean, best.names[best.first.runs[0]]))
     ends = Counter(map(ending, sweep.runs))
     what = "trials" if any(map(is_trial, sweep.runs)) else "points"
     repeats = f"{len(sweep.runs):,} runs, " if len(sweep.runs) != len(sweep.points) else ""
-    said = ", ".join(f"{count:,} {name}" for name, count in ends.items())
-    tiles.append(Tile(what, f"{len(sweep.points):,}", repeats + said))
+    endings = ", ".join(f"{count:,} {name}" for name, count in ends.items())
+    tiles.append(Tile(what, f"{len(sweep.points):,}", repeats + endings))
     names = ", ".join(axis.name for axis in sweep.axes)
     tiles.append(Tile("parameters that vary", str(len(sweep.axes)), names if len(names) <= 60 else names[:59] + "…"))
     whole = total(spent(sweep.runs))
@@ -186,9 +186,9 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
     failed = [run for run in sweep.runs if ending(run) not in ("done", "pruned", *_OPEN)]
     if failed:
         reasons = Counter(run.reason or ending(run) for run in failed)
-        said = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(_MOST_REASONS))
+        causes = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(_MOST_REASONS))
         more = f"; and {len(reasons) - _MOST_REASONS} other reasons" if len(reasons) > _MOST_REASONS else ""
-        yield Note(f"{len(failed):,} of {len(sweep.runs):,} runs failed: {said}{more}.", "bad")
+        yield Note(f"{len(failed):,} of {len(sweep.runs):,} runs failed: {causes}{more}.", "bad")
     unfinished = sum(ending(run) in _OPEN for run in sweep.runs)
     if unfinished:
         yield Note(f"{unfinished:,} of {len(sweep.runs):,} runs have not ended: what follows is what is known so far.")
@@ -204,9 +204,9 @@ def _troubles(sweep: Sweep) -> Iterator[Block]:
         yield Note(f"Not only the parameters differ among these runs: {', '.join(own[:_MOST_VALUES])}{more}.")
 
 
-def _all_points(sweep: Sweep, goals: Sequence[Goal], found: Best | None) -> Iterator[Block]:
+def _all_points(sweep: Sweep, goals: Sequence[Goal], best: Best | None) -> Iterator[Block]:
     names = metric_names(sweep, goals)
-    marks = _marks(found)
+    marks = _marks(best)
     units = {name: each.unit for run in sweep.runs if counts(run) for name, each in measures(run).items()}
     points, trials = _ordered(sweep), any(map(is_trial, sweep.runs))
     yield Heading("All trials" if trials else "All points")
@@ -234,9 +234,9 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], found: Best | None) -> Iter
         rows,
         numbers=["trial", *numeric, *map(title, names), "runs"],
     )
-    if found and found.board.noise is not None:
-        level = " What they cannot tell from the best is marked ≈ best." if found.level else ""
-        noise = number(found.board.noise, sweep.unit, digits=2)
+    if best and best.board.noise is not None:
+        level = " What they cannot tell from the best is marked ≈ best." if best.level else ""
+        noise = number(best.board.noise, sweep.unit, digits=2)
         yield Text(f"Noise is taken from the repeats of all points together: a standard deviation of {noise}.{level}")
     if len(points) > _MOST_POINTS:
         which = f"by {title(sweep.metric)}, the best first" if sweep.metric else "in their order"
@@ -246,11 +246,11 @@ def _all_points(sweep: Sweep, goals: Sequence[Goal], found: Best | None) -> Iter
 def _apart(columns: Sequence[str]) -> list[str]:
     """Return names of columns that differ: a parameter may be called as a metric is."""
     seen: Counter[str] = Counter()
-    found = []
+    unique = []
     for name in columns:
-        found.append(f"{name} ({seen[name] + 1})" if seen[name] else name)
+        unique.append(f"{name} ({seen[name] + 1})" if seen[name] else name)
         seen[name] += 1
-    return found
+    return unique
 
 
 def _ordered(sweep: Sweep) -> Sequence[Point]:
@@ -260,19 +260,19 @@ def _ordered(sweep: Sweep) -> Sequence[Point]:
     sign = -1 if sweep.better == "higher" else 1
 
     def key(point: Point) -> float:
-        found = point.estimates.get(sweep.metric)
-        return sign * found.mean if found and math.isfinite(found.mean) else math.inf
+        estimate = point.estimates.get(sweep.metric)
+        return sign * estimate.mean if estimate and math.isfinite(estimate.mean) else math.inf
 
     return sorted(sweep.points, key=key)
 
 
-def _marks(found: Best | None) -> dict[str, str]:
+def _marks(best: Best | None) -> dict[str, str]:
     """Return what is said of the best point and of those level with it, by the id of their first run."""
-    if found is None:
+    if best is None:
         return {}
-    level = "≈ best" if found.noise_known else "= best"
-    marks = {run: level for each in found.level for run in each.runs}
-    return marks | dict.fromkeys(found.first.runs, _BEST)
+    level = "≈ best" if best.noise_known else "= best"
+    marks = {run: level for each in best.level for run in each.runs}
+    return marks | dict.fromkeys(best.first.runs, _BEST)
 
 
 def _trial_number(point: Point) -> Cell:
@@ -290,14 +290,14 @@ def _param(axis: Axis, point: Point) -> Cell:
 
 
 def _value_cell(point: Point, name: str, unit: str, several: bool) -> Cell:
-    found = point.estimates.get(name)
-    if found is None:  # how far one came that is no result
+    estimate = point.estimates.get(name)
+    if estimate is None:  # how far one came that is no result
         last = measures(point.runs[-1]).get(name)
         return Cell(number(last.value, last.unit), tone="dim") if last and math.isfinite(last.value) else Cell("")
-    if not found.count:
+    if not estimate.count:
         return Cell("NaN", tone="warn")
-    text = estimate_text(found, unit) if several else number(found.mean, unit)
-    return Cell(text, found.mean, "warn" if found.not_finite else "")
+    text = estimate_text(estimate, unit) if several else number(estimate.mean, unit)
+    return Cell(text, estimate.mean, "warn" if estimate.not_finite else "")
 
 
 def _outcome(point: Point) -> Cell:
@@ -311,18 +311,18 @@ def _outcome(point: Point) -> Cell:
 
 def _influence(sweep: Sweep, over: Sequence[str]) -> Iterator[Block]:
     """Show what the parameters do: over each alone, over pairs, and all together."""
-    found = effects(sweep) if sweep.metric else []
-    if not found:
+    known_effects = effects(sweep) if sweep.metric else []
+    if not known_effects:
         return
     yield Heading(f"What the parameters do to {title(sweep.metric)}")
     rows: list[Row] = []
-    for each in found:
-        told = [
+    for each in known_effects:
+        ranked = [
             (mean.mean, label) for mean, label in zip(each.estimates, each.levels.labels, strict=True) if mean.count
         ]
-        told.sort(reverse=sweep.better == "higher")
+        ranked.sort(reverse=sweep.better == "higher")
         means = [Cell(f"{label} ({number(mean, sweep.unit)})" if sweep.better else "") for mean, label in
-                 (told[0], told[-1])]  # fmt: skip
+                 (ranked[0], ranked[-1])]  # fmt: skip
         share = Cell("" if each.share is None else percent(each.share, signed=False), each.share)
         rows.append([each.axis.name, _values(each.axis), *means, share])
     columns = ["parameter", "values", "best on average", "worst on average", "explains alone"]
@@ -332,7 +332,7 @@ def _influence(sweep: Sweep, over: Sequence[str]) -> Iterator[Block]:
         f"{title(sweep.metric)}, corrected for chance; parameters that act together explain more than that."
     )
     yield from drawn(lambda: sweep_figures.effect_panels(sweep))
-    for x, y in _pairs(sweep, [each.axis.name for each in found], over):
+    for x, y in _pairs(sweep, [each.axis.name for each in known_effects], over):
         yield from drawn(lambda x=x, y=y: sweep_figures.heat_map(heat_map(sweep, x, y)))  # type: ignore[misc]
     if len(sweep.axes) > 1:
         yield from drawn(lambda: sweep_figures.parallel_coordinates(sweep))
@@ -369,8 +369,8 @@ def _study(sweep: Sweep, steps: Sequence[Step], weights: Importance | None) -> I
         )
     metric, unit, better = sweep.metric, sweep.unit, sweep.better
     yield from drawn(lambda: sweep_figures.history(steps, metric, unit, better))
-    found = trial_curves(steps, metric, better=better)
-    yield from drawn(lambda: sweep_figures.trial_curves(found, metric, unit, better))
+    trials = trial_curves(steps, metric, better=better)
+    yield from drawn(lambda: sweep_figures.trial_curves(trials, metric, unit, better))
     yield Heading("Importance of parameters")
     if weights is None:
         yield Text("Too few trials have a value to tell which parameters matter.")

@@ -78,15 +78,15 @@ def judge(
     if noise is None and 1 in (one.count, two.count):
         who = "one run each" if one.count == two.count else f"one run of {(base if one.count == 1 else other)[0]}"
         return Judgement(Verdict.TOO_FEW, f"{who}: no statement about noise")
-    found = effect(one, two, noise=noise, is_positive=is_positive)
-    if tolerance is not None and found.relative is not None and abs(found.relative) <= tolerance:
-        return Judgement(Verdict.SAME, f"within the tolerance of {percent(tolerance, signed=False)}", found, found.p)
+    seen = effect(one, two, noise=noise, is_positive=is_positive)
+    if tolerance is not None and seen.relative is not None and abs(seen.relative) <= tolerance:
+        return Judgement(Verdict.SAME, f"within the tolerance of {percent(tolerance, signed=False)}", seen, seen.p)
     if not better:
-        return Judgement(Verdict.DIFFERS, "no direction is declared better", found, found.p)
-    is_better = (found.difference < 0) == (better == "lower")
+        return Judgement(Verdict.DIFFERS, "no direction is declared better", seen, seen.p)
+    is_better = (seen.difference < 0) == (better == "lower")
     # What is computed alike each time, as with one seed for all, varies less than it would among other seeds.
-    why = "identical repeats: no noise seen" if found.g is None and not found.p else ""
-    return Judgement(Verdict.BETTER if is_better else Verdict.WORSE, why, found, found.p)
+    why = "identical repeats: no noise seen" if seen.g is None and not seen.p else ""
+    return Judgement(Verdict.BETTER if is_better else Verdict.WORSE, why, seen, seen.p)
 
 
 def settle(

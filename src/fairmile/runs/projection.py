@@ -13,26 +13,12 @@ from fairmile.base.errors import UsageError
 from fairmile.base.units import format_duration
 from fairmile.meter.lines import Spans
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.results import Projection
 
 _MINUTE_S = 60
 _FAR = 100  # times the longest run: beyond it little of what will happen has been seen
 _NO_INTERVAL_MARGIN = 0.5
 _DRIFT = 0.1  # of the mean, over the steps that were seen
-
-
-@dataclass(frozen=True)
-class Projection:
-    """What `to` steps are expected to take; without `low` and `high` nothing tells how sure that is."""
-
-    seconds: float
-    low: float | None
-    high: float | None
-    level: float
-    to: int
-    per_step_s: float
-    fixed_s: float
-    basis: str
-    warning: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,29 +9,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairmile.base.errors import Conflict, NotFound, UsageError
+from fairmile.base.html_tables import rows_table
+from fairmile.base.results import Result
 from fairmile.runs.execute import capture
 from fairmile.runs.record.record import Captured, CapturedCode
 from fairmile.runs.record.run import Metric, Run
 from fairmile.runs.record.spec import Input, RunSpec, is_inside
 from fairmile.runs.record.values import is_speed
+from fairmile.runs.results import RerunDict, VerdictDict
 
 # Two runs of one program on one machine differ by rounding and by the order of threads; what matters is declared.
 DEFAULT_TOLERANCE = 0.05
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether one thing is as it was; None where that cannot be told."""
+@dataclass(frozen=True, repr=False)
+class Verdict(Result):
+    """Whether one thing is the same in both runs; None if unknown."""
 
     what: str
     same: bool | None
     detail: str
 
+    def to_dict(self) -> VerdictDict:
+        return {"what": self.what, "same": self.same, "detail": self.detail}
 
-@dataclass(frozen=True)
-class Rerun:
-    """A run, the same once more, and what can be said of the two."""
+    def summary(self) -> str:
+        return f"{self.what} { ({True: 'same', False: 'differs', None: 'unknown'}[self.same]) }: {self.detail}"
+
+
+@dataclass(frozen=True, repr=False)
+class Rerun(Result):
+    """A run, its rerun, and how the two differ."""
 
     original: Run
     again: Run
@@ -47,6 +56,23 @@ class Rerun:
         if not any(each.what.startswith("metric ") for each in self.verdicts):
             judged.append("output ")
         return all(each.same is not False for each in self.verdicts if each.what.startswith(tuple(judged)))
+
+    def to_dict(self) -> RerunDict:
+        return {
+            "original": self.original.id,
+            "again": self.again.id,
+            "reproduced": self.reproduced,
+            "verdicts": [each.to_dict() for each in self.verdicts],
+        }
+
+    def summary(self) -> str:
+        return f"{self.again.id} {'reproduces' if self.reproduced else 'does not reproduce'} {self.original.id}"
+
+    def _repr_html_(self) -> str:
+        words = {True: "same", False: "differs", None: "unknown"}
+        return rows_table(
+            ["what", "verdict", "detail"], [(each.what, words[each.same], each.detail) for each in self.verdicts]
+        )
 
 
 def check_repeatable(original: Run) -> None:

@@ -12,11 +12,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.errors import NotFound, UsageError
+from fairmile.base.results import Result
 from fairmile.runs.record.run import Run
 from fairmile.runs.record.spec import RunSpec
+from fairmile.runs.results import ReviewDict
 from fairmile.runs.targets import filled, value_texts
 from fairmile.systems.hardware import settable
 
@@ -30,8 +32,8 @@ _FILES = ("/", "./", "../", "~")
 _DOCUMENTS = (".yaml", ".yml", ".json")
 
 
-@dataclass(frozen=True)
-class Review:
+@dataclass(frozen=True, repr=False)
+class Review(Result):
     """What a record from elsewhere would execute, set, ask for, build and read."""
 
     run: str
@@ -51,9 +53,11 @@ class Review:
     files: tuple[str, ...]  # of the program
     outputs: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
+    def to_dict(self) -> ReviewDict:
+        return cast(ReviewDict, asdict(self))
+
+    def summary(self) -> str:
+        return f"{self.run} from {self.source}: {shlex.join(self.command)}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield it for a person to read: what each line is about, and the line; no text of it can pass for another."""

@@ -20,6 +20,7 @@ from fairmile.base.errors import (
     UsageError,
 )
 from fairmile.base.files import write_failure
+from fairmile.base.results import Result
 from fairmile.base.units import format_duration
 from fairmile.base.views import View
 from fairmile.catalog.assets import Assets
@@ -30,6 +31,7 @@ from fairmile.jobs.judge import TaskStatus
 from fairmile.jobs.queue import Jobs, JobStatus
 from fairmile.jobs.spec import JobSpec
 from fairmile.jobs.states import State
+from fairmile.meter.footprint import Supply
 from fairmile.meter.lines import FILE
 from fairmile.meter.meter import Meter
 from fairmile.resolve import Nouns, resolve
@@ -49,16 +51,26 @@ from fairmile.runs.interchange import export_run, import_runs, known_run
 from fairmile.runs.needs import Need, check_needs, needs_record, offer_for, refuse_missing
 from fairmile.runs.parameters import check_placeholders, check_used, unused_params
 from fairmile.runs.prediction import PREDICTORS, Fit, Predictor, predict, unfit
-from fairmile.runs.projection import Projection, project, walltime
+from fairmile.runs.projection import project, walltime
 from fairmile.runs.record.crate import CODE
 from fairmile.runs.record.layout import OUTPUT, WORK, open_arrays
-from fairmile.runs.record.ledger import Ledger, recorded_spec
+from fairmile.runs.record.ledger import Changes, Ledger, recorded_spec
 from fairmile.runs.record.packing import SUFFIX as PACKED
 from fairmile.runs.record.record import Captured, RunRecord, RunResult
 from fairmile.runs.record.run import Run, RunState
 from fairmile.runs.record.spec import MetricSpec, RunSpec
 from fairmile.runs.record.values import Value
 from fairmile.runs.rerun import Rerun, check_repeatable, rerun_identity, rerun_spec, verdicts
+from fairmile.runs.results import (
+    CancelledRuns,
+    ImportedRuns,
+    Projection,
+    RunDetails,
+    RunList,
+    RunOutput,
+    RunPlanDict,
+    StepDict,
+)
 from fairmile.runs.reuse import Candidate, find_reusable, forget_outputs
 from fairmile.runs.review import Review, is_foreign, refuse_unseen, restrict, review
 from fairmile.runs.targets import (
@@ -87,9 +99,12 @@ class Step:
     what: str
     size_bytes: int | None = None
 
+    def to_dict(self) -> StepDict:
+        return {"verb": self.verb, "what": self.what, "size_bytes": self.size_bytes}
 
-@dataclass(frozen=True)
-class RunPlan:
+
+@dataclass(frozen=True, repr=False)
+class RunPlan(Result):
     """What a run would do; nothing has happened yet."""
 
     spec: RunSpec
@@ -110,6 +125,24 @@ class RunPlan:
     def fit(self) -> Fit:
         """Whether the run is expected to have room on its device; FITS also where nothing tells."""
         return unfit(self.prediction)[0]
+
+    def to_dict(self) -> RunPlanDict:
+        fit, why = unfit(self.prediction)
+        plan: RunPlanDict = {
+            "spec": self.spec.model_dump(mode="json", exclude_defaults=True),
+            "steps": [step.to_dict() for step in self.steps],
+            "notes": list(self.notes),
+            "prediction": dict(self.prediction),
+            "fit": str(fit) if why else None,
+            "script": self.script,
+        }
+        if self.review is not None:
+            plan["review"] = self.review.to_dict()
+        return plan
+
+    def summary(self) -> str:
+        where = f" on {self.spec.system}" if self.spec.system else ""
+        return f"{self.spec.name}{where}: {' '.join(self.spec.argv)}"
 
     def refuse_unfit(self) -> None:
         """Raise UsageError where the run does not fit: it would wait in a queue only to run out of memory."""
@@ -143,6 +176,7 @@ class Services:
     envs: Callable[[], Envs]
     jobs: Callable[[], Jobs]
     predictors: Mapping[str, Callable[[], Predictor]] = field(default_factory=dict)  # by name, beside those of plug-ins
+    supply: Supply = field(default_factory=Supply)  # where the energy of runs comes from
 
 
 class Runs(Ledger):
@@ -330,7 +364,7 @@ class Runs(Ledger):
         plan = self.plan(what, dataset, **changes)
         return self.execute(plan, again=again, echo=echo, on_step=on_step)
 
-    def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> list[Run]:
+    def repeat(self, count: int, plan: RunPlan, *, echo: BinaryIO | None = None) -> RunList:
         """Execute a plan several times, as one group; whoever cancels one cancels those that are left.
 
         A seed counts up from one to the next.
@@ -348,7 +382,7 @@ class Runs(Ledger):
             # On a system all of them wait in its queue at the same time.
             after = () if plan.spec.system or not number else (After(str(number - 1), "ended"),)
             tasks.append(Task(str(number), lambda _, member=member: self.prepare(member), after))
-        return self._carried_out(tasks, echo)
+        return RunList(self._carried_out(tasks, echo))
 
     def execute(
         self,
@@ -411,12 +445,12 @@ class Runs(Ledger):
             on_step(Step(verb, text))
         return found.run
 
-    def remove(self, references: Iterable[str]) -> list[str]:
-        """Forget runs that have ended, and the outputs that were kept of them."""
-        gone = super().remove(references)
-        for id in gone:
+    def remove(self, references: Iterable[str], *, dry_run: bool = False) -> Changes[str]:
+        """Remove runs that have ended, with the outputs that were kept of them, and return their ids."""
+        removed = super().remove(references, dry_run=dry_run)
+        for id in () if dry_run else removed:
             forget_outputs(self._around.store, id)
-        return gone
+        return removed
 
     @contextlib.contextmanager
     def recording(
@@ -563,6 +597,22 @@ class Runs(Ledger):
         executor.cancel([Handle(run.id)])
         return self.collect(run.id)
 
+    def cancel_runs(self, references: Iterable[str], *, dry_run: bool = False) -> CancelledRuns:
+        """Cancel several runs; with `dry_run` return those that would be cancelled."""
+        if dry_run:
+            return CancelledRuns("would cancel", [run for run in map(self.collect, references) if not run.state.is_end])
+        return CancelledRuns("cancelled", map(self.cancel, references))
+
+    def show(self, reference: str, *, region: str | None = None, pue: float | None = None) -> RunDetails:
+        """Return a run, brought up to date, with the footprint of its energy where the region is known.
+
+        `region` and `pue` replace those of the settings.
+        """
+        run = self.collect(reference)
+        supply = self._around.supply
+        region, pue = supply.region if region is None else region, supply.pue if pue is None else pue
+        return RunDetails(run, replace(supply, region=region, pue=pue).footprint(run.energy_j))
+
     def wait(self, reference: str, *, timeout_s: float | None = None, echo: BinaryIO | None = None) -> Run:
         """Follow a run on a system to its end."""
         run = self.collect(reference)
@@ -571,16 +621,16 @@ class Runs(Ledger):
         self.executors.on(run.job.system, echo=echo).wait(Handle(run.id), timeout_s=timeout_s)
         return self.collect(reference)
 
-    def output(self, reference: str) -> bytes:
-        """Return what the program of a run printed, so far as it ran."""
+    def output(self, reference: str) -> RunOutput:
+        """Return what the program of a run has printed so far."""
         run = self.collect(reference)
         if run.packed:
             with zipfile.ZipFile(run.folder) as archive:
-                return archive.read(OUTPUT) if OUTPUT in archive.namelist() else b""
+                return RunOutput(archive.read(OUTPUT) if OUTPUT in archive.namelist() else b"")
         try:
-            return (run.folder / OUTPUT).read_bytes()
+            return RunOutput((run.folder / OUTPUT).read_bytes())
         except FileNotFoundError:
-            return b""
+            return RunOutput()
 
     # Go on
 
@@ -589,6 +639,11 @@ class Runs(Ledger):
         run = self.resumable(reference)
         work = PreparedRun(run.folder, run.record, run.spec)
         return self._carried_out([Task.of(work)], echo)[0]
+
+    def resume_plan(self, reference: str) -> RunPlan:
+        """Return what resuming a run would do, or raise why it cannot be resumed."""
+        run = self.resumable(reference)
+        return RunPlan(run.spec, (Step("run", " ".join(run.argv)),))
 
     def resumable(self, reference: str) -> Run:
         """Return a run that can go on, or raise why it cannot."""
@@ -678,16 +733,32 @@ class Runs(Ledger):
 
     # Exchange
 
-    def export(self, reference: str, format: str, target: Path, *, with_inputs: bool = False) -> list[Path]:
-        """Write a run in another form, with its code where the form has a place for it, and return the files."""
+    def export(
+        self,
+        reference: str,
+        format: str = "rocrate",
+        target: Path | None = None,
+        *,
+        with_inputs: bool = False,
+        dry_run: bool = False,
+    ) -> Changes[Path]:
+        """Write a run in another format, with its code where the format can hold it, and return the files.
+
+        Without `target` the file is named after the run.
+        """
         run = self.collect(reference)
+        target = target or Path(f"{run.id}.crate.zip" if format == "rocrate" else f"{run.id}.{format}")
+        if dry_run:
+            return Changes("would write", [target])
         if not run.state.is_end:
             raise Conflict(f"run {run.id} is {run.state}", hint="export it when it has ended")
-        return export_run(run, self._around.store(), format, target, with_inputs=with_inputs)
+        files = export_run(run, self._around.store(), format, target, with_inputs=with_inputs)
+        return Changes("wrote", files)
 
-    def import_runs(self, source: Path | str, format: str = "rocrate", *, dry_run: bool = False) -> list[Run]:
-        """Take in the runs that a file or folder of another form holds; one that is here already is left as it is."""
-        return import_runs(self, self._around.store, Path(source), format, dry_run=dry_run)
+    def import_runs(self, source: Path | str, format: str = "rocrate", *, dry_run: bool = False) -> ImportedRuns:
+        """Import the runs that a file or folder of another format holds; a run that is known already stays as it is."""
+        runs = import_runs(self, self._around.store, Path(source), format, dry_run=dry_run)
+        return ImportedRuns("would import" if dry_run else "imported", runs)
 
     def project(
         self,
@@ -697,11 +768,11 @@ class Runs(Ledger):
         param: str = "epochs",
         span: str = "epoch",
         limit_s: float | None = None,
-    ) -> tuple[Projection, int]:
-        """Tell from short runs how long one with so many steps takes, and the seconds to ask a batch system for."""
+    ) -> Projection:
+        """Predict from short runs how long `to` steps take, and the wall time to ask a batch system for."""
         chosen = [run for reference in references for run in self.select(reference)]
         projection = project(chosen, to=to, steps_param=param, span=span)
-        return projection, walltime(projection, limit_s=limit_s)
+        return replace(projection, walltime_s=walltime(projection, limit_s=limit_s))
 
     def explain(self, run: Run) -> Diagnosis | None:
         """Say why a run failed and what to do about it, as far as its output tells; None where it did not."""

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fairmile.base.errors import SystemFailure
 from fairmile.base.files import Holder, write_atomic
-from fairmile.runs.record.values import Better
+from fairmile.base.results import Result
+from fairmile.runs.record.values import Better, Value
 
 SWEEP = "sweep.json"
 COMBINED = "-combined"  # ends the id of the run that combines the results of a sweep
@@ -22,9 +23,21 @@ _REMOVED = ".removed"
 _ABANDONED_S = 86400.0  # where nobody can tell whether somebody is still at it
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep as its folder tells."""
+class SweepDict(TypedDict):
+    """A sweep or study: how many points it has, and the values of each axis."""
+
+    id: str
+    name: str
+    count: int
+    created: float
+    system: str
+    study: bool
+    axes: dict[str, list[Value]]
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Result):
+    """A sweep or study as its folder describes it."""
 
     folder: Path
     document: Mapping[str, Any]
@@ -54,12 +67,32 @@ class Sweep:
         return "study" in self.document
 
     @property
+    def axes(self) -> Mapping[str, list[Value]]:
+        """The values of each axis."""
+        return self.document["axes"]  # type: ignore[no-any-return]
+
+    @property
     def objectives(self) -> list[tuple[str, Better]]:
         """The metrics that its file names, each with its direction where the file tells it."""
         if self.is_study:
             return [(each["metric"], each["better"]) for each in self.document["study"]["objectives"]]
         best = str(self.document.get("best") or "")
         return [(best, "")] if best else []
+
+    def to_dict(self) -> SweepDict:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "count": self.count,
+            "created": self.created,
+            "system": self.system,
+            "study": self.is_study,
+            "axes": dict(self.axes),
+        }
+
+    def summary(self) -> str:
+        where = f" on {self.system}" if self.system else ""
+        return f"{self.id}, {'study' if self.is_study else f'{self.count:,} points'}{where}"
 
 
 def list_sweeps(root: Path) -> list[Sweep]:

@@ -30,11 +30,13 @@ from typing import IO, Any
 
 from fairmile.base.errors import Conflict, SystemFailure, UsageError
 from fairmile.base.files import Lock, sync_folder, write_failure
+from fairmile.base.results import Result
 from fairmile.base.words import slug
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.code_copy import Code, link_code, same_tree, take_code
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.rendering import CONFIG, Rendered, Renderer, interpreter
+from fairmile.sweeps.results import GeneratedDict, GenerationPlanDict, axes_dict
 
 CODE = ".code"
 _SUBMIT = "submit.sh"
@@ -48,8 +50,8 @@ _NOT_ONE_LINE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 Progress = Callable[[int, int], None]  # points done, and of how many
 
 
-@dataclass(frozen=True)
-class GenerationPlan:
+@dataclass(frozen=True, repr=False)
+class GenerationPlan(Result):
     """What a generation would write. `size_bytes` is an estimate of disk space from the first and the last point."""
 
     folder: Path
@@ -63,9 +65,23 @@ class GenerationPlan:
     size_bytes: int
     checked: int  # points whose script and configuration were tried
 
+    def to_dict(self) -> GenerationPlanDict:
+        return {
+            "count": self.count,
+            "first": self.first.id if self.first else "",
+            "last": self.last.id if self.last else "",
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "submit": self.submit,
+            "axes": axes_dict(self.axes),
+        }
 
-@dataclass(frozen=True)
-class Generated:
+    def summary(self) -> str:
+        return f"{self.count:,} folders in {self.folder}, {self.files:,} files"
+
+
+@dataclass(frozen=True, repr=False)
+class Generated(Result):
     """What a generation has written, and how many of the points had been there already."""
 
     folder: Path
@@ -73,6 +89,17 @@ class Generated:
     submit: tuple[Path, ...]
     count: int
     kept: int
+
+    def to_dict(self) -> GeneratedDict:
+        return {
+            "count": self.count,
+            "kept": self.kept,
+            "manifest": str(self.manifest),
+            "submit": [str(file) for file in self.submit],
+        }
+
+    def summary(self) -> str:
+        return f"{self.count:,} folders in {self.folder}"
 
 
 def plan_generation(

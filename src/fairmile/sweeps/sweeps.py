@@ -9,13 +9,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fairmile.base.errors import Conflict, Locked, NotFound, UsageError
 from fairmile.base.files import Lock, write_atomic, write_failure
+from fairmile.base.results import Result
 from fairmile.base.units import parse_duration
 from fairmile.base.words import did_you_mean
 from fairmile.catalog.catalog import Catalog
@@ -33,9 +34,20 @@ from fairmile.runs.record.values import Value
 from fairmile.runs.runs import RunPlan, Runs
 from fairmile.sweeps.files import is_definition, read_document, source_document
 from fairmile.sweeps.folder import COMBINED, SWEEP, Sweep, clear_leftovers, list_sweeps, making, remove_folder
+from fairmile.sweeps.generate import Generated, GenerationPlan, Progress, generate, plan_generation
 from fairmile.sweeps.members import Members, kept
 from fairmile.sweeps.model import Definition, Point
 from fairmile.sweeps.rendering import Renderer
+from fairmile.sweeps.results import (
+    ChangedSweep,
+    PointStatus,
+    SweepList,
+    SweepPlanDict,
+    SweepPoints,
+    SweepStatus,
+    axes_dict,
+    point_dict,
+)
 from fairmile.sweeps.templates import Texts
 
 RESULTS = "results.json"
@@ -53,8 +65,8 @@ _LEFT = "left"  # not begun, and in no job
 _AGAIN = frozenset({RunState.INTERRUPTED, RunState.CANCELLED})
 
 
-@dataclass(frozen=True)
-class SweepPlan:
+@dataclass(frozen=True, repr=False)
+class SweepPlan(Result):
     """What a sweep would do; nothing has happened yet."""
 
     definition: Definition
@@ -68,32 +80,40 @@ class SweepPlan:
     disk_bytes: int = 0
     notes: tuple[str, ...] = ()
 
+    def to_dict(self) -> SweepPlanDict:
+        return {
+            "count": self.count,
+            "axes": axes_dict(self.definition.points.axes),
+            "first": point_dict(self.first),
+            "last": point_dict(self.last),
+            "disk_bytes": self.disk_bytes,
+            "point_s": self.point_s,
+            "node_hours": self.node_hours,
+            "notes": list(self.notes),
+            "script": self.run.script if self.run else "",
+        }
 
-@dataclass(frozen=True)
-class PointStatus:
-    """Where one point stands: the state of its run, `queued` in a job, or `left`."""
-
-    number: int
-    id: str  # of the point
-    run: str
-    values: Mapping[str, Value]
-    state: str
-    reason: str = ""
-    elapsed_s: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    repeat: int | None = None  # which of several repeats, from 1
+    def summary(self) -> str:
+        return f"{self.definition.name}: {self.count:,} points over {', '.join(self.definition.points.axes)}"
 
 
 class Sweeps:
     """All sweeps of one workspace, each a folder of its own."""
 
     def __init__(
-        self, root: Path, runs: Callable[[], Runs], *, resolve: Callable[..., Target], environ: Mapping[str, str]
+        self,
+        root: Path,
+        runs: Callable[[], Runs],
+        *,
+        resolve: Callable[..., Target],
+        environ: Mapping[str, str],
+        best: Callable[[Sequence[Run], str], str] = lambda _, __: "",
     ) -> None:
         self.root = root
         self._runs = runs
         self._resolve = resolve
         self._environ = environ
+        self._best = best  # says in a sentence which of some runs is best by a metric
 
     # Plan
 
@@ -165,6 +185,43 @@ class Sweeps:
                 raise NotFound(f"{definition.origin('run')}: {error}", hint=error.hint) from None
             members.check(spec)
             members.check_inputs(spec, catalog)
+
+    def list_points(
+        self, definition: Definition, *, catalog: Callable[[], Catalog], template: Path | None = None
+    ) -> SweepPoints:
+        """Return the points of a sweep, or raise what is wrong with one of them."""
+        points = SweepPoints(definition.points.axes, definition.points)
+        self.check(definition, points, catalog=catalog, template=template)
+        return points
+
+    def plan_generation(
+        self,
+        definition: Definition,
+        folder: Path,
+        *,
+        template: Path | None = None,
+        name: str = "",
+        copy: Sequence[str | Path] = (),
+        split_among: int = 1,
+    ) -> GenerationPlan:
+        """Return what `generate` with the same arguments would write."""
+        given: dict[str, Any] = {"name": name, "copy": copy, "split_among": split_among, "environ": self._environ}
+        return plan_generation(definition, template, folder, **given)
+
+    def generate(
+        self,
+        definition: Definition,
+        folder: Path,
+        *,
+        template: Path | None = None,
+        name: str = "",
+        copy: Sequence[str | Path] = (),
+        split_among: int = 1,
+        on_progress: Progress | None = None,
+    ) -> Generated:
+        """Write a folder per point, with script and configuration, for those who submit by hand."""
+        given: dict[str, Any] = {"name": name, "copy": copy, "split_among": split_among, "environ": self._environ}
+        return generate(definition, template, folder, on_progress=on_progress, **given)
 
     def plan(self, definition: Definition, *, template: Path | None = None, **changes: Any) -> SweepPlan:
         """Return what a sweep would do; `changes` are fields of its runs, as `system`."""
@@ -291,13 +348,14 @@ class Sweeps:
                 raise write_failure(str(self.root / id), error) from error
             return self.root / id, id
 
-    def ls(self) -> list[Sweep]:
-        """Return all sweeps, the newest first."""
-        return list_sweeps(self.root)
+    def ls(self, *, limit: int | None = None) -> SweepList:
+        """Return sweeps and studies, the newest first, with how many runs of each are in which state."""
+        sweeps = list_sweeps(self.root)[:limit]
+        return SweepList(sweeps, self._runs().counts([each.id for each in sweeps]))
 
     def get(self, reference: str) -> Sweep:
         """Return the sweep that an id, its unique start or end, a name that only one has, or `last` means."""
-        sweeps = self.ls()
+        sweeps = list_sweeps(self.root)
         if reference == "last" and sweeps:
             return sweeps[0]
         found = [each for each in sweeps if each.id == reference] or [
@@ -313,9 +371,11 @@ class Sweeps:
             f"no sweep named {reference!r}" + (f"; {near}" if near else ""), hint="`fairmile sweep ls` lists them"
         )
 
-    def remove(self, reference: str) -> Sweep:
-        """Forget a sweep; its runs stay."""
+    def remove(self, reference: str, *, dry_run: bool = False) -> ChangedSweep:
+        """Remove a sweep; its runs stay."""
         sweep = self.get(reference)
+        if dry_run:
+            return ChangedSweep(sweep.folder, sweep.document, "would be removed")
         if any(not job.is_over for job in self._arrays(sweep)):
             raise Conflict(f"sweep {sweep.id} has jobs", hint=f"`fairmile sweep cancel {sweep.id}` ends them")
         with self._turn(sweep):  # nobody is at it
@@ -324,13 +384,23 @@ class Sweeps:
             remove_folder(sweep.folder)
         except OSError as error:
             raise write_failure(str(sweep.folder), error) from error
-        return sweep
+        return ChangedSweep(sweep.folder, sweep.document, "removed")
 
-    # Where it stands
+    # Status
 
-    def points(self, sweep: Sweep) -> list[PointStatus]:
-        """Return where each point stands; runs whose job has ended without a word are settled first."""
-        found = []
+    def status(self, sweep: Sweep, *, states: Collection[str] = (), best: str = "") -> SweepStatus:
+        """Return the status of the points of a sweep in some states, or in all, and which is best by a metric."""
+        points = [each for each in self.points(sweep) if not states or each.state in states]
+        return SweepStatus(sweep, points, self.best(sweep, best))
+
+    def best(self, sweep: Sweep, metric: str) -> str:
+        """Return in a sentence which point is best by a metric; empty where no metric is given, or no point is done."""
+        done = [run for run in self.results(sweep) if run.state is RunState.DONE] if metric else []
+        return self._best(done, metric) if done else ""
+
+    def points(self, sweep: Sweep) -> SweepStatus:
+        """Return the status of each point; runs whose job has ended silently are settled first."""
+        found = SweepStatus(sweep)
         batch = Batch.read(sweep.folder)
         shared = batch.shared.spec.params
         for each in self._runs().executors.statuses(sweep.folder):
@@ -360,7 +430,7 @@ class Sweeps:
         at_once: int = 1,
         failed: bool = False,
         on_end: Callable[[Ended], None] = lambda _: None,
-    ) -> list[PointStatus]:
+    ) -> SweepStatus:
         """Execute on this machine what of a sweep is missing, and with `failed` also what failed, to the end."""
         with self._turn(sweep):
             found = self.points(sweep)
@@ -414,9 +484,7 @@ class Sweeps:
         keys = [listed["key"] for listed in list(read_tasks(sweep.folder))[before:]]
         return [job for key in keys if (job := self._runs().arrays.get(key)) is not None]
 
-    def wait(
-        self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None
-    ) -> list[PointStatus]:
+    def wait(self, sweep: Sweep, *, on_look: Callable[[Sequence[PointStatus]], None] = lambda _: None) -> SweepStatus:
         """Follow a sweep on its system to its end; what its limit held back is submitted as others end."""
         while True:
             found = self.points(sweep)
@@ -433,15 +501,18 @@ class Sweeps:
             self._conclude(sweep, found)
         return found
 
-    def cancel(self, sweep: Sweep) -> None:
-        """End the jobs of a sweep; what they have done stays, and what is held back is not submitted."""
+    def cancel(self, sweep: Sweep, *, dry_run: bool = False) -> ChangedSweep:
+        """Cancel the jobs of a sweep. Finished points stay, and points that are held back are not submitted."""
         if not sweep.system:
-            raise UsageError(f"sweep {sweep.id} has no jobs", hint="end it with Ctrl-C where it runs")
+            return ChangedSweep(sweep.folder, sweep.document, "has no jobs, since it runs here")
+        if dry_run:
+            return ChangedSweep(sweep.folder, sweep.document, "would be cancelled")
         with self._turn(sweep, patience_s=_PATIENCE_S):
             _hold_back(sweep, ())
             members = Batch.read(sweep.folder).members()
             handles = [Handle(member["id"], sweep.folder) for member in members]
             self._runs().executors.on(sweep.system).cancel(handles)
+        return ChangedSweep(sweep.folder, sweep.document, "cancelled")
 
     # What came out
 

@@ -10,17 +10,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fairmile.base.commands import Here, Runner
 from fairmile.base.errors import RunFailed, SystemFailure, UsageError
 from fairmile.base.files import write_atomic
+from fairmile.base.results import Result
 from fairmile.base.strict_json import load_json
 from fairmile.costs.collectives.fit import CollectiveFit, fit_points
 from fairmile.costs.collectives.formulas import bus_factor
 from fairmile.costs.collectives.links import Link, Topology
 from fairmile.costs.collectives.program import chosen_collectives, chosen_sizes
 from fairmile.costs.collectives.ranks import BACKENDS
+from fairmile.costs.collectives.results import MeasuredDict, MeasuredPointDict, MeasurementPlan
 from fairmile.costs.collectives.tables import FORMAT, Point, parse_points
 from fairmile.costs.collectives.times import CollectiveModel
 
@@ -50,8 +52,8 @@ class Compared:
         return self.size_bytes / self.measured_s * bus_factor(self.collective, self.ranks)
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, repr=False)
+class Measured(Result):
     """What was measured with one backend, with all numbers of ranks; `left_out` says what could not be, and why."""
 
     backend: str
@@ -76,19 +78,24 @@ class Measured:
         notes = (f"measured with {self.library}",)
         return CollectiveModel.from_fit(here, topology_of(here or between), between=between, notes=notes)
 
-    def document(self, fits: Mapping[str, CollectiveFit] | None = None) -> dict[str, Any]:
+    def summary(self) -> str:
+        ranks = ", ".join(str(each) for each in sorted({point.ranks for point in self.points}))
+        return f"{len(self.points)} points with {self.library or self.backend}, {ranks} ranks"
+
+    def to_dict(self) -> MeasuredDict:
         """Return it as JSON can say it; `read_points` reads it back."""
-        models = self.fits() if fits is None else fits
+        models = self.fits()
         compared = [
             {"model_s": each.model_s, "error": each.error, "algorithm": each.algorithm, "algorithm_s": each.algorithm_s}
             for each in self.compared(models)
         ]
         rows = self.rows or tuple(point.document() for point in self.points)
+        points = [{**row, **more} for row, more in zip(rows, compared, strict=True)]
         return {
             "format": FORMAT,
             "backend": self.backend,
             "library": self.library,
-            "points": [{**row, **more} for row, more in zip(rows, compared, strict=True)],
+            "points": cast(list[MeasuredPointDict], points),
             "left_out": dict(self.left_out),
             "fits": {name: fit.document() for name, fit in models.items()},
         }
@@ -102,8 +109,8 @@ def plan_collectives(
     collectives: Sequence[str] = (),
     seconds: float = 0.3,
     python: str = sys.executable,
-) -> tuple[tuple[str, ...], ...]:
-    """Return the command of each number of ranks, without the file that it writes; bad words are told here."""
+) -> MeasurementPlan:
+    """Return the command of each number of ranks, without the file that it writes; bad arguments raise UsageError."""
     if backend not in BACKENDS:
         raise UsageError(f"there is no backend named {backend!r}", hint=f"known: {', '.join(BACKENDS)}")
     if not ranks or min(ranks) < 2:
@@ -113,7 +120,7 @@ def plan_collectives(
     words = [python, "-P", "-m", "fairmile.costs.collectives", "--backend", backend]
     words += ["--sizes", ",".join(str(size) for size in chosen_sizes(sizes))]
     words += ["--collectives", ",".join(chosen_collectives(collectives)), "--seconds", f"{seconds:g}"]
-    return tuple(tuple(_launched(backend, count, words)) for count in sorted(set(ranks)))
+    return MeasurementPlan(tuple(_launched(backend, count, words)) for count in sorted(set(ranks)))
 
 
 def measure_collectives(
@@ -164,7 +171,7 @@ def read_measured(path: str | Path) -> Measured:
 
 def write_measured(path: str | Path, measured: Measured) -> None:
     """Write what was measured, with the model beside it."""
-    write_atomic(path, json.dumps(measured.document(), indent=1) + "\n")
+    write_atomic(path, json.dumps(measured.to_dict(), indent=1) + "\n")
 
 
 def merged(parts: Sequence[Measured]) -> Measured:

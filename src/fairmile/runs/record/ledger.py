@@ -10,13 +10,15 @@ import shutil
 import sqlite3
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairmile.base.errors import Conflict, DiskFailure, NotFound, SystemFailure, UsageError
 from fairmile.base.files import Holder, write_failure
+from fairmile.base.results import Result, Results
 from fairmile.base.words import did_you_mean
 from fairmile.meter.lines import number_text
 from fairmile.runs.execute.processes import find_processes
@@ -24,12 +26,14 @@ from fairmile.runs.record.layout import RECORD, read_record, write_record
 from fairmile.runs.record.packing import SUFFIX, pack, read_packed, unpack
 from fairmile.runs.record.record import RecordedSpec, RunRecord
 from fairmile.runs.record.run import Run, RunState
+from fairmile.runs.record.shapes import ChangesDict, IndexDict, RunRowDict, RunRowsDict
 from fairmile.runs.record.values import Value
 from fairmile.systems.hardware import looks_secret
 
 if TYPE_CHECKING:
     from fairmile.runs.record.spec import RunSpec
 
+C = TypeVar("C")
 _INDEX = ".index.sqlite"
 _NOT_DAMAGED = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
 _VERSION = 1
@@ -64,8 +68,8 @@ def _make_private(file: Path) -> None:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
-class RunRow:
+@dataclass(frozen=True, repr=False)
+class RunRow(Result):
     """What a list of runs shows of each."""
 
     id: str
@@ -82,6 +86,69 @@ class RunRow:
     params: Mapping[str, Value]
     metrics: Mapping[str, float]
     tags: tuple[str, ...]
+
+    def to_dict(self) -> RunRowDict:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": str(self.state),
+            "created": self.created,
+            "elapsed_s": self.elapsed_s,
+            "energy_j": self.energy_j,
+            "identity": self.identity,
+            "group": self.group,
+            "system": self.system,
+            "asset": self.asset,
+            "reason": self.reason,
+            "params": dict(self.params),
+            "metrics": {name: number_text(value) for name, value in self.metrics.items()},
+            "tags": list(self.tags),
+        }
+
+    def summary(self) -> str:
+        return f"{self.id} {self.state}"
+
+
+class RunRows(Results[RunRow]):
+    """A list of runs."""
+
+    def to_dict(self) -> RunRowsDict:
+        return {"runs": [row.to_dict() for row in self]}
+
+    def summary(self) -> str:
+        states = Counter(str(row.state) for row in self)
+        return ", ".join([f"{len(self):,} runs", *(f"{number:,} {state}" for state, number in sorted(states.items()))])
+
+
+@dataclass(frozen=True, repr=False)
+class RunIndex(Result):
+    """The index of runs, and how many it holds."""
+
+    runs: int
+
+    def to_dict(self) -> IndexDict:
+        return {"runs": self.runs}
+
+    def summary(self) -> str:
+        return f"{self.runs:,} runs"
+
+
+class Changes(Results[C]):
+    """What a call changed, such as ids or files; `what` is the verb, `removed` or `would remove`."""
+
+    def __init__(self, what: str, changed: Iterable[C] = ()) -> None:
+        super().__init__(changed)
+        self.what = what
+
+    def names(self) -> list[str]:
+        """Return each of them as text."""
+        return [str(each) for each in self]
+
+    def to_dict(self) -> ChangesDict:
+        return {"done": self.names(), "what": self.what}
+
+    def summary(self) -> str:
+        return f"{self.what} {', '.join(self.names()) or 'nothing'}"
 
 
 class Ledger:
@@ -159,7 +226,7 @@ class Ledger:
         tag: str = "",
         identity: str = "",
         limit: int | None = None,
-    ) -> list[RunRow]:
+    ) -> RunRows:
         """Return what is known of runs, the newest first."""
         wanted = {"name": name, "run_group": group, "identity": identity}
         clauses = [f"{column} = ?" for column, value in wanted.items() if value]
@@ -174,7 +241,7 @@ class Ledger:
         with self._index() as index:
             question = f"SELECT {', '.join(_COLUMNS)} FROM runs {where} ORDER BY created DESC, id LIMIT ?"
             found = index.execute(question, [*values, limit or -1]).fetchall()
-        return [_row(dict(zip(_COLUMNS, each, strict=True))) for each in found]
+        return RunRows(_row(dict(zip(_COLUMNS, each, strict=True))) for each in found)
 
     def counts(self, groups: Sequence[str] = ()) -> dict[str, dict[RunState, int]]:
         """Return how many runs are in which state: of each of some groups, and of all runs under an empty name."""
@@ -198,11 +265,12 @@ class Ledger:
             states = [str(RunState.QUEUED), str(RunState.RUNNING), str(RunState.INTERRUPTED)]
             return [id for (id,) in index.execute("SELECT id FROM runs WHERE job AND state IN (?, ?, ?)", states)]
 
-    def reindex(self) -> int:
-        """Make the index anew from the folders and return how many runs there are."""
-        (self.root / _INDEX).unlink(missing_ok=True)
+    def reindex(self, *, dry_run: bool = False) -> RunIndex:
+        """Rebuild the index from the folders."""
+        if not dry_run:
+            (self.root / _INDEX).unlink(missing_ok=True)
         with self._index() as index:
-            return int(index.execute("SELECT count(*) FROM runs").fetchone()[0])
+            return RunIndex(int(index.execute("SELECT count(*) FROM runs").fetchone()[0]))
 
     def pack(self, reference: str) -> Path:
         """Put the folder of a run that has ended into one file."""
@@ -218,8 +286,20 @@ class Ledger:
         run = self.get(reference)
         return unpack(run.folder) if run.packed else run.folder
 
-    def remove(self, references: Iterable[str]) -> list[str]:
-        """Forget runs that have ended."""
+    def pack_runs(self, references: Iterable[str], *, dry_run: bool = False) -> Changes[Path]:
+        """Pack several runs, each into one file, and return the files; with `dry_run` the folders."""
+        paths = [self.get(each).folder if dry_run else self.pack(each) for each in references]
+        return Changes("would pack" if dry_run else "packed into", paths)
+
+    def unpack_runs(self, references: Iterable[str], *, dry_run: bool = False) -> Changes[Path]:
+        """Restore the folders of several packed runs and return them; with `dry_run` the packed files."""
+        paths = [self.get(each).folder if dry_run else self.unpack(each) for each in references]
+        return Changes("would unpack" if dry_run else "unpacked to", paths)
+
+    def remove(self, references: Iterable[str], *, dry_run: bool = False) -> Changes[str]:
+        """Remove runs that have ended and return their ids."""
+        if dry_run:
+            return Changes("would remove", [self.get(each).id for each in references])
         runs = list({run.id: run for run in map(self.get, references)}.values())
         for run in runs:
             if run.folder.parent != self.root:
@@ -239,7 +319,7 @@ class Ledger:
                 continue
             except OSError as error:
                 raise write_failure(str(run.folder), error) from error
-        return [run.id for run in runs]
+        return Changes("removed", [run.id for run in runs])
 
     def is_packed(self, path: Path) -> bool:
         """Tell whether a file is a packed run of this workspace, and no crate."""

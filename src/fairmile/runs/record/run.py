@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from fairmile.base.html_tables import fields_table
 from fairmile.base.registry import Plugin, Registry
+from fairmile.base.results import Result
+from fairmile.base.units import format_duration
 from fairmile.meter.lines import FILES, Log, event_files, read_log
 from fairmile.runs.record.layout import work_folder
 from fairmile.runs.record.packing import extract
@@ -23,6 +26,7 @@ from fairmile.runs.record.record import (
     RunState,
     TrialReference,
 )
+from fairmile.runs.record.shapes import RunDict
 from fairmile.runs.record.values import Value
 
 if TYPE_CHECKING:
@@ -35,8 +39,8 @@ _SPECS: Registry[type[RunSpec]] = Registry("specification", {"run": Plugin("fair
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Result):
     """One execution, read from its record and its folder."""
 
     record: RunRecord
@@ -189,9 +193,27 @@ class Run:
         """For each timer: count, total_s, mean_s, min_s, max_s, p50_s, p95_s, p99_s."""
         return self.record.result.spans if self.record.result is not None else {}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RunDict:
         """Return the record as JSON states it."""
-        return self.record.to_dict()
+        return cast(RunDict, self.record.to_dict())
+
+    def summary(self) -> str:
+        took = f" in {format_duration(self.elapsed_s)}" if self.elapsed_s is not None else ""
+        metrics = [f"{name} {metric.value:.4g}" for name, metric in list(self.metrics.items())[:3]]
+        return ", ".join([f"{self.id} {self.state}{took}", *metrics])
+
+    def _repr_html_(self) -> str:
+        energy = f"{self.energy_j:.4g} J" if self.energy_j is not None else ""
+        return fields_table(
+            {
+                "run": self.id,
+                "state": str(self.state),
+                "time": format_duration(self.elapsed_s) if self.elapsed_s is not None else "",
+                "energy": energy,
+                **self.params,
+                **{name: f"{metric.value:.6g} {metric.unit}".strip() for name, metric in self.metrics.items()},
+            }
+        )
 
     def log(self) -> Log:
         """Read spans, metrics and samples in full."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypedDict
 
 from fairmile.base.registry import Plugin, Registry
+from fairmile.base.results import Result
 from fairmile.runs.record.values import Value
 from fairmile.sweeps.model import Objective
 
@@ -50,8 +51,22 @@ Report = Callable[[float, float], str]
 Execute = Callable[[Trial, Report], Outcome]
 
 
-@dataclass(frozen=True)
-class TrialRecord:
+class TrialDict(TypedDict):
+    """A trial; `curve` has (step, value) of the first objective, times are seconds since the epoch."""
+
+    number: int
+    state: TrialState
+    params: dict[str, Value]
+    values: list[float]
+    curve: list[list[float]]
+    started: float
+    ended: float | None
+    worker: str
+    run: str
+
+
+@dataclass(frozen=True, repr=False)
+class TrialRecord(Result):
     """What a study knows of a trial, finished or not; times are seconds since the epoch."""
 
     number: int
@@ -63,6 +78,24 @@ class TrialRecord:
     ended: float | None = None
     worker: str = ""  # who executes it: Holder text, and the job where one carries it
     run: str = ""
+
+    def to_dict(self) -> TrialDict:
+        return {
+            "number": self.number,
+            "state": self.state,
+            "params": dict(self.params),
+            "values": list(self.values),
+            "curve": [list(each) for each in self.curve],
+            "started": self.started,
+            "ended": self.ended,
+            "worker": self.worker,
+            "run": self.run,
+        }
+
+    def summary(self) -> str:
+        values = ", ".join(f"{value:.6g}" for value in self.values)
+        params = ", ".join(f"{name}={value}" for name, value in self.params.items())
+        return f"trial {self.number} {self.state}{f' {values}' if values else ''}, {params}"
 
 
 @dataclass(frozen=True)

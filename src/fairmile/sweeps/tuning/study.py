@@ -18,6 +18,7 @@ from typing import Any
 
 from fairmile.base.errors import Conflict, FairmileError, NotFound, RunFailed, SystemFailure, Unsupported, UsageError
 from fairmile.base.files import Holder, write_atomic
+from fairmile.base.results import Result
 from fairmile.runs.execute.batches import Frozen, read_tasks
 from fairmile.runs.execute.executor import Handle, Loop, TaskStatus
 from fairmile.runs.execute.worker import Batch
@@ -36,6 +37,7 @@ from fairmile.sweeps.sweeps import Sweeps
 from fairmile.sweeps.tuning.curves import hindsight, stopper
 from fairmile.sweeps.tuning.engine import ENGINES, Engine, Settings, TrialRecord
 from fairmile.sweeps.tuning.pulse import Pulse, has_no_pulse
+from fairmile.sweeps.tuning.results import ChangedStudy, SpentDict, StudyPlanDict, StudyStatus, plain_space
 from fairmile.sweeps.tuning.search_space import Space
 from fairmile.sweeps.tuning.settings import KEYS, parse_settings
 from fairmile.sweeps.tuning.trials import TrialRunner
@@ -47,11 +49,12 @@ _LOG = "workers.log"
 _STOP = "stop"  # a file in the study's folder that has workers ask for nothing more
 
 
-@dataclass(frozen=True)
-class StudyPlan:
+@dataclass(frozen=True, repr=False)
+class StudyPlan(Result):
     """What a study would do; nothing has happened yet."""
 
     space: Mapping[str, Mapping[str, Any]]
+    objectives: tuple[Objective, ...]
     settings: Settings
     run: RunPlan  # that of a trial
     trial_s: float | None = None  # how long one is expected to take
@@ -63,6 +66,21 @@ class StudyPlan:
         if self.trial_s is None or self.settings.trials is None:
             return None
         return self.settings.trials * (self.run.spec.resources.nodes or 1) * self.trial_s / 3600
+
+    def to_dict(self) -> StudyPlanDict:
+        return {
+            "space": plain_space(self.space),
+            "settings": asdict(self.settings),  # type: ignore[typeddict-item]
+            "objectives": [{"metric": each.metric, "better": each.better} for each in self.objectives],
+            "trial_s": self.trial_s,
+            "node_hours": self.node_hours,
+            "notes": list(self.run.notes),
+            "script": self.run.script,
+        }
+
+    def summary(self) -> str:
+        goals = ", ".join(f"{each.metric} {each.better}" for each in self.objectives)
+        return f"{self.settings.trials or 'any number of'} trials over {', '.join(self.space)} for {goals}"
 
 
 class Studies:
@@ -79,7 +97,7 @@ class Studies:
         with tempfile.TemporaryDirectory(prefix="fairmile-") as folder:
             engine = ENGINES[settings.engine](Path(folder), space, definition.objectives, settings)
             self._check_place(definition, engine, settings, run.spec.system)
-        return StudyPlan(space, settings, run, trial_s, source)
+        return StudyPlan(space, definition.objectives, settings, run, trial_s, source)
 
     def create(self, definition: Definition, source: Mapping[str, Any], **changes: Any) -> Sweep:
         """Make a study of a definition; `changes` are fields of its runs, or keys of `tuning` such as `trials`.
@@ -149,9 +167,16 @@ class Studies:
         """Return the engine over a study's folder."""
         return _engine(study, self._runs())
 
-    def spent(self, study: Sweep) -> dict[str, float | None]:
+    def spent(self, study: Sweep) -> SpentDict:
         """Return what the trials of a study took: node_hours, and energy_j as far as it was measured, or None."""
         return _spent(study, self._runs())
+
+    def status(self, study: Sweep) -> StudyStatus:
+        """Return the trials of a study, the best of them, and what all of them took."""
+        return self._status(study, self._trials(study, self.engine(study)))
+
+    def _status(self, study: Sweep, trials: Sequence[TrialRecord]) -> StudyStatus:
+        return StudyStatus(study, trials, _best(study, trials), self.spent(study))
 
     def trials(self, study: Sweep) -> Sequence[TrialRecord]:
         """Return what is known of all trials; of one that ended, what the record of its run tells."""
@@ -170,18 +195,8 @@ class Studies:
         self._settle(study)
 
     def best(self, study: Sweep) -> list[TrialRecord]:
-        """Return the best trial, or with several objectives all that no other one beats in each of them."""
-        signs = [1 if each["better"] == "lower" else -1 for each in study.document["study"]["objectives"]]
-        done = [each for each in self.trials(study) if each.state == "done" and len(each.values) == len(signs)]
-        costs = {each.number: [sign * value for sign, value in zip(signs, each.values, strict=True)] for each in done}
-        if len(signs) == 1:
-            return sorted(done, key=lambda each: costs[each.number])[:1]
-
-        def beats(one: TrialRecord, other: TrialRecord) -> bool:
-            mine, theirs = costs[one.number], costs[other.number]
-            return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
-
-        return [each for each in done if not any(beats(other, each) for other in done)]
+        """Return the best trial, or with several objectives the Pareto front."""
+        return _best(study, self.trials(study))
 
     def hindsight(self, study: Sweep) -> list[dict[str, Any]]:
         """Return, for each way to extrapolate curves, how often it would have been right on the finished trials."""
@@ -218,7 +233,7 @@ class Studies:
 
     def run(
         self, study: Sweep, *, workers: int = 1, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None
-    ) -> Sequence[TrialRecord]:
+    ) -> StudyStatus:
         """Work on a study on this machine until its budget is spent; trials of dead workers are tried again."""
         engine = self.engine(study)
         (study.folder / _STOP).unlink(missing_ok=True)
@@ -230,7 +245,7 @@ class Studies:
             on_look(found)
             if not engine.waiting() or (study.folder / _STOP).exists():
                 self._settle(study)
-                return found
+                return self._status(study, found)
 
     def _work_here(
         self, study: Sweep, engine: Engine, workers: int, on_look: Callable[[Sequence[TrialRecord]], None]
@@ -285,9 +300,7 @@ class Studies:
         arrays = (self._runs().arrays.get(said["key"]) for said in read_tasks(study.folder))
         return any(array is not None and not array.is_over for array in arrays)
 
-    def wait(
-        self, study: Sweep, *, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None
-    ) -> Sequence[TrialRecord]:
+    def wait(self, study: Sweep, *, on_look: Callable[[Sequence[TrialRecord]], None] = lambda _: None) -> StudyStatus:
         """Follow a study on its system to its end; what was lost with a worker is tried once more."""
         engine = self.engine(study)
         reaped_at = time.monotonic()
@@ -305,15 +318,18 @@ class Studies:
         self._settle(study)
         found = self._trials(study, engine)
         on_look(found)
-        return found
+        return self._status(study, found)
 
-    def stop(self, study: Sweep) -> None:
-        """Have a study end: no trial is begun any more, and its jobs are cancelled."""
+    def stop(self, study: Sweep, *, dry_run: bool = False) -> ChangedStudy:
+        """Stop a study: start no further trial, and cancel its jobs."""
+        if dry_run:
+            return ChangedStudy(study.id, "would be stopped")
         (study.folder / _STOP).touch()
         listed = list(read_tasks(study.folder))
         handles = [Handle(f"{each['key']}/{n}", study.folder) for each in listed for n in range(len(each["tasks"]))]
         if handles:
             self._runs().executors.on(study.system).cancel(handles)
+        return ChangedStudy(study.id, "stopped")
 
     def _reap(self, study: Sweep, engine: Engine) -> None:
         engine.reap(lambda worker: self._is_alive(study, worker))
@@ -340,7 +356,7 @@ class Studies:
 def _engine(study: Sweep, ledger: Ledger) -> Engine:
     said = study.document.get("study")
     if not said:
-        raise UsageError(f"{study.id} is a sweep and no study", hint=f"`fairmile sweep show {study.id}`")
+        raise UsageError(f"{study.id} is a sweep, not a study", hint=f"`fairmile sweep show {study.id}`")
     settings = Settings(**said["settings"])
     objectives = [Objective(**each) for each in said["objectives"]]
     return ENGINES[settings.engine](
@@ -361,7 +377,22 @@ def _with_result(trial: TrialRecord, row: RunRow | None, objectives: Sequence[st
     return trial if result.state == "running" else replace(trial, state=result.state, values=result.values)
 
 
-def _spent(study: Sweep, ledger: Ledger) -> dict[str, float | None]:
+def _best(study: Sweep, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the best of some trials, or with several objectives those that no other one beats in each of them."""
+    signs = [1 if each["better"] == "lower" else -1 for each in study.document["study"]["objectives"]]
+    done = [each for each in trials if each.state == "done" and len(each.values) == len(signs)]
+    costs = {each.number: [sign * value for sign, value in zip(signs, each.values, strict=True)] for each in done}
+    if len(signs) == 1:
+        return sorted(done, key=lambda each: costs[each.number])[:1]
+
+    def beats(one: TrialRecord, other: TrialRecord) -> bool:
+        mine, theirs = costs[one.number], costs[other.number]
+        return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+    return [each for each in done if not any(beats(other, each) for other in done)]
+
+
+def _spent(study: Sweep, ledger: Ledger) -> SpentDict:
     """Return node_hours, and energy_j or None where nothing measured it."""
     nodes = _nodes(study)
     rows = ledger.rows(group=study.id)
@@ -386,7 +417,11 @@ def _budgeted(study: Sweep, ledger: Ledger) -> dict[str, float]:
             f"a budget of energy cannot be kept here: nothing measured that of run {over[0]}",
             hint="`fairmile watch --list` tells why; give trials, time or node_hours instead",
         )
-    return {"nodes": float(_nodes(study)), **{name: value or 0.0 for name, value in spent.items()}}
+    return {
+        "nodes": float(_nodes(study)),
+        "node_hours": spent["node_hours"],
+        "energy_j": spent["energy_j"] or 0.0,
+    }
 
 
 def frozen_of(study: Sweep) -> Frozen:
