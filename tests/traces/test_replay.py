@@ -11,7 +11,7 @@ from trace_making import Training, steady
 from fairmile.base.errors import NotFound, UsageError
 from fairmile.costs.collectives.links import Link
 from fairmile.traces.analyze import analyze
-from fairmile.traces.events import EventTable, Kind
+from fairmile.traces.events import EventKind, EventTable
 from fairmile.traces.replay import AlgorithmModel, Replay, WhatIf, replay
 
 SLOW = 3
@@ -148,7 +148,7 @@ def test_an_unknown_rank_is_no_straggler() -> None:
 
 def test_a_trace_of_one_rank_alone_can_be_replayed() -> None:
     table = Training(ranks=2).table()
-    table = table.select((table.rank == 0) & (table.kind != Kind.COLLECTIVE))
+    table = table.select((table.rank == 0) & (table.kind != EventKind.COLLECTIVE))
     found = replay(table, WhatIf(faster={"aten::*": 2.0}))
     assert found.error < 1e-9
     assert found.step_s < found.measured_step_s

@@ -21,7 +21,7 @@ from fairmile.benchmarks.benchmarks import KINDS, Benchmark
 from fairmile.benchmarks.stages import planned_steps, run_stages
 from fairmile.cli.lazy import LazyGroup
 from fairmile.cli.out import Out, count, json_option, one_line
-from fairmile.costs.collectives.measure import Compared, measure_collectives, plan_collectives, write_measured
+from fairmile.costs.collectives.measure import ModelComparison, measure_collectives, plan_collectives, write_measured
 from fairmile.costs.collectives.ranks import BACKENDS
 from fairmile.runs.record.run import Run
 from fairmile.runs.targets import parse_params
@@ -327,9 +327,9 @@ def collectives(out: Out, backend: str, ranks: str, sizes: str, named: str, dry_
         out.say(f"note: {name} was left out: {reason}")
 
 
-def _tell_poor_fits(out: Out, compared: Sequence[Compared]) -> None:
+def _tell_poor_fits(out: Out, compared: Sequence[ModelComparison]) -> None:
     """Say where the model is far from what was measured."""
-    worst: dict[str, Compared] = {}
+    worst: dict[str, ModelComparison] = {}
     for each in compared:
         known = worst.get(each.collective)
         if abs(each.error) > max(_POOR_FIT, abs(known.error) if known else 0.0):

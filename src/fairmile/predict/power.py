@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from fairmile.base.errors import UsageError
 from fairmile.costs.devices import Device
@@ -24,8 +25,17 @@ class PowerModel:
     source: str = ""
 
 
+class StepEnergyDict(TypedDict):
+    """`StepEnergy` as JSON holds it."""
+
+    joules: float
+    low_j: float
+    high_j: float
+    power_w: float
+
+
 @dataclass(frozen=True)
-class Energy:
+class StepEnergy:
     """The energy of one step with its 90 % interval, and the mean power it comes from."""
 
     joules: float
@@ -49,12 +59,12 @@ DEFAULT = PowerModel(
 )
 
 
-def energy_of(step: StepTime, on: Device, model: PowerModel = DEFAULT) -> Energy:
+def energy_of(step: StepTime, on: Device, model: PowerModel = DEFAULT) -> StepEnergy:
     """Return the energy of a predicted step."""
     power = power_w(on, step.utilisation, *intensities(step, on), model)
     spread = math.hypot(model.spread, math.log(step.high_s / step.step_time_s) / _LEVEL if step.step_time_s else 0.0)
     joules = power * step.step_time_s
-    return Energy(joules, joules * math.exp(-_LEVEL * spread), joules * math.exp(_LEVEL * spread), power)
+    return StepEnergy(joules, joules * math.exp(-_LEVEL * spread), joules * math.exp(_LEVEL * spread), power)
 
 
 def power_w(on: Device, busy: float, compute: float, memory: float, model: PowerModel = DEFAULT) -> float:

@@ -11,7 +11,7 @@ from fairmile.base.errors import UsageError
 from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.memory.sharding import Layout
 from fairmile.predict.scaling.comparison import compare_runs, split_runs, summarise
-from fairmile.predict.scaling.step import Machine, TwoLevelLinks
+from fairmile.predict.scaling.step import NodeModel, TwoLevelLinks
 from fairmile.predict.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
 
 GPT = Transformer(
@@ -115,7 +115,7 @@ def test_sharded_optimizers_update_their_share() -> None:
 
 def test_given_collectives_are_asked_instead_of_the_constants() -> None:
     links = TwoLevelLinks(inside_bytes_per_s=100e9, node_bytes_per_s=100e9)
-    model = TransformerModel(collectives=links, machine=Machine(gpus_per_node=4, rails=4))
+    model = TransformerModel(collectives=links, machine=NodeModel(gpus_per_node=4, rails=4))
     layout = Layout(data=8, tensor=4)
     step = model.step(GPT, layout)
     blocks = GPT.layers * GPT.layer_parameters + GPT.embedding_parameters + GPT.head_parameters

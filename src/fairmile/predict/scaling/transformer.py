@@ -15,7 +15,7 @@ from fairmile.base.errors import UsageError
 from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.memory.sharding import Layout
 from fairmile.predict.scaling.fitting import fit_constants
-from fairmile.predict.scaling.step import A100, Collectives, Machine, StepTime
+from fairmile.predict.scaling.step import A100, Collectives, NodeModel, StepParts
 
 _FLOOR_SHARPNESS = 6.0  # how sharply the host's floor takes over from the device
 _STREAM_PASSES = 14.0  # times a block's input-sized tensors are read or written forwards: norms, residuals, dropout
@@ -98,7 +98,7 @@ class TransformerModel:
     def __init__(
         self,
         constants: Constants | None = None,
-        machine: Machine = A100,
+        machine: NodeModel = A100,
         *,
         collectives: Collectives | None = None,
         overlap: float = 0.0,
@@ -110,7 +110,7 @@ class TransformerModel:
         self.overlap = overlap
         self.straggling = straggling
 
-    def step(self, model: Transformer, layout: Layout) -> StepTime:
+    def step(self, model: Transformer, layout: Layout) -> StepParts:
         """Return where the time of one step goes."""
         c, p, m = self.constants, layout.pipeline, layout.micro_batches
         forward_s, backward_s, again_s = self._layer(model, layout)
@@ -131,7 +131,7 @@ class TransformerModel:
         # The last stage also has the head; the pipeline runs at its pace and is filled by the others.
         bubble_s = (p - 1) * (stage_s + hop_s) * c.fill_share / layout.interleave
         work_s = m * (compute_s * hidden * per_stage + head_s)
-        return StepTime(
+        return StepParts(
             compute_s=work_s,
             tensor_s=m * (tensor_s * hidden * per_stage + head_tensor_s),
             bubble_s=bubble_s,
@@ -242,7 +242,7 @@ def _soft_max(one: float, other: float) -> float:
 
 
 def calibrate(
-    runs: Sequence[TransformerRun], machine: Machine = A100, *, usual: Constants | None = None, overlap: float = 0.0
+    runs: Sequence[TransformerRun], machine: NodeModel = A100, *, usual: Constants | None = None, overlap: float = 0.0
 ) -> Constants:
     """Return the constants that fit measured runs; the fewer there are, the more the usual values count."""
     if not runs:
