@@ -17,7 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict
+
+
+class ProblemDict(TypedDict):
+    message: str
+    hint: str
+
+
+class ErrorDict(TypedDict):
+    type: str
+    message: str
+    hint: str
+    exit_code: int
+    problems: NotRequired[list[ProblemDict]]
 
 
 class FairmileError(Exception):
@@ -36,6 +49,15 @@ class FairmileError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message,), self.__dict__
+
+    def to_dict(self) -> ErrorDict:
+        """Return the error as data, as every command prints it with `--json`."""
+        return {
+            "type": type(self).__name__,
+            "message": str(self),
+            "hint": self.hint or "",
+            "exit_code": self.exit_code,
+        }
 
 
 class UsageError(FairmileError, ValueError):
@@ -123,3 +145,10 @@ class InvalidDocument(UsageError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.problems,), self.__dict__
+
+    def to_dict(self) -> ErrorDict:
+        """Return the error as data, with every problem."""
+        data = super().to_dict()
+        if self.problems:
+            data["problems"] = [{"message": str(each), "hint": each.hint} for each in self.problems]
+        return data

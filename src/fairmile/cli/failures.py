@@ -6,11 +6,11 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from fairmile.base.errors import FairmileError, InvalidDocument
+from fairmile.base.errors import ErrorDict, FairmileError, InvalidDocument
 from fairmile.base.words import did_you_mean
 from fairmile.cli.out import one_line, print_json
 
@@ -46,10 +46,14 @@ class Failure(NamedTuple):
         hint = "this is a fault of fairmile; run the command again with --debug and report what it prints"
         return cls(type(error).__name__, f"{type(error).__name__}: {error}", hint, 3)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ErrorDict:
         """Return the failure as data."""
-        facts: dict[str, Any] = {"type": self.type, "message": self.message, "hint": self.hint}
-        facts["exit_code"] = self.exit_code
+        facts: ErrorDict = {
+            "type": self.type,
+            "message": self.message,
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+        }
         if self.problems:
             facts["problems"] = [{"message": message, "hint": hint} for message, hint in self.problems]
         return facts
