@@ -18,10 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import FairmileError
-from fairmile.predict.memory.closed_forms import closed_form
-from fairmile.predict.memory.descriptions import Transformer
-from fairmile.predict.scaling.comparison import (
+from scaling_accuracy.calibration import TransformerRun, calibrate
+from scaling_accuracy.comparison import (
     Compared,
     compare_epochs,
     compare_megatron_memory,
@@ -30,11 +28,15 @@ from fairmile.predict.scaling.comparison import (
     split_runs,
     summarise,
 )
-from fairmile.predict.scaling.epochs import find_pairs
+from scaling_accuracy.epochs import find_pairs
+from scaling_accuracy.published import read_megatron, read_mlperf_hpc, read_vtrain
+
+from fairmile.base.errors import FairmileError
+from fairmile.predict.memory.closed_forms import closed_form
+from fairmile.predict.memory.descriptions import Transformer
 from fairmile.predict.scaling.plans import TransformerPlanner
-from fairmile.predict.scaling.published import read_megatron, read_mlperf_hpc, read_vtrain
 from fairmile.predict.scaling.step import NodeModel
-from fairmile.predict.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
+from fairmile.predict.scaling.transformer import Constants, TransformerModel
 
 SEEDS = range(10)
 

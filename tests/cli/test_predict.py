@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_results import assert_printed, assert_sound
 from run_making import make_run
 from step_making import step_trace
 
 from fairmile.base.units import format_size
+from fairmile.costs.operators.refine import Correction, Corrections
 from fairmile.costs.steps import StepTrace
 from fairmile.predict import predict as predictions
 from fairmile.predict import step_cache as foresight
 from fairmile.predict.fake_device.request import TraceRequest, trace_target
+from fairmile.predict.memory.sharding import Layout
+from fairmile.workspace import Workspace
 
 Fairmile = Callable[..., Any]
 STEP = ("step.py:build", "-a", "batch=16", "-a", "width=8")
@@ -305,3 +309,55 @@ def test_predictions_follow_the_runs_of_the_workspace(fairmile: Fairmile, place:
     assert fairmile("predict", "learn").out.startswith("gpu ")
     kept = place.parent / "home" / "perf" / "corrections" / "h200.json"
     assert json.loads(kept.read_text())["runs"] == ["mnist-k3x9qa"]
+
+
+# From Python
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_python_gets_is_what_json_prints(fairmile: Fairmile) -> None:
+    predict, given = Workspace.open().predict, {"batch": 16, "width": 8}
+    step, sharded = "step.py:build", Layout(data=4, zero=1)
+    memory = predict.memory("gpt.yaml", layout=sharded)
+    assert_printed(fairmile, memory, "predict", "memory", "gpt.yaml", "--data", "4", "--zero", "1")
+    assert_printed(fairmile, predict.memory("gpt.yaml"), "predict", "memory", "gpt.yaml")
+    traced = predict.memory(step, arguments=given, accumulate=1)
+    assert_printed(fairmile, traced, "predict", "memory", *STEP)
+    assert_printed(fairmile, predict.time(step, arguments=given, accumulate=1), "predict", "time", *STEP)
+    largest = predict.largest_batch("gpt.yaml", gpu="a100-80gb")
+    assert_printed(fairmile, largest, "predict", "memory", "gpt.yaml", "--largest", "--gpu", "a100-80gb")
+    scaling = predict.scaling("gpt.yaml", "juwels", [8, 4096], batch=128)
+    assert_printed(
+        fairmile, scaling, "predict", "scaling", "gpt.yaml", "--on", "juwels", "--gpus", "8,4096", "--batch", "128"
+    )
+    assert_printed(fairmile, predict.calibrate(dry_run=True), "predict", "calibrate", "--dry-run")
+    assert_printed(fairmile, predict.learn_from_runs(), "predict", "learn")
+
+
+def test_a_lower_bound_has_no_upper_end_in_any_interval(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    partial = replace(step_trace(8), stopped="its shapes depend on data")
+    monkeypatch.setattr(predictions, "trace_targets", lambda asked, **_: [partial])
+    bound = Workspace.open().predict.memory("step.py")
+    assert_sound(bound)
+    assert "may not fit" in repr(bound) and "lower bound" in bound._repr_html_()
+
+
+def test_notebooks_show_the_main_numbers_of_a_prediction(place: Path) -> None:
+    predict = Workspace.open().predict
+    memory = predict.memory("gpt.yaml", gpu="a100-80gb")
+    assert repr(memory) == (
+        f"<MemoryPrediction: gpt.yaml fits NVIDIA A100-SXM4-80GB, {format_size(memory.device_used_bytes)} of "
+        f"{format_size(memory.gpu.memory_bytes)} with a batch of 4>"
+    )
+    assert (
+        f"<th>activations</th><td>{format_size(memory.estimate.breakdown['activations'])}</td>" in memory._repr_html_()
+    )
+    scaling = predict.scaling("gpt.yaml", "juwels", [8, 16], batch=128)
+    assert scaling._repr_html_().count("<tr>") == 3
+    assert repr(scaling.rows[0]).startswith("<ScalingRow: 8 GPUs: ")
+
+
+def test_corrections_become_a_data_frame() -> None:
+    corrections = Corrections([Correction("h200", {"gemm": 0.9}, ("a-k3x9qa",))])
+    assert list(corrections.to_pandas()["factors.gemm"]) == [0.9]
+    assert repr(corrections[0]) == "<Correction: h200: gemm 0.90, from 1 run>"

@@ -167,7 +167,7 @@ def naive_device(table: EventTable) -> dict[str, float]:
         EventKind.MEMCPY: "memory",
         EventKind.MEMSET: "memory",
     }
-    for row in np.flatnonzero(table.busy_device()).tolist():
+    for row in np.flatnonzero(table.of_kind(*sorts) & table.on_device()).tolist():
         flags[sorts[EventKind(table.kind[row])]] |= set(range(int(table.start_ns[row]), int(table.end_ns[row])))
     busy = set().union(*flags.values())
     length = max(busy) + 1 - min(busy)

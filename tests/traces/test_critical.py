@@ -53,7 +53,7 @@ def test_a_moment_counts_for_the_innermost_event() -> None:
     table = rows.table([Process(0)])
     (each,) = activities(table)
     sums = time_by_name(table, each, one(0, 20 * MS))
-    assert {name: int(sums[table.name_id(name)]) // MS for name in table.names} == {
+    assert {name: int(sums[table.names.index(name)]) // MS for name in table.names} == {
         "outer": 4, "middle": 3, "inner": 3, "alone": 3,
     }  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_the_device_counts_before_the_host() -> None:
     table = rows.table([Process(0)])
     (each,) = activities(table)
     sums = time_by_name(table, each, one(0, 20 * MS))
-    assert [int(sums[table.name_id(name)]) // MS for name in ("gemm", "aten::mm")] == [8, 4]
+    assert [int(sums[table.names.index(name)]) // MS for name in ("gemm", "aten::mm")] == [8, 4]
 
 
 def test_events_that_only_overlap_count_each_moment_once() -> None:

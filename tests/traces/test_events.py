@@ -149,12 +149,3 @@ def test_what_breaks_the_rules_is_told(change: dict[str, list[int]], sentence: s
     for column, values in change.items():
         setattr(table, column, np.array(values))
     assert sentence in table.validate()
-
-
-def test_what_keeps_a_device_busy_lies_in_its_lanes_only() -> None:
-    rows = Rows()
-    rows.add(EventKind.KERNEL, "k", 0, 1, STREAM)
-    rows.add(EventKind.COLLECTIVE, "c", 0, 1, STREAM)
-    rows.add(EventKind.COLLECTIVE, "c", 0, 1, MAIN)
-    rows.add(EventKind.REGION, "r", 0, 1, STREAM)
-    assert rows.table().busy_device().tolist() == [True, True, False, False]

@@ -207,9 +207,12 @@ def _print_memory(out: Out, prediction: MemoryPrediction) -> None:
 
     used = f"{format_size(prediction.device_used_bytes)} of {format_size(prediction.gpu.memory_bytes)}"
     lines = [
-        ("allocated", format_size(estimate.peak_allocated_bytes) + interval(account and account.allocated_span)),
-        ("reserved", format_size(estimate.peak_reserved_bytes) + interval(account and account.reserved_span)),
-        ("device", used + interval(account and account.device_span)),
+        (
+            "allocated",
+            format_size(estimate.peak_allocated_bytes) + interval(account.allocated_span if account else None),
+        ),
+        ("reserved", format_size(estimate.peak_reserved_bytes) + interval(account.reserved_span if account else None)),
+        ("device", used + interval(account.device_span if account else None)),
     ]
     if account is not None:
         peak = account.peak

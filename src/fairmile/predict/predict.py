@@ -74,37 +74,37 @@ class RankMemoryTotalsDict(RankMemoryDict):
     device_bytes: int
 
 
-class _StepMemoryDict(TypedDict, total=False):
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    breakdown: dict[str, int]
+class _StepMemoryDict(TypedDict):
+    peak_allocated_bytes: NotRequired[int]
+    peak_reserved_bytes: NotRequired[int]
+    breakdown: NotRequired[dict[str, int]]
     # of descriptions
-    parameters: int
-    flops_per_step: float
-    moment: str
+    parameters: NotRequired[int]
+    flops_per_step: NotRequired[float]
+    moment: NotRequired[str]
     # of traced steps
-    allocated_span: SizeIntervalDict
-    reserved_span: SizeIntervalDict
-    device_span: SizeIntervalDict
-    context_bytes: int
-    by_module: dict[str, int]
-    peak: MomentDict
-    timeline: list[MemoryPointDict]
-    device: str
-    device_bytes: int
-    out_of_memory: str | None
-    retries: int
-    verified: bool
-    retries_per_step: int
-    wanted_bytes: int
-    stopped: str
+    allocated_span: NotRequired[SizeIntervalDict]
+    reserved_span: NotRequired[SizeIntervalDict]
+    device_span: NotRequired[SizeIntervalDict]
+    context_bytes: NotRequired[int]
+    by_module: NotRequired[dict[str, int]]
+    peak: NotRequired[MomentDict]
+    timeline: NotRequired[list[MemoryPointDict]]
+    device: NotRequired[str]
+    device_bytes: NotRequired[int]
+    out_of_memory: NotRequired[str | None]
+    retries: NotRequired[int]
+    verified: NotRequired[bool]
+    retries_per_step: NotRequired[int]
+    wanted_bytes: NotRequired[int]
+    stopped: NotRequired[str]
 
 
-class UnspreadDict(_StepMemoryDict, total=False):
+class UnspreadDict(_StepMemoryDict):
     """Memory of the whole step on one GPU, where the prediction is for one of many ranks."""
 
-    device_used_bytes: int
-    fits: bool
+    device_used_bytes: NotRequired[int]
+    fits: NotRequired[bool]
 
 
 class MemoryPredictionDict(_StepMemoryDict):

@@ -214,10 +214,6 @@ class EventTable:
         """Return the name of an event."""
         return self.names[int(self.name[row])]
 
-    def name_id(self, name: str) -> int:
-        """Return the number of a name, -1 where no event bears it."""
-        return self.names.index(name) if name in self.names else -1
-
     def named(self, *names: str) -> Array:
         """Return a mask of the rows that bear one of these names."""
         return cast("Array", np.isin(self.name, [place for place, name in enumerate(self.names) if name in names]))
@@ -243,10 +239,6 @@ class EventTable:
         if not self.lanes:
             return np.zeros(len(self), bool)
         return np.array([lane.on_device for lane in self.lanes], bool)[self.lane]
-
-    def busy_device(self) -> Array:
-        """Return a mask of the rows that keep a device busy."""
-        return cast("Array", self.of_kind(*ON_DEVICE) & self.on_device())
 
     def attribute(self, name: str) -> Array:
         """Return what each row has of an attribute, None where it has nothing."""

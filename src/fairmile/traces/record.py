@@ -22,7 +22,6 @@ from fairmile.meter.meter import Meter
 from fairmile.meter.watch import watch_command
 
 MANIFEST = "recording.json"
-TRACES = "traces"
 VARIABLE = "FAIRMILE_TRACE"
 _HOOK = Path(__file__).parent / "hook"
 _PROCESSES = "processes"

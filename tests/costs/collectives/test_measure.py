@@ -26,7 +26,7 @@ from fairmile.costs.collectives.measure import (
 )
 from fairmile.costs.collectives.program import main
 from fairmile.costs.collectives.ranks import MEASURED, elements, place_of
-from fairmile.costs.collectives.tables import MeasuredPoint, read_points
+from fairmile.costs.collectives.tables import MeasuredPoint, parse_points
 
 SIZES = (64, 65536)
 
@@ -91,7 +91,7 @@ def test_torchrun_starts_the_program_too(tmp_path: Path) -> None:
     command += ["--seconds", "0.01", "--out", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    (point,) = read_points(file)
+    (point,) = parse_points(file.read_text())
     assert (point.collective, point.size_bytes, point.ranks) == ("broadcast", 1024, 2)
     assert ended.stdout.count("broadcast") == 1
 
@@ -217,7 +217,7 @@ def test_ranks_are_started_here_also_inside_the_script_of_a_batch_job(
     monkeypatch.setenv("SLURM_NTASKS", "8")
     asked = ["--backend", "gloo", "--ranks", "2", "--sizes", "1KiB", "--collectives", "all_reduce", "--seconds", "0.01"]
     assert main([*asked, "--out", str(tmp_path / "found.json")]) == 0
-    assert {point.ranks for point in read_points(tmp_path / "found.json")} == {2}
+    assert {point.ranks for point in parse_points((tmp_path / "found.json").read_text())} == {2}
 
 
 def test_launchers_say_who_is_who() -> None:

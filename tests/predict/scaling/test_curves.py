@@ -135,7 +135,7 @@ def test_weak_scaling_of_a_traced_model_reaches_further_than_strong_scaling() ->
 
 
 def test_a_topology_or_a_machine_can_stand_for_a_partition() -> None:
-    link = Link.from_bandwidth(1e-6, 100e9)
+    link = Link(1e-6, 1 / 100e9)
     by_topology = predict_scaling(RESNET.footprint, OneGpuStep(0.1, 128), Topology(4, link, link, rails=4), [8])
     assert by_topology.rows[0].nodes == 2
     machine = NodeModel(gpus_per_node=2)

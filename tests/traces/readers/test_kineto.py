@@ -72,7 +72,7 @@ def test_lanes_tell_streams_from_threads(tmp_path: Path) -> None:
     table = read(write_kineto(tmp_path, 1))
     lanes = {lane.label: (lane.on_device, lane.rank, lane.device) for lane in table.lanes}
     assert lanes == {"main": (False, 1, -1), "stream 7": (True, 1, 1), "stream 20": (True, 1, 1)}
-    assert table.busy_device().sum() == 6
+    assert table.on_device().sum() == 6
 
 
 def test_memory_events_hold_what_was_freed_and_what_is_left(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class MeasuredBackend:
         return CollectiveModel.from_fit(here, topology_of(here or between), between=between, notes=notes)
 
     def document(self, fits: Mapping[str, CollectiveFit] | None = None) -> dict[str, Any]:
-        """Return it as JSON can say it; `read_points` reads it back."""
+        """Return it as JSON can say it; `parse_points` reads it back."""
         models = self.fits() if fits is None else fits
         compared = [
             {"model_s": each.model_s, "error": each.error, "algorithm": each.algorithm, "algorithm_s": each.algorithm_s}

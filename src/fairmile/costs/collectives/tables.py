@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from fairmile.base.errors import FairmileError, SystemFailure, UsageError
+from fairmile.base.errors import FairmileError, UsageError
 from fairmile.base.strict_json import load_json
 from fairmile.costs.collectives.formulas import collective_name
 
@@ -44,15 +43,6 @@ class MeasuredPoint:
     def document(self) -> dict[str, Any]:
         """Return it as JSON can say it."""
         return asdict(self)
-
-
-def read_points(path: str | Path, *, ranks: int | None = None, collective: str = "") -> tuple[MeasuredPoint, ...]:
-    """Read the measured times of a file; `ranks` and `collective` say what its text does not."""
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise SystemFailure(f"{path} cannot be read: {error.strerror}") from error
-    return parse_points(text, ranks=ranks, collective=collective, file=str(path))
 
 
 def parse_points(
@@ -162,8 +152,3 @@ def _numbers(words: Sequence[str]) -> list[float] | None:
         return [float(word) for word in words]
     except ValueError:
         return None
-
-
-def document_of(points: Sequence[MeasuredPoint], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written to a file: what was measured, with what, and every point."""
-    return {"format": FORMAT, **about, "points": [point.document() for point in points]}

@@ -65,7 +65,7 @@ class InputRate:
 
 @dataclass(frozen=True)
 class Effects:
-    """What is no arithmetic: constants learned from published runs (`fairmile.predict.scaling.epochs`)."""
+    """What is no arithmetic: constants learned from published runs (speed/scaling_accuracy/epochs.py)."""
 
     straggling: float = 0.043  # of the step, per e-fold of the ranks
     half_batch: float = 1.6  # samples that would take as long as the fixed part of a step does

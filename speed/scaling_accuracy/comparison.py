@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from scaling_accuracy.calibration import TransformerRun, calibrate
+from scaling_accuracy.epochs import Pair, learn_effects, predict_epoch_s
+from scaling_accuracy.published import MegatronRow
+
 from fairmile.base.errors import UsageError
 from fairmile.predict.memory.closed_forms import closed_form
 from fairmile.predict.memory.sharding import rank_memory
-from fairmile.predict.scaling.epochs import Pair, learn_effects, predict_epoch_s
-from fairmile.predict.scaling.published import MegatronRow
 from fairmile.predict.scaling.step import A100, NodeModel
-from fairmile.predict.scaling.transformer import Constants, TransformerModel, TransformerRun, calibrate
+from fairmile.predict.scaling.transformer import Constants, TransformerModel
 
 
 @dataclass(frozen=True)
